@@ -1,0 +1,173 @@
+//! The plan for each kind of machine and wish, whole, as `cove explain` shows it; and what is refused.
+
+use super::*;
+
+fn spec() -> Spec {
+    Spec {
+        root: Root::Host,
+        binds: vec![],
+        user: User { uid: 65534, gid: 65534 },
+        limits: Limits { memory: 512 * MIB, cpus: 1.0, pids: 256, workspace: 256 * MIB, tmp: 64 * MIB },
+        filter: Filter::On,
+        runner: "/opt/cove".into(),
+    }
+}
+
+fn facts(uid: u32) -> HostFacts {
+    let link = |target: &str| TopEntry::Link(target.into());
+    HostFacts {
+        uid,
+        gid: uid,
+        id_ranges: vec![(0, u32::MAX)],
+        top: BTreeMap::from([
+            ("bin".into(), link("usr/bin")),
+            ("boot".into(), TopEntry::Directory),
+            ("etc".into(), TopEntry::Directory),
+            ("home".into(), TopEntry::Directory),
+            ("lib".into(), link("usr/lib")),
+            ("lib64".into(), link("usr/lib64")),
+            ("root".into(), TopEntry::Directory),
+            ("usr".into(), TopEntry::Directory),
+        ]),
+        etc: vec!["/etc/ld.so.cache".into(), "/etc/ssl/certs".into()],
+        cgroup: CgroupFacts::None { reason: "nothing is delegated to this user".into() },
+    }
+}
+
+fn shown(spec: &Spec, facts: &HostFacts) -> String {
+    plan(spec, facts).unwrap().to_string()
+}
+
+#[test]
+fn an_ordinary_user_on_the_machine_s_own_root() {
+    insta::assert_snapshot!(shown(&spec(), &facts(1000)), @r"
+    user        65534:65534, on this machine 1000:1000
+    namespaces  user mount pid net ipc uts cgroup; none can be made inside
+    network     none but its own loopback
+    privileges  no capabilities, no new privileges
+    syscalls    265 allowed, 8 by rule (clone, families, fifo, fifo-at, ioctl, personality, prctl, unix-family), 13 as if the kernel were older, the rest EPERM
+    landlock    read 6, write 4, devices 5 paths, where the kernel has it
+    limits      512 MiB memory, 1 cpus, 256 processes; held by watchdog and rlimits, since nothing is delegated to this user
+    rlimits     core 0, data 536870912, fsize 268435456, memlock 65536, msgqueue 0, nofile 1024, nproc 257, sigpending 256, stack 4194304
+    root        4 MiB (1024 files) tmpfs, then read-only
+                /bin  -> usr/bin
+                /lib  -> usr/lib
+                /lib64  -> usr/lib64
+                /usr  read-only
+                /etc/group  made up, 17 bytes
+                /etc/hostname  made up, 5 bytes
+                /etc/hosts  made up, 44 bytes
+                /etc/nsswitch.conf  made up, 40 bytes
+                /etc/passwd  made up, 49 bytes
+                /etc/resolv.conf  made up, 0 bytes
+                /etc/ld.so.cache  read-only
+                /etc/ssl/certs  read-only
+                /.cove/cove  read-only from /opt/cove
+                /proc  own processes only
+                /dev/null  device
+                /dev/zero  device
+                /dev/full  device
+                /dev/random  device
+                /dev/urandom  device
+                /dev/fd  -> /proc/self/fd
+                /dev/stdin  -> /proc/self/fd/0
+                /dev/stdout  -> /proc/self/fd/1
+                /dev/stderr  -> /proc/self/fd/2
+                /dev/shm  64 MiB (4096 files) tmpfs
+                /tmp  64 MiB (4096 files) tmpfs
+                /workspace  256 MiB (16384 files) tmpfs
+                /run  empty
+    environment HOME LANG LOGNAME MPLBACKEND MPLCONFIGDIR OMP_NUM_THREADS OPENBLAS_NUM_THREADS PATH TMPDIR TZ USER
+    program     /.cove/cove runner in /workspace
+    ");
+}
+
+#[test]
+fn root_with_version_1_cgroups_gives_each_sandbox_its_own_user() {
+    let mut facts = facts(0);
+    facts.cgroup =
+        CgroupFacts::V1 { memory: "/cg/memory".into(), pids: "/cg/pids".into(), cpu: Some("/cg/cpu".into()) };
+    let plan = plan(&Spec { limits: Limits { cpus: 0.5, ..spec().limits }, ..spec() }, &facts).unwrap();
+    assert_eq!(plan.identity.outside, Outside::OneOf { first: 0x7000_0000, count: 0x1_0000 });
+    assert_eq!(plan.control.watchdog_millis, None);
+    assert_eq!(plan.control.affinity, None);
+    assert_eq!(plan.control.pids, 257, "the runner is one more");
+}
+
+#[test]
+fn root_of_a_container_uses_the_ids_it_has() {
+    let mut facts = facts(0);
+    facts.id_ranges = vec![(0, 65536)];
+    let plan = plan(&spec(), &facts).unwrap();
+    assert_eq!(plan.identity.outside, Outside::OneOf { first: 32768, count: 32766 });
+    facts.id_ranges = vec![(0, 1)];
+    assert_eq!(super::plan(&spec(), &facts), Err(CannotEnforce::NoIds));
+}
+
+#[test]
+fn another_tree_is_the_whole_root_but_for_what_is_the_sandbox_s_own() {
+    let mut facts = facts(1000);
+    facts.top.insert("opt".into(), TopEntry::Directory);
+    let plan = plan(&Spec { root: Root::Tree("/srv/tree".into()), ..spec() }, &facts).unwrap();
+    let bound: Vec<String> = plan
+        .entries
+        .iter()
+        .filter_map(|entry| match entry {
+            Entry::Bind(bind) if bind.access == Access::ReadOnly => {
+                Some(format!("{} <- {}", bind.target.display(), bind.source.display()))
+            }
+            _ => None,
+        })
+        .collect();
+    assert_eq!(
+        bound,
+        [
+            "/boot <- /srv/tree/boot",
+            "/etc <- /srv/tree/etc",
+            "/opt <- /srv/tree/opt",
+            "/usr <- /srv/tree/usr",
+            "/.cove/cove <- /opt/cove"
+        ]
+    );
+}
+
+#[test]
+fn what_cannot_be_enforced_is_refused() {
+    let half = Spec { limits: Limits { cpus: 0.5, ..spec().limits }, ..spec() };
+    assert!(matches!(plan(&half, &facts(1000)), Err(CannotEnforce::FractionOfACpu { .. })));
+    let superuser = Spec { user: User { uid: 0, gid: 1 }, ..spec() };
+    assert!(matches!(plan(&superuser, &facts(1000)), Err(CannotEnforce::Superuser(0))));
+    let mut empty = facts(1000);
+    empty.top.clear();
+    assert!(matches!(plan(&spec(), &empty), Err(CannotEnforce::NotARoot(_))));
+}
+
+#[test]
+fn a_plan_survives_the_way_to_the_jail() {
+    let plan = plan(&spec(), &facts(1000)).unwrap();
+    let json = serde_json::to_vec(&plan).unwrap();
+    assert_eq!(serde_json::from_slice::<Plan>(&json).unwrap(), plan);
+    assert!(json.len() < 64 * 1024, "{} bytes", json.len());
+}
+
+#[test]
+fn nothing_of_the_host_s_environment_is_in_a_plan() {
+    let plan = plan(&spec(), &facts(1000)).unwrap();
+    let names: Vec<&str> = plan.environment.keys().map(String::as_str).collect();
+    assert_eq!(
+        names,
+        [
+            "HOME",
+            "LANG",
+            "LOGNAME",
+            "MPLBACKEND",
+            "MPLCONFIGDIR",
+            "OMP_NUM_THREADS",
+            "OPENBLAS_NUM_THREADS",
+            "PATH",
+            "TMPDIR",
+            "TZ",
+            "USER"
+        ]
+    );
+}

@@ -1,0 +1,118 @@
+//! Reads `syscalls.txt`. It knows the shape of a line, and nothing of BPF or Docker.
+
+use std::sync::LazyLock;
+
+use thiserror::Error;
+
+use super::Arch;
+use super::rules::{self, Rule};
+
+/// One line of the table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Syscall {
+    pub name: &'static str,
+    pub x86_64: Option<u32>,
+    pub aarch64: Option<u32>,
+    pub verdict: Verdict,
+    /// Who needs it, or what its absence prevents.
+    pub reason: &'static str,
+}
+
+impl Syscall {
+    pub fn number(&self, arch: Arch) -> Option<u32> {
+        match arch {
+            Arch::X86_64 => self.x86_64,
+            Arch::Aarch64 => self.aarch64,
+        }
+    }
+}
+
+/// What the guest may do with a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    Allow,
+    /// `EPERM`, as if a privilege were missing.
+    Deny,
+    /// `ENOSYS`, as if the kernel were older.
+    Absent,
+    /// It depends on the arguments.
+    Rule(&'static Rule),
+}
+
+static SYSCALLS: LazyLock<Vec<Syscall>> = LazyLock::new(|| match parse(include_str!("syscalls.txt")) {
+    Ok(syscalls) => syscalls,
+    // The text is part of the program and every test reads it, so this cannot happen to a user.
+    Err(fault) => panic!("syscalls.txt: {fault}"),
+});
+
+/// Every system call that we know of, sorted by name.
+pub fn syscalls() -> &'static [Syscall] {
+    &SYSCALLS
+}
+
+#[derive(Debug, Error, PartialEq, Eq)]
+pub(super) enum Fault {
+    #[error("line {line}: could not find five columns (name, x86_64, aarch64, verdict, reason)")]
+    Columns { line: usize },
+    #[error("line {line}: could not read `{word}` as a number or `-`")]
+    Number { line: usize, word: String },
+    #[error("line {line}: there is no verdict or rule `{word}`")]
+    Verdict { line: usize, word: String },
+    #[error("line {line}: `{name}` is not sorted after the line before it")]
+    Order { line: usize, name: String },
+}
+
+pub(super) fn parse(text: &'static str) -> Result<Vec<Syscall>, Fault> {
+    let mut syscalls: Vec<Syscall> = Vec::new();
+    for (index, text) in text.lines().enumerate() {
+        let line = index + 1;
+        if text.trim().is_empty() || text.starts_with('#') {
+            continue;
+        }
+        let (name, rest) = word(text);
+        let (x86_64, rest) = word(rest);
+        let (aarch64, rest) = word(rest);
+        let (verdict, rest) = word(rest);
+        let reason = rest.trim();
+        if reason.is_empty() {
+            return Err(Fault::Columns { line });
+        }
+        if syscalls.last().is_some_and(|before| before.name >= name) {
+            return Err(Fault::Order { line, name: name.into() });
+        }
+        syscalls.push(Syscall {
+            name,
+            x86_64: number(line, x86_64)?,
+            aarch64: number(line, aarch64)?,
+            verdict: verdict_named(line, verdict)?,
+            reason,
+        });
+    }
+    Ok(syscalls)
+}
+
+/// The first word of `text`, and what follows it.
+fn word(text: &str) -> (&str, &str) {
+    let text = text.trim_start();
+    text.split_at(text.find(char::is_whitespace).unwrap_or(text.len()))
+}
+
+fn number(line: usize, word: &str) -> Result<Option<u32>, Fault> {
+    if word == "-" {
+        return Ok(None);
+    }
+    word.parse().map(Some).map_err(|_| Fault::Number { line, word: word.into() })
+}
+
+fn verdict_named(line: usize, word: &str) -> Result<Verdict, Fault> {
+    match word {
+        "allow" => Ok(Verdict::Allow),
+        "deny" => Ok(Verdict::Deny),
+        "absent" => Ok(Verdict::Absent),
+        name => rules::rules()
+            .iter()
+            .find(|rule| rule.name == name)
+            .map(Verdict::Rule)
+            .ok_or_else(|| Fault::Verdict { line, word: name.into() }),
+    }
+}

@@ -1,0 +1,125 @@
+//! Thin safe wrappers around the system calls that no well-kept crate wraps. Every unsafe block of the project is here.
+
+#![allow(unsafe_code)]
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use crate::seccomp;
+
+/// Which side of `clone_into_namespaces` this process is.
+pub(crate) enum Cloned {
+    Parent { child: rustix::process::Pid, pidfd: OwnedFd },
+    Child,
+}
+
+/// clone3(2) without shared memory: like fork(2), but the child stands in new namespaces.
+///
+/// Must only be called while this process has one thread, else the child may inherit a lock that nobody will release;
+/// that is checked here.
+pub(crate) fn clone_into_namespaces(flags: libc::c_int) -> io::Result<Cloned> {
+    if std::fs::read_dir("/proc/self/task")?.count() != 1 {
+        return Err(io::Error::other("the process has more than one thread"));
+    }
+    let mut pidfd: RawFd = -1;
+    let mut args = libc::clone_args {
+        flags: flags as u64 | libc::CLONE_PIDFD as u64,
+        pidfd: &raw mut pidfd as u64,
+        child_tid: 0,
+        parent_tid: 0,
+        exit_signal: libc::SIGCHLD as u64,
+        stack: 0,
+        stack_size: 0,
+        tls: 0,
+        set_tid: 0,
+        set_tid_size: 0,
+        cgroup: 0,
+    };
+    // SAFETY: `args` is a whole, initialised `clone_args` of the size given, alive during the call. `pidfd` points to
+    // a live integer. No stack is given and CLONE_VM is not set, so the child runs on a copy of this stack, and with
+    // one thread (checked above) no lock can be held by a thread that the child lacks.
+    let result = unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, size_of::<libc::clone_args>()) };
+    match result {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(Cloned::Child),
+        pid => {
+            let child = rustix::process::Pid::from_raw(pid as i32)
+                .ok_or_else(|| io::Error::other("the kernel gave no process id"))?;
+            // SAFETY: the call succeeded in the parent, so the kernel has stored a new descriptor that nothing else owns.
+            let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+            Ok(Cloned::Parent { child, pidfd })
+        }
+    }
+}
+
+/// mount_setattr(2) on `tree` and every mount below it.
+pub(crate) fn set_mount_attributes(tree: BorrowedFd<'_>, set: u64) -> io::Result<()> {
+    mount_setattr(tree, libc::AT_EMPTY_PATH | libc::AT_RECURSIVE, set)
+}
+
+/// mount_setattr(2) on the mount of `root` alone: what is mounted inside has flags of its own.
+pub(crate) fn set_root_read_only(root: BorrowedFd<'_>) -> io::Result<()> {
+    mount_setattr(root, libc::AT_EMPTY_PATH, libc::MOUNT_ATTR_RDONLY)
+}
+
+fn mount_setattr(tree: BorrowedFd<'_>, flags: libc::c_int, set: u64) -> io::Result<()> {
+    let attr = libc::mount_attr { attr_set: set, attr_clr: 0, propagation: 0, userns_fd: 0 };
+    const EMPTY: &CStr = c"";
+    // SAFETY: `tree` is an open descriptor, the path is a valid C string, and `attr` is a whole, initialised
+    // structure of the size given; the kernel only reads them during the call.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            tree.as_raw_fd(),
+            EMPTY.as_ptr(),
+            flags,
+            &raw const attr,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// close_range(2): marks every descriptor from `first` on to be closed at execve(2).
+pub(crate) fn close_on_exec_from(first: u32) -> io::Result<()> {
+    // SAFETY: passes three integers; no descriptor becomes invalid, they are only marked.
+    let result = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// seccomp(2): from here on this thread and all it starts are held to `program`.
+pub(crate) fn install_filter(program: &seccomp::Program) -> io::Result<()> {
+    let filters: Vec<libc::sock_filter> = program
+        .instructions()
+        .iter()
+        .map(|i| libc::sock_filter { code: i.code, jt: i.jt, jf: i.jf, k: i.k })
+        .collect();
+    let length = u16::try_from(filters.len()).map_err(|_| io::Error::other("the filter is too long"))?;
+    let fprog = libc::sock_fprog { len: length, filter: filters.as_ptr().cast_mut() };
+    // SAFETY: `fprog` points to `length` initialised instructions that live until the call returns; the kernel copies
+    // and verifies them and never writes through the pointer.
+    let result =
+        unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const fprog) };
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// netdevice(7): brings the loopback of this network namespace up.
+pub(crate) fn bring_loopback_up(socket: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: all-zero bytes are a valid `ifreq`: it holds only integers and character arrays.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(*b"lo") {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    // SAFETY: `socket` is open and `request` is a live, initialised `ifreq`, which is what SIOCSIFFLAGS reads.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) };
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// unshare(2) of the cgroup namespace alone.
+pub(crate) fn unshare_cgroup_namespace() -> io::Result<()> {
+    // SAFETY: only CLONE_FILES and CLONE_FS style flags can break what safe code relies on; the cgroup namespace
+    // changes nothing but how this thread's cgroup paths read.
+    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWCGROUP) }.map_err(Into::into)
+}

@@ -1,0 +1,285 @@
+//! The codec against frames made by hand, so that encoder and decoder cannot agree on the same mistake.
+
+use super::*;
+use crate::{CellId, FromRunner, Stream, ToRunner};
+
+const NEED_INPUT: &str = r#"{"type":"need_input"}"#;
+
+fn frame(flags: u8, body: &[u8]) -> Vec<u8> {
+    let mut bytes = (body.len() as u32 + 1).to_be_bytes().to_vec();
+    bytes.push(flags);
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+fn content(meta: &str, payload: &[u8]) -> Vec<u8> {
+    [&(meta.len() as u32).to_be_bytes(), meta.as_bytes(), payload].concat()
+}
+
+fn whole(meta: &str) -> Vec<u8> {
+    frame(0, &content(meta, b""))
+}
+
+fn output(payload: &[u8]) -> (FromRunner, Vec<u8>) {
+    (FromRunner::Output { cell: CellId(1), stream: Stream::Stdout, offset: 0 }, payload.to_vec())
+}
+
+const OUTPUT: &str = r#"{"type":"output","cell":1,"stream":"stdout","offset":0}"#;
+
+type Decoded = Vec<(FromRunner, Vec<u8>)>;
+
+/// All messages in `bytes`, and how the stream ended.
+fn decode(bytes: &[u8]) -> (Decoded, Result<(), DecodeError>) {
+    let mut decoder = Decoder::new();
+    decoder.push(bytes);
+    let mut messages = Vec::new();
+    loop {
+        match decoder.next() {
+            Ok(Some(message)) => messages.push(message),
+            Ok(None) => return (messages, decoder.finish()),
+            Err(error) => {
+                decoder.push(&whole(NEED_INPUT));
+                assert_eq!(decoder.next::<FromRunner>(), Err(error.clone()), "the first error is final");
+                assert_eq!(decoder.finish(), Err(error.clone()));
+                assert_eq!(decoder.buffered(), 0, "a failed decoder keeps nothing");
+                return (messages, Err(error));
+            }
+        }
+    }
+}
+
+#[track_caller]
+fn check(frames: &[Vec<u8>], messages: &[(FromRunner, Vec<u8>)], end: Result<(), DecodeError>) {
+    assert_eq!(decode(&frames.concat()), (messages.to_vec(), end));
+}
+
+/// The JSON of one whole message is refused with these words.
+#[track_caller]
+fn check_json(meta: &str, expected: &str) {
+    match decode(&whole(meta)).1 {
+        Err(DecodeError::Json(reason)) => assert_eq!(reason.to_string(), expected),
+        other => panic!("{meta}: {other:?}"),
+    }
+}
+
+#[test]
+fn reads_messages_in_one_or_many_frames() {
+    let need = (FromRunner::NeedInput {}, Vec::new());
+    let body = content(OUTPUT, b"hello");
+    let (a, b) = body.split_at(2);
+    check(&[], &[], Ok(()));
+    check(&[whole(NEED_INPUT)], std::slice::from_ref(&need), Ok(()));
+    check(&[frame(0, &body), whole(NEED_INPUT)], &[output(b"hello"), need.clone()], Ok(()));
+    check(&[frame(MORE, a), frame(0, b), whole(NEED_INPUT)], &[output(b"hello"), need], Ok(()));
+    // A sender that learns late that it is done may end a message with an empty frame.
+    check(&[frame(MORE, &body), frame(0, b"")], &[output(b"hello")], Ok(()));
+    check(&[frame(0, &content(OUTPUT, b""))], &[output(b"")], Ok(()));
+}
+
+#[test]
+fn tells_where_a_stream_ended() {
+    let body = content(OUTPUT, b"hello");
+    let one = frame(0, &body);
+    for cut in 1..one.len() {
+        check(&[one.clone(), one[..cut].to_vec()], &[output(b"hello")], Err(DecodeError::EndInsideFrame));
+    }
+    check(&[frame(MORE, &body)], &[], Err(DecodeError::EndInsideMessage));
+    check(&[frame(MORE, &body), vec![0]], &[], Err(DecodeError::EndInsideFrame));
+}
+
+#[test]
+fn a_message_that_was_not_asked_for_is_not_a_clean_end() {
+    let mut decoder = Decoder::new();
+    decoder.push(&whole(NEED_INPUT));
+    assert_eq!(decoder.finish(), Err(DecodeError::EndInsideFrame));
+}
+
+#[test]
+fn refuses_bad_frames() {
+    let length = |length: u32| length.to_be_bytes().to_vec();
+    let over = MAX_FRAME as u32 + 1;
+    check(&[length(0)], &[], Err(DecodeError::FrameLength { length: 0 }));
+    check(&[length(over)], &[], Err(DecodeError::FrameLength { length: over as usize }));
+    check(&[length(u32::MAX)], &[], Err(DecodeError::FrameLength { length: u32::MAX as usize }));
+    check(&[length(MAX_FRAME as u32)], &[], Err(DecodeError::EndInsideFrame));
+    check(&[frame(MORE, b"")], &[], Err(DecodeError::EmptyContinuation));
+    check(&[frame(MORE, b"x"), frame(MORE, b"")], &[], Err(DecodeError::EmptyContinuation));
+    for bit in 1..8 {
+        check(&[frame(1 << bit, b"x")], &[], Err(DecodeError::UnknownFlags { flags: 1 << bit }));
+    }
+    check(&[whole(NEED_INPUT), length(0)], &[(FromRunner::NeedInput {}, vec![])], {
+        Err(DecodeError::FrameLength { length: 0 })
+    });
+}
+
+#[test]
+fn refuses_bad_messages() {
+    check(&[frame(0, b"")], &[], Err(DecodeError::MetaMissing));
+    check(&[frame(0, &[0, 0, 0])], &[], Err(DecodeError::MetaMissing));
+    check(&[frame(0, &[0, 0, 0, 2, b'{'])], &[], Err(DecodeError::MetaMissing));
+    check(&[frame(0, &[0, 0, 0, 0])], &[], Err(DecodeError::Json(Reason::quote("expected an object"))));
+    check(&[frame(0, &content(NEED_INPUT, b"x"))], &[], Err(DecodeError::UnexpectedPayload { length: 1 }));
+    // Known long before the message is whole.
+    let long = MAX_META as u32 + 1;
+    check(&[frame(MORE, &long.to_be_bytes())], &[], {
+        Err(DecodeError::MetaTooLong { length: MAX_META + 1 })
+    });
+}
+
+#[test]
+fn refuses_bad_json() {
+    check_json("", "expected an object");
+    check_json(r#"["need_input"]"#, "expected an object");
+    check_json("{", "EOF while parsing an object at line 1 column 1");
+    check_json("{}", "missing field `type` at line 1 column 2");
+    check_json(r#"{"type":"need_input"}{}"#, "trailing characters at line 1 column 22");
+    check_json(r#"{"type":"need_input","x":1}"#, "unknown field `x`, there are no fields");
+    check_json(r#"{"type":"need_input","type":"need_input"}"#, "duplicate field `type` at line 1 column 27");
+    check_json(
+        r#"{"type":"bye"}"#,
+        "unknown variant `bye`, expected one of `ready`, `output`, `need_input`, `done`, `pong`, `fault` at line 1 column 13",
+    );
+    check_json(
+        r#"{"type":"pong","nonce":1.5,"received":0}"#,
+        "invalid type: floating point `1.5`, expected u64",
+    );
+    check_json(r#"{"type":"pong","nonce":-1,"received":0}"#, "invalid value: integer `-1`, expected u64");
+    check_json(r#"{"type":"pong","nonce":1}"#, "missing field `received`");
+    check_json(r#"{"type":"pong","nonce":1,"received":0,"nonce":2}"#, "duplicate field `nonce`");
+    check_json(
+        r#"{"type":"pong","nonce":1,"received":0,"x":0}"#,
+        "unknown field `x`, expected `nonce` or `received`",
+    );
+    check_json(
+        r#"{"type":"done","cell":1,"outcome":{"kind":"completed","x":1}}"#,
+        "unknown field `x`, there are no fields",
+    );
+    check_json(
+        r#"{"type":"ready","version":1,"languages":[],"received":0,"x":1}"#,
+        "unknown field `x`, expected one of `version`, `languages`, `received`",
+    );
+    check_json(&format!("{{\"type\":{}", "[".repeat(1000)), {
+        "invalid type: sequence, expected variant identifier at line 1 column 8"
+    });
+    check_json(&format!("{{\"x\":{}", "[".repeat(1000)), "recursion limit exceeded at line 1 column 132");
+}
+
+#[test]
+fn every_message_without_fields_refuses_unknown_ones() {
+    fn refuses<M: Message>(meta: &str) -> bool {
+        let mut decoder = Decoder::new();
+        decoder.push(&whole(meta));
+        matches!(decoder.next::<M>(), Err(DecodeError::Json(_)))
+    }
+    assert!(refuses::<ToRunner>(r#"{"type":"bye","x":1}"#));
+    assert!(refuses::<FromRunner>(r#"{"type":"need_input","x":1}"#));
+    for kind in ["completed", "interrupted"] {
+        let done =
+            |more| format!(r#"{{"type":"done","cell":1,"fresh":true,"outcome":{{"kind":"{kind}"{more}}}}}"#);
+        assert!(!refuses::<FromRunner>(&done("")));
+        assert!(refuses::<FromRunner>(&done(r#","x":1"#)));
+    }
+}
+
+#[test]
+fn an_error_quotes_the_guest_briefly_and_without_its_control_characters() {
+    let name = format!("\u{202e}\\u001b[2J{}", "x".repeat(MAX_META / 2));
+    let (_, end) = decode(&whole(&format!(r#"{{"type":"{name}"}}"#)));
+    let Err(DecodeError::Json(reason)) = end else { panic!("{end:?}") };
+    let text = reason.to_string();
+    assert!(text.starts_with(r"unknown variant `\u{202e}\u{1b}[2Jxxx"), "{text}");
+    assert!(text.ends_with("x…") && text.chars().count() < 300, "{text}");
+}
+
+#[test]
+fn a_message_may_have_its_limit_and_not_a_byte_more() {
+    let (message, _) = output(b"");
+    let room = MAX_MESSAGE - LENGTH - OUTPUT.len();
+    let mut bytes = Vec::new();
+    encode(&message, &vec![7; room], &mut bytes).unwrap();
+    let (messages, end) = decode(&bytes);
+    assert_eq!((messages.len(), messages[0].1.len(), end), (1, room, Ok(())));
+
+    let before = bytes.len();
+    let error = encode(&message, &vec![7; room + 1], &mut bytes).unwrap_err();
+    assert!(matches!(error, EncodeError::MessageTooLong { length } if length == MAX_MESSAGE + 1));
+    assert_eq!(bytes.len(), before, "nothing is left of a message that failed");
+
+    // The frame that passes the limit is refused by its length alone.
+    let mut decoder = Decoder::new();
+    let full = frame(MORE, &[0; MAX_BODY]);
+    for _ in 0..MAX_MESSAGE / MAX_BODY {
+        decoder.push(&full);
+        assert!(decoder.next::<FromRunner>().unwrap().is_none());
+    }
+    assert!(decoder.buffered() <= MAX_MESSAGE + full.len());
+    decoder.push(&(MAX_FRAME as u32).to_be_bytes());
+    assert_eq!(decoder.next::<FromRunner>(), Err(DecodeError::MessageTooLong));
+}
+
+#[test]
+fn refuses_to_send_what_the_peer_would_refuse() {
+    #[track_caller]
+    fn check(message: FromRunner, payload: &[u8], expected: &str) {
+        let mut out = b"before".to_vec();
+        let error = encode(&message, payload, &mut out).unwrap_err();
+        assert_eq!((error.to_string().as_str(), out.as_slice()), (expected, &b"before"[..]));
+    }
+    check(FromRunner::NeedInput {}, b"x", {
+        "could not send 1 bytes of payload with a message that carries none"
+    });
+    check(FromRunner::Fault { message: "x".repeat(MAX_META) }, b"", {
+        "could not send a message with 262173 bytes of JSON, at most 262144 are allowed"
+    });
+}
+
+#[test]
+fn writes_these_bytes() {
+    let mut out = Vec::new();
+    encode(&output(b"").0, b"hi", &mut out).unwrap();
+    encode(&ToRunner::Bye {}, b"", &mut out).unwrap();
+    assert_eq!(out, [frame(0, &content(OUTPUT, b"hi")), whole(r#"{"type":"bye"}"#)].concat());
+}
+
+#[test]
+fn cuts_a_long_message_into_full_frames() {
+    let payload = vec![9; 2 * MAX_BODY];
+    let body = content(OUTPUT, &payload);
+    let mut out = Vec::new();
+    encode(&output(b"").0, &payload, &mut out).unwrap();
+    let (a, rest) = body.split_at(MAX_BODY);
+    let (b, c) = rest.split_at(MAX_BODY);
+    assert!(out == [frame(MORE, a), frame(MORE, b), frame(0, c)].concat());
+
+    // Exactly one full frame has no empty one after it.
+    let mut out = Vec::new();
+    encode(&output(b"").0, &payload[..a.len() - LENGTH - OUTPUT.len()], &mut out).unwrap();
+    assert!(out == frame(0, a));
+}
+
+#[test]
+fn a_length_allocates_nothing() {
+    let mut decoder = Decoder::new();
+    decoder.push(&(MAX_FRAME as u32).to_be_bytes());
+    decoder.push(&[0, 0, 0]);
+    assert!(decoder.next::<FromRunner>().unwrap().is_none());
+    assert!(decoder.input.capacity() + decoder.content.capacity() < 64);
+}
+
+#[test]
+fn many_small_frames_in_one_push_cost_no_more_than_their_bytes() {
+    // With a move of the rest after each message this would take minutes.
+    const MESSAGES: usize = 200_000;
+    let bytes = whole(NEED_INPUT).repeat(MESSAGES);
+    let (messages, end) = decode(&bytes);
+    assert_eq!((messages.len(), end), (MESSAGES, Ok(())));
+
+    // The same with one message taken for each that is pushed, so that the decoder never runs dry.
+    let mut decoder = Decoder::new();
+    decoder.push(&bytes);
+    for _ in 0..MESSAGES {
+        assert!(decoder.next::<FromRunner>().unwrap().is_some());
+        decoder.push(&whole(NEED_INPUT));
+    }
+    assert!(decoder.buffered() <= 2 * bytes.len() + 64);
+}

@@ -1,0 +1,37 @@
+//! Ids that name things across the edge. Each kind is its own type and shows its prefix.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A cell within its session: counted by the host from 1, so the guest cannot choose or guess another session's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct CellId(pub u64);
+
+impl fmt::Display for CellId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "c_{}", self.0)
+    }
+}
+
+/// A session: 128 random bits, so that it cannot be guessed. It never enters a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SessionId(String);
+
+impl SessionId {
+    pub fn from_random(bits: u128) -> Self {
+        Self(format!("s_{bits:032x}"))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

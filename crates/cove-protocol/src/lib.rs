@@ -1,0 +1,18 @@
+//! What crosses the trust edge between the host and the runner inside a sandbox: ids, messages, the codec that
+//! carries them over any byte stream, and the limits both sides hold each other to.
+//!
+//! It knows nothing of sandboxes, interpreters or MCP, and does no input or output of its own.
+
+pub mod codec;
+pub mod id;
+pub mod limits;
+pub mod message;
+pub mod resume;
+
+pub use codec::{DecodeError, Decoder, EncodeError, encode};
+pub use id::{CellId, SessionId};
+pub use message::{
+    FromRunner, Hello, Interpreter, Language, Message, Outcome, Ready, Resume, Run, Stdin, Stream, ToRunner,
+    VERSION,
+};
+pub use resume::{Inbox, Outbox, PushError, ResumeError};

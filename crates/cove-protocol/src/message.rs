@@ -1,0 +1,232 @@
+//! The messages themselves. Each has a small typed JSON part and, where bytes travel, a raw payload, so that output
+//! and files are never escaped or encoded.
+//!
+//! The guest may send anything: whoever receives a `FromRunner` treats it as hostile.
+//!
+//! Variants without fields are written `Bye {}`, never `Bye`: serde lets unknown fields pass on a unit variant of an
+//! internally tagged enum, even under `deny_unknown_fields`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::id::CellId;
+
+/// Raised whenever a peer of the version before could misunderstand us. Both sides must agree exactly.
+pub const VERSION: u32 = 1;
+
+/// What the codec and `resume` must know of a message without knowing which it is.
+pub trait Message: Serialize + DeserializeOwned {
+    /// Whether bytes may follow the JSON part. The codec refuses a payload on any other message, in both directions.
+    fn carries_payload(&self) -> bool;
+
+    /// Whether `resume` counts this message, keeps it until it is acknowledged and sends it again on a new stream.
+    fn is_counted(&self) -> bool;
+}
+
+impl Message for ToRunner {
+    fn carries_payload(&self) -> bool {
+        match self {
+            Self::Run(_) | Self::Input { .. } => true,
+            Self::Hello(_)
+            | Self::Interrupt { .. }
+            | Self::Kill { .. }
+            | Self::Ping { .. }
+            | Self::Bye {} => false,
+        }
+    }
+
+    fn is_counted(&self) -> bool {
+        match self {
+            Self::Run(_) | Self::Interrupt { .. } | Self::Kill { .. } | Self::Input { .. } | Self::Bye {} => {
+                true
+            }
+            Self::Hello(_) | Self::Ping { .. } => false,
+        }
+    }
+}
+
+impl Message for FromRunner {
+    fn carries_payload(&self) -> bool {
+        match self {
+            Self::Output { .. } => true,
+            Self::Ready(_)
+            | Self::NeedInput {}
+            | Self::Done { .. }
+            | Self::Pong { .. }
+            | Self::Fault { .. } => false,
+        }
+    }
+
+    fn is_counted(&self) -> bool {
+        match self {
+            Self::Output { .. } | Self::NeedInput {} | Self::Done { .. } | Self::Fault { .. } => true,
+            Self::Ready(_) | Self::Pong { .. } => false,
+        }
+    }
+}
+
+/// From the host to the runner.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum ToRunner {
+    /// The first message on every stream, also on one that resumes.
+    Hello(Hello),
+    /// Run a cell. The payload is its code.
+    Run(Run),
+    /// Ask the interpreter of a running cell to stop, keeping its state.
+    Interrupt { cell: CellId },
+    /// End the interpreter of a running cell, which loses its state but not the sandbox.
+    Kill { cell: CellId },
+    /// The answer to one `NeedInput`: the payload is the next piece of standard input.
+    Input { end: bool },
+    /// Answered with `Pong`. `received` acknowledges messages for `resume`; neither of the two is counted itself.
+    Ping { nonce: u64, received: u64 },
+    /// End the sandbox in good order.
+    Bye {},
+}
+
+/// From the runner to the host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum FromRunner {
+    /// The answer to `Hello`.
+    Ready(Ready),
+    /// The payload was written to a stream at this offset of the cell's bytes on that stream.
+    Output { cell: CellId, stream: Stream, offset: u64 },
+    /// The code may want standard input and there is room for it. At most one is outstanding.
+    NeedInput {},
+    /// The cell ended. All its output has been sent before. `fresh` says that its interpreter was started for it.
+    Done { cell: CellId, outcome: Outcome, fresh: bool },
+    /// The answer to `Ping`, with the same nonce.
+    Pong { nonce: u64, received: u64 },
+    /// The runner cannot go on; the stream ends after this.
+    Fault { message: String },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Hello {
+    pub version: u32,
+    pub stdin: Stdin,
+    /// How to start each language here. A language that is not named is not offered.
+    pub interpreters: Vec<Interpreter>,
+    /// An interpreter to start at once, before the first cell asks for it.
+    pub warm: Option<Language>,
+    /// Set on a new stream to a runner that has been spoken to before.
+    pub resume: Option<Resume>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Interpreter {
+    pub language: Language,
+    /// The program as the sandbox sees it.
+    pub program: String,
+}
+
+/// Where a stream left off: how many counted messages this side has received whole since the first `Hello`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Resume {
+    pub received: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ready {
+    pub version: u32,
+    /// The languages whose interpreter is really there.
+    pub languages: Vec<Language>,
+    /// Where this side left off; 0 on a first stream.
+    pub received: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Run {
+    pub cell: CellId,
+    pub language: Language,
+    /// What tracebacks call this code, such as a file name.
+    pub name: String,
+    /// The arguments that the code sees after its name.
+    pub args: Vec<String>,
+}
+
+/// What the code finds on its standard input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stdin {
+    /// Nothing: end of file at once.
+    Empty,
+    /// What the host has, asked for piece by piece.
+    Host,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stream {
+    Stdout,
+    Stderr,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Language {
+    Python,
+}
+
+impl Language {
+    pub const ALL: [Language; 1] = [Language::Python];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Language::Python => "python",
+        }
+    }
+}
+
+impl fmt::Display for Language {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a language that cells can have")]
+pub struct UnknownLanguage(pub String);
+
+impl FromStr for Language {
+    type Err = UnknownLanguage;
+
+    /// Any case, as people write it.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.to_ascii_lowercase().as_str() {
+            "python" | "python3" | "py" => Ok(Language::Python),
+            _ => Err(UnknownLanguage(text.to_owned())),
+        }
+    }
+}
+
+/// How the code of a cell ended, as its own sandbox tells it. A sandbox that died tells nothing: see the backend's
+/// `Ending` for that.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Outcome {
+    /// It ran to its end.
+    Completed {},
+    /// An exception left the code. Variables are kept.
+    Raised { exception: String, message: String },
+    /// The code asked to exit (`sys.exit`). Variables are kept.
+    Exited { code: i32 },
+    /// It stopped because it was interrupted. Variables are kept.
+    Interrupted {},
+    /// The interpreter's process ended by itself (`os._exit`). Its variables are lost.
+    InterpreterExited { code: i32 },
+    /// The interpreter's process was killed. Its variables are lost.
+    InterpreterKilled { signal: i32 },
+    /// The interpreter could not be started.
+    Unavailable { reason: String },
+}

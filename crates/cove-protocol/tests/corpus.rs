@@ -1,0 +1,138 @@
+//! The seeds of the fuzzer (`fuzz/corpus/decode`): how they are made, and that each still gets the verdict in its name.
+//!
+//! `ok-` is a stream that one direction accepts to its end, `bad-` one that neither does. Files that the fuzzer added
+//! have other names; they must only keep every promise of the codec. To write the seeds again:
+//! `cargo test --release -p cove-protocol --test corpus -- --ignored`
+
+use std::fs;
+use std::path::PathBuf;
+
+use cove_protocol::limits::{MAX_FRAME, MAX_META};
+use cove_protocol::{
+    CellId, FromRunner, Hello, Interpreter, Language, Message, Outcome, Ready, Resume, Run, Stdin, Stream,
+    ToRunner, VERSION, encode,
+};
+
+#[path = "exercise/decode.rs"]
+mod decode;
+
+use decode::exercise;
+
+const MORE: u8 = 1;
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/decode")
+}
+
+fn frame(flags: u8, body: &[u8]) -> Vec<u8> {
+    [&(body.len() as u32 + 1).to_be_bytes()[..], &[flags], body].concat()
+}
+
+fn content(meta: &[u8], payload: &[u8]) -> Vec<u8> {
+    [&(meta.len() as u32).to_be_bytes(), meta, payload].concat()
+}
+
+fn encoded<M: Message>(message: M, payload: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    encode(&message, payload, &mut out).expect("a seed can be encoded");
+    out
+}
+
+fn seeds() -> Vec<(&'static str, Vec<u8>)> {
+    let languages = vec![Language::Python];
+    let ready = encoded(FromRunner::Ready(Ready { version: VERSION, languages, received: 0 }), b"");
+    let cell = CellId(1);
+    let output = encoded(FromRunner::Output { cell, stream: Stream::Stderr, offset: 7 }, b"\x1b[1mhi\0\xff");
+    let raised = Outcome::Raised { exception: "ValueError".into(), message: "\"ä\"\n".into() };
+    let done = |outcome| encoded(FromRunner::Done { cell, outcome, fresh: false }, b"");
+    let pong = encoded(FromRunner::Pong { nonce: u64::MAX, received: 3 }, b"");
+    let hello = encoded(
+        ToRunner::Hello(Hello {
+            version: VERSION,
+            stdin: Stdin::Host,
+            interpreters: vec![Interpreter {
+                language: Language::Python,
+                program: "/usr/bin/python3".into(),
+            }],
+            warm: Some(Language::Python),
+            resume: Some(Resume { received: 2 }),
+        }),
+        b"",
+    );
+    let run = Run { cell, language: Language::Python, name: "<cell>".into(), args: vec!["-x".into()] };
+    let run = encoded(ToRunner::Run(run), b"print(1)\n");
+    let body = &output[5..];
+    let json = |meta: &[u8]| frame(0, &content(meta, b""));
+    let deep = [br#"{"x":"#, &[b'['; 300][..]].concat();
+    vec![
+        ("ok-ready", ready.clone()),
+        ("ok-output", output.clone()),
+        ("ok-cell", [ready, output.clone(), done(Outcome::Completed {}), pong.clone()].concat()),
+        ("ok-raised", done(raised)),
+        ("ok-to-runner", [hello, run, encoded(ToRunner::Bye {}, b"")].concat()),
+        ("ok-one-byte-frames", {
+            let (last, before) = body.split_last().expect("a message has bytes");
+            [before.iter().flat_map(|b| frame(MORE, &[*b])).collect(), frame(0, &[*last])].concat()
+        }),
+        ("ok-empty-last-frame", [frame(MORE, body), frame(0, b"")].concat()),
+        ("bad-length-zero", 0_u32.to_be_bytes().to_vec()),
+        ("bad-length-over", (MAX_FRAME as u32 + 1).to_be_bytes().to_vec()),
+        ("bad-length-after-a-message", [output.clone(), vec![0xff; 4]].concat()),
+        ("bad-flags", frame(2, body)),
+        ("bad-empty-continuation", frame(MORE, b"").repeat(3)),
+        ("bad-end-inside-frame", output[..output.len() - 1].to_vec()),
+        ("bad-end-inside-length", [output.clone(), vec![0, 0]].concat()),
+        ("bad-end-inside-message", frame(MORE, body)),
+        ("bad-meta-length", frame(0, &(MAX_META as u32 + 1).to_be_bytes())),
+        ("bad-meta-missing", frame(0, &[0, 0, 0, 9, b'{'])),
+        ("bad-empty-message", frame(0, b"")),
+        ("bad-array", json(br#"["need_input"]"#)),
+        ("bad-unknown-field", json(br#"{"type":"need_input","x":1}"#)),
+        ("bad-unknown-type", json(b"{\"type\":\"\\u001b[2J\"}")),
+        ("bad-trailing-json", json(br#"{"type":"need_input"} {}"#)),
+        ("bad-not-utf8", json(b"{\"type\":\"fault\",\"message\":\"\xff\"}")),
+        ("bad-deep-json", json(&deep)),
+        ("bad-number", json(br#"{"type":"pong","nonce":18446744073709551616,"received":-1}"#)),
+        ("bad-payload", frame(0, &content(br#"{"type":"need_input"}"#, b"x"))),
+    ]
+}
+
+#[test]
+fn each_file_gets_the_verdict_in_its_name() {
+    let mut replayed = 0;
+    for entry in fs::read_dir(folder()).expect("the corpus is there") {
+        let path = entry.expect("the corpus can be listed").path();
+        let name = path.file_name().expect("a file has a name").to_string_lossy().into_owned();
+        let verdict = exercise(&fs::read(&path).expect("a seed can be read"));
+        let accepted =
+            [&verdict.from_runner, &verdict.to_runner].iter().any(|(n, end)| *n > 0 && end.is_ok());
+        match name.split('-').next() {
+            Some("ok") => assert!(accepted, "{name}: {verdict:?}"),
+            Some("bad") => assert!(!accepted, "{name}: {verdict:?}"),
+            _ => continue,
+        }
+        replayed += 1;
+    }
+    assert!(replayed > 0, "the corpus is empty");
+}
+
+/// A format that changed must not leave seeds behind that all fail at their first byte.
+#[test]
+fn the_seeds_are_what_this_file_makes() {
+    for (name, bytes) in seeds() {
+        assert_eq!(
+            fs::read(folder().join(name)).ok(),
+            Some(bytes),
+            "`{name}` is stale, see the top of this file"
+        );
+    }
+}
+
+#[test]
+#[ignore = "writes the corpus instead of reading it"]
+fn write_the_seeds() {
+    fs::create_dir_all(folder()).expect("the corpus folder can be made");
+    for (name, bytes) in seeds() {
+        fs::write(folder().join(name), bytes).expect("a seed can be written");
+    }
+}

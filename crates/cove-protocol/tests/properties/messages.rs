@@ -1,0 +1,91 @@
+//! Any message with any payload that it may carry.
+
+use cove_protocol::{
+    CellId, FromRunner, Hello, Interpreter, Language, Outcome, Ready, Resume, Run, Stdin, Stream, ToRunner,
+};
+use proptest::option;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+/// Every kind of character that JSON must escape, and none of the cost of a regular expression.
+fn text() -> impl Strategy<Value = String> {
+    prop::collection::vec(any::<char>(), 0..12).prop_map(String::from_iter)
+}
+
+fn payload() -> impl Strategy<Value = Vec<u8>> {
+    prop::collection::vec(any::<u8>(), 0..200)
+}
+
+fn cell() -> impl Strategy<Value = CellId> {
+    any::<u64>().prop_map(CellId)
+}
+
+fn language() -> impl Strategy<Value = Language> {
+    select(&Language::ALL[..])
+}
+
+fn without<M>(message: M) -> (M, Vec<u8>) {
+    (message, Vec::new())
+}
+
+/// A message like any other, told apart by its number.
+pub(crate) fn output(offset: u64) -> (FromRunner, Vec<u8>) {
+    without(FromRunner::Output { cell: CellId(1), stream: Stream::Stdout, offset })
+}
+
+pub(crate) fn to_runner() -> impl Strategy<Value = (ToRunner, Vec<u8>)> {
+    let interpreter = (language(), text()).prop_map(|(language, program)| Interpreter { language, program });
+    let hello = (
+        any::<u32>(),
+        select(&[Stdin::Empty, Stdin::Host][..]),
+        prop::collection::vec(interpreter, 0..3),
+        option::of(language()),
+        option::of(any::<u64>().prop_map(|received| Resume { received })),
+    )
+        .prop_map(|(version, stdin, interpreters, warm, resume)| {
+            without(ToRunner::Hello(Hello { version, stdin, interpreters, warm, resume }))
+        });
+    let run = (cell(), language(), text(), prop::collection::vec(text(), 0..3), payload()).prop_map(
+        |(cell, language, name, args, code)| (ToRunner::Run(Run { cell, language, name, args }), code),
+    );
+    prop_oneof![
+        hello,
+        run,
+        cell().prop_map(|cell| without(ToRunner::Interrupt { cell })),
+        cell().prop_map(|cell| without(ToRunner::Kill { cell })),
+        (any::<bool>(), payload()).prop_map(|(end, payload)| (ToRunner::Input { end }, payload)),
+        any::<(u64, u64)>().prop_map(|(nonce, received)| without(ToRunner::Ping { nonce, received })),
+        Just(without(ToRunner::Bye {})),
+    ]
+}
+
+fn outcome() -> impl Strategy<Value = Outcome> {
+    prop_oneof![
+        Just(Outcome::Completed {}),
+        (text(), text()).prop_map(|(exception, message)| Outcome::Raised { exception, message }),
+        any::<i32>().prop_map(|code| Outcome::Exited { code }),
+        Just(Outcome::Interrupted {}),
+        any::<i32>().prop_map(|code| Outcome::InterpreterExited { code }),
+        any::<i32>().prop_map(|signal| Outcome::InterpreterKilled { signal }),
+        text().prop_map(|reason| Outcome::Unavailable { reason }),
+    ]
+}
+
+pub(crate) fn from_runner() -> impl Strategy<Value = (FromRunner, Vec<u8>)> {
+    let ready = (any::<u32>(), prop::collection::vec(language(), 0..3), any::<u64>()).prop_map(
+        |(version, languages, received)| without(FromRunner::Ready(Ready { version, languages, received })),
+    );
+    let stream = select(&[Stream::Stdout, Stream::Stderr][..]);
+    let output = (cell(), stream, any::<u64>(), payload())
+        .prop_map(|(cell, stream, offset, payload)| (FromRunner::Output { cell, stream, offset }, payload));
+    let done = (cell(), outcome(), any::<bool>())
+        .prop_map(|(cell, outcome, fresh)| without(FromRunner::Done { cell, outcome, fresh }));
+    prop_oneof![
+        ready,
+        output,
+        Just(without(FromRunner::NeedInput {})),
+        done,
+        any::<(u64, u64)>().prop_map(|(nonce, received)| without(FromRunner::Pong { nonce, received })),
+        text().prop_map(|message| without(FromRunner::Fault { message })),
+    ]
+}

@@ -1,0 +1,15 @@
+//! The runner: our one process inside a sandbox, its pid 1. It speaks frames with the host over its standard input
+//! and output, starts interpreters, captures what they write, and reaps what they leave behind.
+//!
+//! It runs beside hostile code and under the same restrictions, so it holds nothing worth taking: what it says is
+//! treated as hostile by the host, and what interpreters say is bounded here. One thread, no async runtime.
+
+#![forbid(unsafe_code)]
+
+mod capture;
+mod interpreter;
+mod serve;
+mod shim;
+mod stdin;
+
+pub use serve::main;

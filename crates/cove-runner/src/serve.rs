@@ -1,0 +1,425 @@
+//! The loop: waits for the host, for interpreters and for what they write, and does one thing at a time.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::process::ExitCode;
+
+use cove_protocol::limits::CHUNK;
+use cove_protocol::{
+    CellId, Decoder, FromRunner, Hello, Language, Outcome, Ready, Run, Stream, ToRunner, VERSION, encode,
+};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
+
+use crate::capture::Capture;
+use crate::interpreter::{Interpreter, Received, Standard, Third, part};
+use crate::shim::{self, FromShim};
+use crate::stdin::{Ask, Input};
+
+/// The runner's role. Ends when the host says so or goes away; the kernel then ends everything else in the sandbox.
+pub fn main() -> ExitCode {
+    // Code inside runs as the same user: without this it could read the runner's memory and use its descriptors.
+    let hidden = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
+    let served = hidden.map_err(io::Error::from).and_then(|()| Runner::new()).and_then(|mut runner| {
+        let served = runner.serve();
+        if let Err(error) = &served {
+            // The host may be what failed; then nobody hears this.
+            let _ = runner.send(&FromRunner::Fault { message: error.to_string() }, &[]);
+        }
+        served
+    });
+    match served {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("the runner could not go on\ncaused by: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+struct Runner {
+    third: Third,
+    children_ended: OwnedFd,
+    decoder: Decoder,
+    received: u64,
+    /// Empty until the host has said hello.
+    programs: BTreeMap<Language, String>,
+    interpreters: BTreeMap<Language, Interpreter>,
+    input: Option<Input>,
+    captures: [Capture; 2],
+    cell: Option<Cell>,
+}
+
+/// The cell that runs.
+struct Cell {
+    id: CellId,
+    language: Language,
+    sent: [u64; 2],
+    interrupted: bool,
+    /// Its interpreter was started for it.
+    fresh: bool,
+}
+
+enum Go {
+    On,
+    Home,
+}
+
+impl Runner {
+    fn new() -> io::Result<Self> {
+        let third = Third::reserve()?;
+        let (children_ended, written) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        rustix::io::ioctl_fionbio(&children_ended, true)?;
+        signal_hook::low_level::pipe::register(signal_hook::consts::SIGCHLD, written)?;
+        Ok(Self {
+            third,
+            children_ended,
+            decoder: Decoder::default(),
+            received: 0,
+            programs: BTreeMap::new(),
+            interpreters: BTreeMap::new(),
+            input: None,
+            captures: [Capture::new(Stream::Stdout)?, Capture::new(Stream::Stderr)?],
+            cell: None,
+        })
+    }
+
+    fn serve(&mut self) -> io::Result<()> {
+        loop {
+            let ready = self.wait()?;
+            if ready.children {
+                self.drain_child_signals();
+            }
+            for language in ready.shims {
+                self.hear(language)?;
+            }
+            for index in ready.captures {
+                self.forward(index, CHUNK)?;
+            }
+            // After the shims: what one said before it died counts.
+            if ready.children {
+                self.reap()?;
+            }
+            if ready.input {
+                self.fill_input()?;
+            }
+            if ready.host
+                && let Go::Home = self.hear_host()?
+            {
+                return Ok(());
+            }
+        }
+    }
+
+    fn wait(&self) -> io::Result<Turn> {
+        enum Source {
+            Host,
+            Children,
+            Shim(Language),
+            Capture(usize),
+            Input,
+        }
+        let mut sources = vec![Source::Host, Source::Children];
+        let stdin = rustix::stdio::stdin();
+        let mut fds = vec![
+            PollFd::from_borrowed_fd(stdin, PollFlags::IN),
+            PollFd::new(&self.children_ended, PollFlags::IN),
+        ];
+        for (&language, interpreter) in &self.interpreters {
+            let write = if interpreter.has_to_write() { PollFlags::OUT } else { PollFlags::empty() };
+            fds.push(PollFd::from_borrowed_fd(interpreter.channel(), PollFlags::IN | write));
+            sources.push(Source::Shim(language));
+        }
+        // Between cells output waits in its pipe, and input in the host.
+        if self.cell.is_some() {
+            for (index, capture) in self.captures.iter().enumerate() {
+                fds.push(PollFd::from_borrowed_fd(capture.readable(), PollFlags::IN));
+                sources.push(Source::Capture(index));
+            }
+            if let Some(writable) = self.input.as_ref().and_then(Input::writable) {
+                fds.push(PollFd::from_borrowed_fd(writable, PollFlags::OUT));
+                sources.push(Source::Input);
+            }
+        }
+        rustix::io::retry_on_intr(|| poll(&mut fds, None))?;
+        let mut turn = Turn::default();
+        for (fd, source) in fds.iter().zip(sources) {
+            if fd.revents().is_empty() {
+                continue;
+            }
+            match source {
+                Source::Host => turn.host = true,
+                Source::Children => turn.children = true,
+                Source::Shim(language) => turn.shims.push(language),
+                Source::Capture(index) => turn.captures.push(index),
+                Source::Input => turn.input = true,
+            }
+        }
+        Ok(turn)
+    }
+
+    fn send(&self, message: &FromRunner, payload: &[u8]) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        encode(message, payload, &mut bytes).map_err(io::Error::other)?;
+        let mut rest = bytes.as_slice();
+        while !rest.is_empty() {
+            let count = rustix::io::retry_on_intr(|| rustix::io::write(rustix::stdio::stdout(), rest))?;
+            rest = &rest[count..];
+        }
+        Ok(())
+    }
+
+    fn hear_host(&mut self) -> io::Result<Go> {
+        let mut buffer = [0u8; CHUNK];
+        let count = rustix::io::retry_on_intr(|| rustix::io::read(rustix::stdio::stdin(), &mut buffer))?;
+        if count == 0 {
+            self.decoder.finish().map_err(io::Error::other)?;
+            return Ok(Go::Home);
+        }
+        self.decoder.push(&buffer[..count]);
+        while let Some((message, payload)) = self.decoder.next::<ToRunner>().map_err(io::Error::other)? {
+            if let Go::Home = self.obey(message, payload)? {
+                return Ok(Go::Home);
+            }
+        }
+        Ok(Go::On)
+    }
+
+    fn obey(&mut self, message: ToRunner, payload: Vec<u8>) -> io::Result<Go> {
+        if !matches!(message, ToRunner::Hello(_)) {
+            self.received += 1;
+            if self.input.is_none() {
+                return Err(broken("the host spoke before it said hello"));
+            }
+        }
+        match message {
+            ToRunner::Hello(hello) => self.greet(hello)?,
+            ToRunner::Run(run) => self.run(run, payload)?,
+            ToRunner::Interrupt { cell } => self.signal_cell(cell, Signal::INT),
+            ToRunner::Kill { cell } => self.signal_cell(cell, Signal::KILL),
+            ToRunner::Input { end } => {
+                if let Some(input) = &mut self.input {
+                    input
+                        .answer(payload, end)
+                        .map_err(|_| broken("the host sent input that nobody asked for"))?;
+                }
+            }
+            ToRunner::Ping { nonce, received: _ } => {
+                self.send(&FromRunner::Pong { nonce, received: self.received }, &[])?;
+            }
+            ToRunner::Bye {} => return Ok(Go::Home),
+        }
+        Ok(Go::On)
+    }
+
+    fn greet(&mut self, hello: Hello) -> io::Result<()> {
+        if hello.version != VERSION {
+            let message = format!("the host speaks version {}, this runner {VERSION}", hello.version);
+            return Err(broken(&message));
+        }
+        if self.input.is_some() || hello.resume.is_some() {
+            return Err(broken("this runner has one stream for its whole life and cannot resume another"));
+        }
+        self.input = Some(Input::new(hello.stdin)?);
+        for interpreter in hello.interpreters {
+            let executable = rustix::fs::access(&interpreter.program, rustix::fs::Access::EXEC_OK).is_ok();
+            if executable {
+                self.programs.insert(interpreter.language, interpreter.program);
+            }
+        }
+        // Before the answer, so that the interpreter starts while the answer travels.
+        if let Some(language) = hello.warm
+            && self.programs.contains_key(&language)
+        {
+            // A failure shows when a cell asks for it.
+            let _ = self.start(language);
+        }
+        let languages = self.programs.keys().copied().collect();
+        self.send(&FromRunner::Ready(Ready { version: VERSION, languages, received: 0 }), &[])
+    }
+
+    fn start(&mut self, language: Language) -> io::Result<()> {
+        let (Some(program), Some(input)) = (self.programs.get(&language), &self.input) else {
+            return Err(io::Error::other(format!("{language} is not installed in this sandbox")));
+        };
+        let standard = Standard {
+            input: input.for_child()?,
+            output: self.captures[0].for_child()?,
+            error: self.captures[1].for_child()?,
+        };
+        let interpreter = Interpreter::start(language, program, standard, &mut self.third)?;
+        self.interpreters.insert(language, interpreter);
+        Ok(())
+    }
+
+    fn run(&mut self, run: Run, code: Vec<u8>) -> io::Result<()> {
+        if self.cell.is_some() {
+            return Err(broken("the host sent a cell while another was running"));
+        }
+        // A warm interpreter has run nothing yet, but the host counts it as started by this session.
+        let fresh = !self.interpreters.contains_key(&run.language);
+        if fresh && let Err(error) = self.start(run.language) {
+            let outcome = Outcome::Unavailable { reason: error.to_string() };
+            return self.send(&FromRunner::Done { cell: run.cell, outcome, fresh }, &[]);
+        }
+        self.cell =
+            Some(Cell { id: run.cell, language: run.language, sent: [0; 2], interrupted: false, fresh });
+        if let Some(interpreter) = self.interpreters.get_mut(&run.language) {
+            interpreter.send(shim::run(&run.name, &code, &run.args));
+        }
+        Ok(())
+    }
+
+    /// Only the cell that runs: one that has just ended must not take the next one with it.
+    fn signal_cell(&mut self, cell: CellId, signal: Signal) {
+        if let Some(running) = self.cell.as_mut().filter(|running| running.id == cell) {
+            running.interrupted = true;
+            if let Some(interpreter) = self.interpreters.get(&running.language) {
+                interpreter.signal(signal);
+            }
+        }
+    }
+
+    fn hear(&mut self, language: Language) -> io::Result<()> {
+        let Some(interpreter) = self.interpreters.get_mut(&language) else { return Ok(()) };
+        interpreter.flush();
+        let received = interpreter.receive();
+        loop {
+            let Some(interpreter) = self.interpreters.get_mut(&language) else { return Ok(()) };
+            match interpreter.take() {
+                Ok(Some(FromShim::Load(name))) => {
+                    let text = part(language, &name).unwrap_or_default();
+                    interpreter.send(shim::part(text));
+                }
+                Ok(Some(said)) => self.cell_said(language, said)?,
+                Ok(None) => break,
+                Err(_) => {
+                    // Code has written into the shim's channel. Its interpreter cannot be driven any further.
+                    interpreter.signal(Signal::KILL);
+                    break;
+                }
+            }
+        }
+        if received == Received::Closed
+            && let Some(interpreter) = self.interpreters.get(&language)
+        {
+            // It has ended, or code has closed the channel; in both cases it is of no more use, and is reaped.
+            interpreter.kill_alone();
+            self.wait_for_end(language)?;
+        }
+        Ok(())
+    }
+
+    fn cell_said(&mut self, language: Language, said: FromShim) -> io::Result<()> {
+        let Some(cell) = self.cell.as_ref().filter(|cell| cell.language == language) else { return Ok(()) };
+        let outcome = match said {
+            FromShim::Load(_) => return Ok(()),
+            FromShim::Completed => Outcome::Completed {},
+            FromShim::Raised { exception, message } => Outcome::Raised { exception, message },
+            FromShim::Exited(code) => Outcome::Exited { code },
+            FromShim::Interrupted if cell.interrupted => Outcome::Interrupted {},
+            // Code may raise it by itself.
+            FromShim::Interrupted => {
+                Outcome::Raised { exception: "KeyboardInterrupt".into(), message: String::new() }
+            }
+        };
+        self.finish(outcome)
+    }
+
+    /// Sends what the cell had written by now, then its end.
+    fn finish(&mut self, outcome: Outcome) -> io::Result<()> {
+        for index in 0..self.captures.len() {
+            let mut waiting = self.captures[index].waiting()?;
+            while waiting > 0 {
+                let count = self.forward(index, waiting)?;
+                waiting = waiting.saturating_sub(count.max(1));
+            }
+        }
+        match self.cell.take() {
+            Some(cell) => self.send(&FromRunner::Done { cell: cell.id, outcome, fresh: cell.fresh }, &[]),
+            None => Ok(()),
+        }
+    }
+
+    fn forward(&mut self, index: usize, most: usize) -> io::Result<usize> {
+        let mut buffer = [0u8; CHUNK];
+        let capture = &self.captures[index];
+        // `finish` may have emptied the pipe since it was found readable.
+        let most = most.min(capture.waiting()?);
+        let Some(cell) = self.cell.as_mut().filter(|_| most > 0) else { return Ok(0) };
+        let bytes = capture.read(&mut buffer, most)?;
+        let output = FromRunner::Output { cell: cell.id, stream: capture.stream(), offset: cell.sent[index] };
+        cell.sent[index] += bytes.len() as u64;
+        self.send(&output, bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn fill_input(&mut self) -> io::Result<()> {
+        match self.input.as_mut().map(Input::fill).transpose()? {
+            Some(Ask::Yes) => self.send(&FromRunner::NeedInput {}, &[]),
+            Some(Ask::No) | None => Ok(()),
+        }
+    }
+
+    fn drain_child_signals(&self) {
+        let mut buffer = [0u8; 64];
+        while matches!(rustix::io::read(&self.children_ended, &mut buffer), Ok(count) if count > 0) {}
+    }
+
+    /// As pid 1 this process inherits every orphan of the sandbox.
+    fn reap(&mut self) -> io::Result<()> {
+        while let Ok(Some((pid, status))) = rustix::process::waitpid(None, WaitOptions::NOHANG) {
+            self.ended(pid, status)?;
+        }
+        Ok(())
+    }
+
+    fn wait_for_end(&mut self, language: Language) -> io::Result<()> {
+        let Some(pid) = self.interpreters.get(&language).map(Interpreter::pid) else { return Ok(()) };
+        match rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(pid), WaitOptions::empty())) {
+            Ok(Some((pid, status))) => self.ended(pid, status),
+            Ok(None) | Err(_) => {
+                self.interpreters.remove(&language);
+                Ok(())
+            }
+        }
+    }
+
+    fn ended(&mut self, pid: Pid, status: WaitStatus) -> io::Result<()> {
+        let Some(language) =
+            self.interpreters.iter().find(|(_, found)| found.pid() == pid).map(|(&language, _)| language)
+        else {
+            return Ok(());
+        };
+        // What it said in its last moment counts; being dead, it says no more.
+        if let Some(interpreter) = self.interpreters.get_mut(&language) {
+            while interpreter.receive() == Received::Some {}
+            while let Some(Ok(Some(said))) = self.interpreters.get_mut(&language).map(Interpreter::take) {
+                self.cell_said(language, said)?;
+            }
+        }
+        self.interpreters.remove(&language);
+        if !self.cell.as_ref().is_some_and(|cell| cell.language == language) {
+            return Ok(());
+        }
+        self.finish(match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => Outcome::InterpreterExited { code },
+            (None, signal) => Outcome::InterpreterKilled { signal: signal.unwrap_or(0) },
+        })
+    }
+}
+
+/// What is ready in one turn of the loop.
+#[derive(Default)]
+struct Turn {
+    host: bool,
+    children: bool,
+    shims: Vec<Language>,
+    captures: Vec<usize>,
+    input: bool,
+}
+
+fn broken(message: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, message)
+}

@@ -1,0 +1,156 @@
+//! What the runner and a shim say to each other over descriptor 3: `length:u32be tag:u8 body`, compact enough to be
+//! spoken by an interpreter that has loaded none of its library yet. The shim is hostile, as is all code inside.
+
+use cove_protocol::limits::MAX_EXCEPTION;
+
+/// Longer than anything a shim has to say.
+const MAX_FROM_SHIM: usize = 64 * 1024;
+
+/// A cell for the shim to run.
+pub(crate) fn run(name: &str, code: &[u8], args: &[String]) -> Vec<u8> {
+    let mut body = Vec::with_capacity(code.len() + 64);
+    string(&mut body, name.as_bytes());
+    string(&mut body, code);
+    body.extend((args.len() as u32).to_be_bytes());
+    for arg in args {
+        string(&mut body, arg.as_bytes());
+    }
+    message(b'R', &body)
+}
+
+/// The text of a part of the shim that it asked for.
+pub(crate) fn part(text: &str) -> Vec<u8> {
+    let mut body = Vec::new();
+    string(&mut body, text.as_bytes());
+    message(b'L', &body)
+}
+
+fn message(tag: u8, body: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(body.len() + 5);
+    out.extend((body.len() as u32 + 1).to_be_bytes());
+    out.push(tag);
+    out.extend(body);
+    out
+}
+
+fn string(body: &mut Vec<u8>, bytes: &[u8]) {
+    body.extend((bytes.len() as u32).to_be_bytes());
+    body.extend(bytes);
+}
+
+/// What a shim said.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum FromShim {
+    /// It needs a part of itself by name.
+    Load(String),
+    Completed,
+    Raised {
+        exception: String,
+        message: String,
+    },
+    Exited(i32),
+    Interrupted,
+}
+
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ShimError {
+    #[error("the interpreter sent a message of {0} bytes, more than it may")]
+    TooLong(usize),
+    #[error("the interpreter sent a message that makes no sense")]
+    Nonsense,
+}
+
+/// Takes the next whole message off the front of `buffer`, if there is one.
+pub(crate) fn take(buffer: &mut Vec<u8>) -> Result<Option<FromShim>, ShimError> {
+    let Some(length) = buffer.first_chunk::<4>() else { return Ok(None) };
+    let length = u32::from_be_bytes(*length) as usize;
+    if length > MAX_FROM_SHIM {
+        return Err(ShimError::TooLong(length));
+    }
+    if buffer.len() < 4 + length {
+        return Ok(None);
+    }
+    let parsed = parse(&buffer[4..4 + length]).ok_or(ShimError::Nonsense)?;
+    buffer.drain(..4 + length);
+    Ok(Some(parsed))
+}
+
+fn parse(message: &[u8]) -> Option<FromShim> {
+    let (&tag, mut body) = message.split_first()?;
+    let said = match tag {
+        b'L' => FromShim::Load(take_string(&mut body)?),
+        b'D' => {
+            let (&kind, rest) = body.split_first()?;
+            body = rest;
+            match kind {
+                b'c' => FromShim::Completed,
+                b'i' => FromShim::Interrupted,
+                b'r' => {
+                    FromShim::Raised { exception: take_string(&mut body)?, message: take_string(&mut body)? }
+                }
+                b'x' => {
+                    let (code, rest) = body.split_first_chunk::<4>()?;
+                    body = rest;
+                    FromShim::Exited(i32::from_be_bytes(*code))
+                }
+                _ => return None,
+            }
+        }
+        _ => return None,
+    };
+    body.is_empty().then_some(said)
+}
+
+/// Text from the guest: made valid and cut to what the protocol allows.
+fn take_string(body: &mut &[u8]) -> Option<String> {
+    let (length, rest) = body.split_first_chunk::<4>()?;
+    let (text, rest) = rest.split_at_checked(u32::from_be_bytes(*length) as usize)?;
+    *body = rest;
+    let mut text = String::from_utf8_lossy(text).into_owned();
+    text.truncate(text.floor_char_boundary(MAX_EXCEPTION));
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(bytes: &[u8], expected: Result<Option<FromShim>, ShimError>) {
+        assert_eq!(take(&mut bytes.to_vec()), expected, "{bytes:?}");
+    }
+
+    #[test]
+    fn messages_of_a_shim() {
+        check(b"", Ok(None));
+        check(b"\0\0\0\x02D", Ok(None));
+        check(b"\0\0\0\x02Dc", Ok(Some(FromShim::Completed)));
+        check(b"\0\0\0\x02Di\0\0", Ok(Some(FromShim::Interrupted)));
+        check(b"\0\0\0\x06Dx\0\0\0\x03", Ok(Some(FromShim::Exited(3))));
+        check(b"\0\0\0\x09L\0\0\0\x04late", Ok(Some(FromShim::Load("late".into()))));
+        let raised = FromShim::Raised { exception: "E".into(), message: "m\u{fffd}".into() };
+        check(b"\0\0\0\x0dDr\0\0\0\x01E\0\0\0\x02m\xff", Ok(Some(raised)));
+    }
+
+    #[test]
+    fn nonsense_of_a_shim() {
+        check(b"\xff\xff\xff\xff", Err(ShimError::TooLong(0xffff_ffff)));
+        check(b"\0\0\0\0", Err(ShimError::Nonsense));
+        check(b"\0\0\0\x01Z", Err(ShimError::Nonsense));
+        check(b"\0\0\0\x02Dq", Err(ShimError::Nonsense));
+        check(b"\0\0\0\x03Dc!", Err(ShimError::Nonsense));
+        check(b"\0\0\0\x05L\xff\xff\xff\xff", Err(ShimError::Nonsense));
+        check(b"\0\0\0\x04Dx\0\0", Err(ShimError::Nonsense));
+    }
+
+    #[test]
+    fn long_text_is_cut_on_a_character() {
+        let text = "é".repeat(MAX_EXCEPTION);
+        let mut bytes = message(b'L', &[]);
+        bytes.truncate(0);
+        let mut body = Vec::new();
+        string(&mut body, text.as_bytes());
+        bytes.extend(message(b'L', &body));
+        let Ok(Some(FromShim::Load(cut))) = take(&mut bytes) else { panic!("not a load") };
+        assert_eq!(cut.len(), MAX_EXCEPTION);
+    }
+}

@@ -1,0 +1,109 @@
+//! Backends make sandboxes. A backend knows nothing of cells or calls: it starts a runner in an isolated place, hands
+//! out the byte stream to it, and says how it ended.
+
+pub mod jail;
+
+use std::future::Future;
+use std::pin::Pin;
+
+use cove_protocol::Interpreter;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::error::Hint;
+use crate::policy::Policy;
+
+pub type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// The one trait with many implementors: a new backend touches no other module.
+pub trait Backend: Send + Sync {
+    fn name(&self) -> &'static str;
+
+    /// Starts a sandbox that enforces the policy, or refuses it. Nothing is weakened in silence.
+    fn start<'a>(&'a self, policy: &'a Policy) -> Pending<'a, Result<Sandbox, StartError>>;
+
+    /// The exact plan for a policy, for people: as text, or as JSON.
+    fn explain(&self, policy: &Policy, form: Form) -> Result<String, StartError>;
+
+    /// Removes what a process of ours left behind that was killed before it could clean up.
+    fn sweep(&self);
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    Text,
+    Json,
+}
+
+/// One running isolated environment. Dropping it kills it.
+pub struct Sandbox {
+    /// Both directions to the runner.
+    pub stream: Box<dyn Duplex>,
+    pub control: Box<dyn Control>,
+    /// How each language is started in there.
+    pub interpreters: Vec<Interpreter>,
+}
+
+pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+pub trait Control: Send {
+    /// Ends the sandbox and everything in it. `wait` tells when that is done.
+    fn kill(&mut self);
+
+    /// Until the sandbox has ended and nothing of it is left.
+    fn wait(&mut self) -> Pending<'_, Ending>;
+
+    /// Whether anything in the sandbox has been killed for memory so far, and by whom.
+    fn out_of_memory(&mut self) -> Pending<'_, Option<MemoryKiller>>;
+}
+
+/// How a sandbox ended, as seen from outside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ending {
+    Exited(i32),
+    Signalled(i32),
+    OutOfMemory(MemoryKiller),
+    /// It is gone and nobody can say why; this is what was seen last.
+    Lost(String),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemoryKiller {
+    Kernel,
+    Watchdog,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct StartError {
+    /// As in "could not create a user namespace".
+    pub message: String,
+    #[source]
+    pub cause: Option<Box<dyn std::error::Error + Send + Sync>>,
+    pub hint: Option<String>,
+}
+
+impl Hint for StartError {
+    fn hint(&self) -> Option<String> {
+        self.hint.clone()
+    }
+}
+
+impl StartError {
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), cause: None, hint: None }
+    }
+
+    #[must_use]
+    pub fn because(mut self, cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        self.cause = Some(cause.into());
+        self
+    }
+
+    #[must_use]
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}

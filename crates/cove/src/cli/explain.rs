@@ -1,0 +1,16 @@
+//! `cove explain`: the exact plan of the sandbox that a configuration gives, without starting it.
+
+use crate::backend::Form;
+use crate::cli::run::backend;
+use crate::config::Config;
+use crate::error::{Error, Kind};
+
+pub fn text(config: &Config, json: bool) -> Result<String, Error> {
+    let backend = backend(config.backend)?;
+    let form = if json { Form::Json } else { Form::Text };
+    let plan = backend.explain(&config.policy, form).map_err(|error| Error::of(Kind::Operator, error))?;
+    Ok(match form {
+        Form::Text => format!("backend     {}\n{plan}\n", backend.name()),
+        Form::Json => format!("{plan}\n"),
+    })
+}

@@ -1,0 +1,328 @@
+//! Whole command lines against an environment of their own.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use cove_protocol::Language;
+use cove_protocol::limits::{MAX_CODE, MAX_META};
+use insta::assert_snapshot;
+use tempfile::TempDir;
+
+use super::*;
+use crate::error::Kind;
+
+mod help;
+
+struct Place {
+    dir: TempDir,
+    around: Surroundings,
+}
+
+impl Place {
+    fn new() -> Self {
+        let dir = TempDir::new().unwrap();
+        let cwd = dir.path().canonicalize().unwrap();
+        fs::write(cwd.join("hello.py"), "print('hello')\n").unwrap();
+        for name in ["a", "b", "c"] {
+            fs::create_dir(cwd.join(name)).unwrap();
+        }
+        Self { dir, around: Surroundings { env: BTreeMap::new(), cwd, stdin_is_terminal: false } }
+    }
+
+    fn env(mut self, name: &str, value: &str) -> Self {
+        self.around.env.insert(name.to_owned(), value.into());
+        self
+    }
+
+    fn file(self, name: &str, content: impl AsRef<[u8]>) -> Self {
+        fs::write(self.dir.path().join(name), content).unwrap();
+        self
+    }
+
+    fn parse(&self, args: &[&str]) -> Result<Action, Error> {
+        parse(["cove"].iter().chain(args).map(OsString::from), &self.around)
+    }
+
+    #[track_caller]
+    fn run(&self, args: &[&str]) -> (RunArgs, Config) {
+        match self.parse(args) {
+            Ok(Action::Run { run, config }) => (run, config),
+            other => panic!("{args:?}: {other:?}"),
+        }
+    }
+
+    #[track_caller]
+    fn config(&self, args: &[&str]) -> Config {
+        match self.parse(args) {
+            Ok(
+                Action::Run { config, .. }
+                | Action::Explain { config, .. }
+                | Action::ConfigShow { config, .. },
+            ) => config,
+            other => panic!("{args:?}: {other:?}"),
+        }
+    }
+
+    #[track_caller]
+    fn refused(&self, args: &[&str]) -> String {
+        let error = self.parse(args).unwrap_err();
+        assert_eq!(error.kind(), Kind::Usage, "{args:?}");
+        error.report().to_string().replace(&*self.around.cwd.to_string_lossy(), "[DIR]")
+    }
+}
+
+fn refused(args: &[&str]) -> String {
+    Place::new().refused(args)
+}
+
+#[test]
+fn settings_stand_before_or_after_the_command() {
+    let place = Place::new();
+    let lines: [&[&str]; 6] = [
+        &["--cpus", "3", "explain"],
+        &["explain", "--cpus", "3"],
+        &["explain", "--cpus=3"],
+        &["--cpus", "2", "config", "--cpus", "5", "show", "--cpus", "3"],
+        &["config", "--cpus", "3", "show"],
+        &["run", "hello.py", "--cpus", "2", "--cpus", "3"],
+    ];
+    for line in lines {
+        assert_eq!(place.config(line).policy.limits.cpus, 3.0, "{line:?}");
+    }
+    let config = place.config(&["--mount", "a:/a", "run", "--mount", "b:/b", "hello.py", "--mount=c:/c"]);
+    let targets: Vec<_> = config.policy.mounts.iter().map(|mount| mount.target.to_str().unwrap()).collect();
+    assert_eq!(targets, ["/a", "/b", "/c"]);
+}
+
+#[test]
+fn code_to_run() {
+    let place = Place::new().file("mark.py", "\u{feff}1").file("full.py", "#".repeat(MAX_CODE));
+    let cell = |name: &str, code: &str, args: &[&str]| CellSource {
+        name: name.to_owned(),
+        code: code.to_owned(),
+        args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+    };
+    let hello = "print('hello')\n";
+    let cases: [(&[&str], Vec<CellSource>); 8] = [
+        (&["run", "hello.py"], vec![cell("hello.py", hello, &[])]),
+        (&["run", "./a/../hello.py"], vec![cell("./a/../hello.py", hello, &[])]),
+        (
+            &["run", "hello.py", "--", "-x", "--json", "--"],
+            vec![cell("hello.py", hello, &["-x", "--json", "--"])],
+        ),
+        (&["run", "hello.py", "--"], vec![cell("hello.py", hello, &[])]),
+        (&["run", "-c", "x = 1", "-cx"], vec![cell("<cell 1>", "x = 1", &[]), cell("<cell 2>", "x", &[])]),
+        (&["run", "-c", "-1", "--", "a"], vec![cell("<cell 1>", "-1", &["a"])]),
+        (&["run", "-c", ""], vec![cell("<cell 1>", "", &[])]),
+        (&["run", "mark.py"], vec![cell("mark.py", "1", &[])]),
+    ];
+    for (line, cells) in cases {
+        let (run, _) = place.run(line);
+        assert_eq!((run.cells, run.language, run.json), (cells, Language::Python, false), "{line:?}");
+    }
+    assert_eq!(place.run(&["run", "full.py"]).0.cells[0].code.len(), MAX_CODE);
+}
+
+#[test]
+fn json_and_language_by_flag_or_environment() {
+    for (env, args, expected) in [
+        (None, &["explain"][..], false),
+        (None, &["explain", "--json"], true),
+        (Some("true"), &["explain"], true),
+        (Some("1"), &["explain"], true),
+        (Some("0"), &["explain"], false),
+        (Some("false"), &["explain", "--json"], true),
+        (Some(""), &["explain"], false),
+    ] {
+        let place = Place::new().env("COVE_JSON", env.unwrap_or(""));
+        match place.parse(args) {
+            Ok(Action::Explain { json, .. }) => assert_eq!(json, expected, "{env:?} {args:?}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    let place = Place::new().env("COVE_LANGUAGE", "ruby");
+    assert_eq!(place.run(&["run", "-l", "Python", "hello.py"]).0.language, Language::Python);
+}
+
+#[test]
+fn without_a_command() {
+    let mut place = Place::new();
+    assert_snapshot!(place.refused(&[]), @"
+    could not serve MCP
+    caused by: serving is not part of this build yet
+    hint: run code with `cove run`, or see `cove --help`
+    ");
+    place.around.stdin_is_terminal = true;
+    match place.parse(&[]) {
+        Ok(Action::Print(text)) => assert!(text.contains("Usage: cove [OPTIONS] [COMMAND]")),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(
+        place.parse(&["--version"]).unwrap(),
+        Action::Print(format!("cove {}\n", env!("CARGO_PKG_VERSION")))
+    );
+}
+
+#[test]
+fn messages() {
+    assert_snapshot!(refused(&["run"]), @"
+    could not find code to run
+    hint: name a file as in `cove run hello.py`, or pass code as in `cove run -c 'print(1)'`
+    ");
+    assert_snapshot!(refused(&["run", "hello.py", "-c", "1"]), @"
+    could not choose between `hello.py` and `-c`
+    hint: name a file, or pass code with `-c`, not both
+    ");
+    assert_snapshot!(refused(&["run", "-"]), @"
+    could not read code from `-`
+    caused by: standard input belongs to the code
+    hint: name a file (`./-` if that is its name), or pass code with `-c`
+    ");
+    assert_snapshot!(refused(&["run", "missing.py"]), @"
+    could not read code from `missing.py`
+    caused by: No such file or directory (os error 2)
+    hint: name a file that can be read, or pass code with `-c`
+    ");
+    assert_snapshot!(refused(&["run", "a"]), @"
+    could not read code from `a`
+    caused by: Is a directory (os error 21)
+    hint: name a file that can be read, or pass code with `-c`
+    ");
+    assert_snapshot!(refused(&["run", "hello.py", "--language", "ruby"]), @"
+    could not read `--language ruby`
+    caused by: `ruby` is not a language that cells can have
+    hint: write `python`
+    ");
+    assert_snapshot!(refused(&["run", "-c", "1", "--memory", "-5"]), @"
+    could not read `--memory -5`
+    caused by: `-5` is not a size
+    hint: write a number with a unit, such as `512m` or `2g` (at least `16m`)
+    ");
+    assert_snapshot!(refused(&["explain", "--memory="]), @"
+    could not read `--memory ''`
+    caused by: it is empty
+    hint: write a number with a unit, such as `512m` or `2g` (at least `16m`)
+    ");
+    assert_snapshot!(refused(&["explain", "--config", "none.toml"]), @"
+    could not read the configuration file `[DIR]/none.toml`
+    caused by: it does not exist
+    hint: name a file that exists with `--config` or `COVE_CONFIG`, or leave both out
+    ");
+    assert_snapshot!(refused(&["run", "--memry", "1g"]), @"
+    error: unexpected argument '--memry' found
+
+      tip: a similar argument exists: '--memory'
+      tip: to pass '--memry' as a value, use '-- --memry'
+
+    Usage: cove run --memory <SIZE> [FILE] [-- [ARGS]...]
+
+    For more information, try '--help'.
+    ");
+    assert_snapshot!(refused(&["run", "hello.py", "argument"]), @"
+    error: unexpected argument 'argument' found
+
+    Usage: cove run [OPTIONS] [FILE] [-- [ARGS]...]
+
+    For more information, try '--help'.
+    ");
+    assert_snapshot!(refused(&["config"]), @"
+    error: 'cove config' requires a subcommand but one was not provided
+      [subcommands: show, help]
+
+    Usage: cove config <COMMAND>
+
+    For more information, try '--help'.
+    ");
+    let place = Place::new()
+        .env("COVE_JSON", "yes")
+        .file("large.py", "#".repeat(MAX_CODE + 1))
+        .file("latin.py", b"x = '\xe9'")
+        .file("nul.py", "x\0");
+    assert_snapshot!(place.refused(&["run", "hello.py"]), @"
+    could not read `COVE_JSON=yes`
+    caused by: `yes` is neither true nor false
+    hint: write `true` or `false`
+    ");
+    let place = place.env("COVE_JSON", "").env("COVE_LANGUAGE", "cobol");
+    assert_snapshot!(place.refused(&["run", "hello.py"]), @"
+    could not read `COVE_LANGUAGE=cobol`
+    caused by: `cobol` is not a language that cells can have
+    hint: write `python`
+    ");
+    let place = place.env("COVE_LANGUAGE", "");
+    assert_snapshot!(place.refused(&["run", "large.py"]), @"
+    could not read code from `large.py`
+    caused by: it has more than 1048576 bytes
+    hint: code may have at most 1 MiB; keep data in a file of its own and show it with `--mount`
+    ");
+    assert_snapshot!(place.refused(&["run", "latin.py"]), @"
+    could not read code from `latin.py`
+    caused by: the byte at offset 5 is not UTF-8
+    hint: code is UTF-8 text without NUL bytes
+    ");
+    assert_snapshot!(place.refused(&["run", "nul.py"]), @"
+    could not read code from `nul.py`
+    caused by: there is a NUL byte at offset 1
+    hint: code is UTF-8 text without NUL bytes
+    ");
+    let long = "x".repeat(MAX_META);
+    assert_snapshot!(place.refused(&["run", "hello.py", "--", &long]), @"
+    could not pass the arguments to the code
+    caused by: they have 262148 bytes as JSON
+    hint: at most 131072 are allowed; pass data on standard input, or show a file with `--mount`
+    ");
+}
+
+#[test]
+fn an_argument_that_is_not_text_is_refused() {
+    use std::os::unix::ffi::OsStringExt;
+    let line = ["cove", "explain", "--memory"].map(OsString::from).into_iter();
+    let error = parse(line.chain([OsString::from_vec(b"1\xff".to_vec())]), &Place::new().around).unwrap_err();
+    assert_snapshot!(error.report(), @"
+    could not read `1�`
+    caused by: it is not valid UTF-8
+    hint: write it as UTF-8 text
+    ");
+}
+
+#[test]
+fn configuration_is_shown() {
+    let place = Place::new()
+        .file("mine.toml", "\npids-limit = 64\n")
+        .env("COVE_MEMORY", "1GiB")
+        .env("COVE_CONFIG", "mine.toml");
+    let config =
+        place.config(&["config", "show", "--cpus=0.5", "--mount=/usr:/data", "--mount=/usr:/more:rw"]);
+    let shown = |text: String| text.replace(&*place.around.cwd.to_string_lossy(), "[DIR]");
+    assert_snapshot!(shown(config_show::text(&config, false).unwrap()), @"
+    backend         auto                       default
+    network         none                       default
+    memory          1g                         environment COVE_MEMORY
+    cpus            0.5                        flag --cpus
+    pids-limit      64                         file [DIR]/mine.toml line 2
+    user            65534:65534                default
+    timeout         30s                        default
+    max-timeout     120s                       default
+    max-output      20000                      default
+    workspace-size  256m                       default
+    tmp-size        64m                        default
+    rootfs          none                       default
+    python          first `python3` on `PATH`  default
+    mount           /usr:/data                 flag --mount
+    mount           /usr:/more:rw              flag --mount
+    ");
+    let json: serde_json::Value = serde_json::from_str(&config_show::text(&config, true).unwrap()).unwrap();
+    let row = |key: &str| {
+        let row = json.as_array().unwrap().iter().find(|row| row["key"] == key).unwrap();
+        shown(format!("{} {} {}", row["key"], row["value"], row["origin"]))
+    };
+    let keys = ["memory", "cpus", "pids-limit", "timeout", "python", "mount"];
+    assert_snapshot!(keys.map(row).join("\n"), @r#"
+    "memory" "1g" "environment COVE_MEMORY"
+    "cpus" "0.5" "flag --cpus"
+    "pids-limit" "64" "file [DIR]/mine.toml line 2"
+    "timeout" "30s" "default"
+    "python" null "default"
+    "mount" ["/usr:/data","/usr:/more:rw"] "flag --mount"
+    "#);
+}

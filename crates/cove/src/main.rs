@@ -1,0 +1,51 @@
+//! One binary, three roles. The role is chosen before any thread exists, because the jail must clone itself and may
+//! only do so while it is alone.
+
+#![forbid(unsafe_code)]
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use cove::cli::{self, Action};
+use cove::config::Surroundings;
+use cove::error::Error;
+
+fn main() -> ExitCode {
+    match std::env::args_os().nth(1).as_deref().and_then(|role| role.to_str()) {
+        Some("jail") => return cove_jail::enter::main(),
+        Some("runner") => return cove_runner::main(),
+        _ => {}
+    }
+    match Surroundings::of_this_process()
+        .and_then(|around| cli::parse(std::env::args_os(), &around))
+        .and_then(act)
+    {
+        Ok(code) => code,
+        Err(error) => {
+            // Standard error may be closed; there is nowhere else to say so.
+            let _ = writeln!(std::io::stderr(), "{}", error.report());
+            error.exit_code()
+        }
+    }
+}
+
+fn act(action: Action) -> Result<ExitCode, Error> {
+    match action {
+        Action::Print(text) => print(&text),
+        Action::Run { run, config } => cli::run::run(run, config),
+        Action::Explain { json, config } => print(&cli::explain::text(&config, json)?),
+        Action::ConfigShow { json, config } => print(&cli::config_show::text(&config, json)?),
+        Action::Completions { shell } => print(&cli::completions::text(shell)),
+    }
+}
+
+/// A reader that closed its end, such as `head`, has seen what it wanted.
+fn print(text: &str) -> Result<ExitCode, Error> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Error::operator("could not write to standard output").because(error))
+        }
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}

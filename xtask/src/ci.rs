@@ -1,0 +1,57 @@
+//! `cargo xtask ci`: all that CI asks for, in one command that works on any machine. A failure does not hide the next
+//! one: every part runs, and the end names those that failed.
+
+use std::time::{Duration, Instant};
+
+use crate::{cargo, licences, test, tidy};
+
+struct Part {
+    name: &'static str,
+    took: Duration,
+    outcome: Result<(), String>,
+}
+
+pub(crate) fn run() -> Result<(), String> {
+    let parts = [
+        timed("format", format),
+        timed("lints", lints),
+        timed("tidy", tidy::run),
+        timed("licences", licences::run),
+        timed("tests", || test::run(&test::Options::default())),
+    ];
+    println!();
+    for part in &parts {
+        let verdict = if part.outcome.is_ok() { "ok" } else { "FAILED" };
+        println!("{:<10}{verdict:<8}{:.1} s", part.name, part.took.as_secs_f64());
+    }
+    let failed: Vec<_> = parts.iter().filter(|part| part.outcome.is_err()).map(|part| part.name).collect();
+    if failed.is_empty() { Ok(()) } else { Err(format!("ci failed: {}", failed.join(", "))) }
+}
+
+fn timed(name: &'static str, part: impl FnOnce() -> Result<(), String>) -> Part {
+    println!("== {name}");
+    let start = Instant::now();
+    let outcome = part();
+    // Here and not only at the end: the reason belongs beside the output it explains.
+    if let Err(message) = &outcome {
+        eprintln!("{message}");
+    }
+    Part { name, took: start.elapsed(), outcome }
+}
+
+fn format() -> Result<(), String> {
+    component("fmt", "rustfmt")?;
+    cargo::run(&["fmt", "--all", "--check"]).map_err(|message| format!("{message}\nhint: `cargo fmt --all`"))
+}
+
+fn lints() -> Result<(), String> {
+    component("clippy", "clippy")?;
+    cargo::run(&["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"])
+}
+
+fn component(command: &str, name: &str) -> Result<(), String> {
+    if cargo::has(command) {
+        return Ok(());
+    }
+    Err(format!("could not find `cargo {command}`\nhint: `rustup component add {name}`"))
+}

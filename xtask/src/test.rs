@@ -1,0 +1,189 @@
+//! `cargo xtask test`: the README's test command. It sets up what the tests need, runs them all, and ends with one line
+//! that counts them. What a test could not do here is shown with its reason and counted, never silent; in CI it is a
+//! failure, because CI set everything up.
+
+use std::env;
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::cargo;
+
+mod machine;
+mod tally;
+
+use machine::{Machine, Who};
+use tally::{Skip, Tally};
+
+/// The user that the tests run the program as, beside root.
+const USER: &str = "cove-tests";
+const PYTHON_TESTS: &str = "crates/cove-runner/shims/python/tests";
+
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Options {
+    /// Also what takes long.
+    full: bool,
+    cargo_arguments: Vec<String>,
+}
+
+impl Options {
+    pub(crate) fn parse(arguments: &[&str]) -> Result<Self, String> {
+        let mut options = Options::default();
+        let mut arguments = arguments.iter();
+        while let Some(argument) = arguments.next() {
+            match *argument {
+                "--full" => options.full = true,
+                "--" => options.cargo_arguments.extend(arguments.by_ref().map(|one| (*one).to_owned())),
+                unknown => return Err(format!("could not understand `{unknown}` after `test`")),
+            }
+        }
+        Ok(options)
+    }
+}
+
+pub(crate) fn run(options: &Options) -> Result<(), String> {
+    let machine = machine::prepare()?;
+    let log = SkipLog::create()?;
+    let mut tally = Tally::default();
+    tally.add(&rust_tests(options, &machine, &log)?);
+    tally.add(&python_tests(&machine)?);
+    let skips = log.read()?;
+    tally.add_skips(&skips);
+
+    println!();
+    for skip in &skips {
+        println!("{}", skip.line);
+    }
+    let refused = if in_ci() { skips.iter().filter(|skip| !skip.is_allowed_in_ci()).count() } else { 0 };
+    println!("{}", tally.line());
+    if refused > 0 {
+        return Err(format!("in CI {refused} of these skips count as failures: CI set up what they need"));
+    }
+    if tally.failed > 0 { Err("some tests failed".to_owned()) } else { Ok(()) }
+}
+
+fn in_ci() -> bool {
+    env::var_os("CI").is_some_and(|value| value == "true")
+}
+
+fn rust_tests(options: &Options, machine: &Machine, log: &SkipLog) -> Result<Tally, String> {
+    // Without `--no-fail-fast` the first failing program would hide how the others fare.
+    let mut command = cargo::command(&["test", "--release", "--workspace", "--no-fail-fast"]);
+    command.args(&options.cargo_arguments).env("COVE_SKIP_LOG", &log.path);
+    if machine.who == Who::Root {
+        command.env("COVE_TEST_USER", USER);
+    }
+    if options.full {
+        command.env("COVE_TEST_FULL", "1");
+    }
+    // Cargo's own text goes straight to the terminal; only the tests' output is counted. It comes through a pipe, so
+    // it has no colours to strip.
+    command.stdout(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| format!("could not start cargo\ncaused by: {error}"))?;
+    let output = tee(child.stdout.take(), &mut io::stdout())?;
+    let status = child.wait().map_err(|error| format!("could not wait for cargo\ncaused by: {error}"))?;
+    Ok(Tally::of_cargo(&output).ended(status))
+}
+
+fn python_tests(machine: &Machine) -> Result<Tally, String> {
+    println!("\n     Running {PYTHON_TESTS}");
+    if !cargo::root().join(PYTHON_TESTS).is_dir() {
+        eprintln!("could not find the python tests in `{PYTHON_TESTS}`");
+        return Ok(Tally { failed: 1, ..Tally::default() });
+    }
+    let mut command = Command::new(&machine.python);
+    command
+        .args(["-m", "unittest", "discover", "-s", PYTHON_TESTS])
+        .current_dir(cargo::root())
+        // Leaves no `__pycache__` in the tree.
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| format!("could not start python\ncaused by: {error}"))?;
+    let output = tee(child.stderr.take(), &mut io::stderr())?;
+    let status = child.wait().map_err(|error| format!("could not wait for python\ncaused by: {error}"))?;
+    Ok(Tally::of_unittest(&output).ended(status))
+}
+
+/// Passes output on as it comes, a line at a time, and keeps it.
+fn tee(from: Option<impl Read>, to: &mut impl Write) -> Result<String, String> {
+    let could_not = |error| format!("could not read the tests' output\ncaused by: {error}");
+    let mut kept = String::new();
+    let Some(from) = from else { return Ok(kept) };
+    let mut from = BufReader::new(from);
+    let mut line = Vec::new();
+    while from.read_until(b'\n', &mut line).map_err(could_not)? > 0 {
+        // A reader that has gone away must not end the tests.
+        let _ = to.write_all(&line).and_then(|()| to.flush());
+        kept.push_str(&String::from_utf8_lossy(&line));
+        line.clear();
+    }
+    Ok(kept)
+}
+
+/// The file to which tests append what they could not do here: libtest has no such verdict, and hides what a passed test
+/// prints.
+struct SkipLog {
+    path: PathBuf,
+}
+
+impl SkipLog {
+    fn create() -> Result<Self, String> {
+        let path = env::temp_dir().join(format!("cove-skips-{}", std::process::id()));
+        // A name that already exists may be a link that someone laid: never followed.
+        fs::File::create_new(&path)
+            .map_err(|error| format!("could not create `{}`\ncaused by: {error}", path.display()))?;
+        Ok(SkipLog { path })
+    }
+
+    fn read(&self) -> Result<Vec<Skip>, String> {
+        let text = fs::read_to_string(&self.path)
+            .map_err(|error| format!("could not read `{}`\ncaused by: {error}", self.path.display()))?;
+        Ok(Skip::parse_all(&text))
+    }
+}
+
+impl Drop for SkipLog {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Whether a person could run it.
+fn is_program(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_after_two_dashes_are_cargo_s() {
+        let parse = |arguments: &[&str]| Options::parse(arguments);
+        assert_eq!(parse(&[]), Ok(Options::default()));
+        let options = parse(&["--full", "--", "--test", "it", "--", "--exact"]).unwrap();
+        assert!(options.full);
+        assert_eq!(options.cargo_arguments, ["--test", "it", "--", "--exact"]);
+        assert!(parse(&["it"]).is_err());
+    }
+
+    #[test]
+    fn output_is_passed_on_and_kept() {
+        let mut seen = Vec::new();
+        let kept = tee(Some(&b"one\n\xff\nlast"[..]), &mut seen).unwrap();
+        assert_eq!(seen, b"one\n\xff\nlast");
+        assert_eq!(kept, "one\n\u{fffd}\nlast");
+    }
+
+    #[test]
+    fn the_skip_log_goes_away_with_its_owner() {
+        let log = SkipLog::create().unwrap();
+        let path = log.path.clone();
+        fs::write(&path, "SKIPPED: a because not root\n").unwrap();
+        assert_eq!(log.read().unwrap().len(), 1);
+        drop(log);
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,249 @@
+//! What the tests need of the machine, and getting it. As root on Debian it is installed; for anyone else it is named,
+//! with the exact command. Everything is looked for first, so a machine that has it all is never asked to use the network.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::{USER, is_program};
+
+#[derive(Debug)]
+pub(super) struct Machine {
+    pub(super) who: Who,
+    pub(super) python: PathBuf,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Who {
+    Root,
+    Person,
+}
+
+/// Where the system's own programs are: the only places that every user can reach.
+const SYSTEM: &[&str] = &["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+
+struct Need {
+    what: &'static str,
+    /// Debian's package that has it.
+    package: &'static str,
+    why: &'static str,
+    for_whom: ForWhom,
+    is_present: fn(&Search) -> bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ForWhom {
+    Everyone,
+    /// Needed only to run the program as another user, which only root can do.
+    Root,
+}
+
+const NEEDS: &[Need] = &[
+    Need {
+        what: "python3",
+        package: "python3",
+        why: "cells run in it",
+        for_whom: ForWhom::Everyone,
+        is_present: |search| search.python().is_some(),
+    },
+    Need {
+        what: "python3's venv module",
+        package: "python3-venv",
+        why: "virtual environments are tested",
+        for_whom: ForWhom::Everyone,
+        // Debian's python3 has `venv` without `ensurepip`, and then cannot make one.
+        is_present: |search| search.python().is_some_and(|python| succeeds(&python, &["-c", "import venv, ensurepip"])),
+    },
+    Need {
+        what: "setpriv",
+        package: "util-linux",
+        why: "the program runs as an ordinary user too",
+        for_whom: ForWhom::Root,
+        is_present: |search| search.find("setpriv").is_some(),
+    },
+    Need {
+        what: "useradd",
+        package: "passwd",
+        why: "that user is created",
+        for_whom: ForWhom::Root,
+        is_present: |search| search.find("useradd").is_some() || user_exists(),
+    },
+];
+
+/// Where to look for programs.
+#[derive(Debug)]
+struct Search {
+    folders: Vec<PathBuf>,
+}
+
+impl Search {
+    fn new(who: Who) -> Self {
+        let mut folders: Vec<_> = SYSTEM.iter().map(PathBuf::from).collect();
+        // A version manager's python in root's home is of no use to the user that the tests run as.
+        if who == Who::Person {
+            folders.extend(env::split_paths(&env::var_os("PATH").unwrap_or_default()));
+        }
+        Search { folders }
+    }
+
+    fn find(&self, program: &str) -> Option<PathBuf> {
+        self.folders.iter().map(|folder| folder.join(program)).find(|path| is_program(path))
+    }
+
+    /// The distribution's own before any other: it is the one that users have.
+    fn python(&self) -> Option<PathBuf> {
+        let system = PathBuf::from("/usr/bin/python3");
+        if is_program(&system) { Some(system) } else { self.find("python3") }
+    }
+}
+
+pub(super) fn prepare() -> Result<Machine, String> {
+    let who = who_we_are()?;
+    let search = Search::new(who);
+    let missing = missing(&search, who);
+    if !missing.is_empty() {
+        if who == Who::Person || search.find("apt-get").is_none() {
+            return Err(tell(&missing, &search));
+        }
+        install(&missing)?;
+        let still = self::missing(&search, who);
+        if !still.is_empty() {
+            return Err(tell(&still, &search));
+        }
+    }
+    match who {
+        Who::Root => create_user(&search)?,
+        Who::Person => println!("not root: the tests skip what only root can do"),
+    }
+    let python = search.python().ok_or("could not find python3")?;
+    Ok(Machine { who, python })
+}
+
+fn missing(search: &Search, who: Who) -> Vec<&'static Need> {
+    let needed = NEEDS.iter().filter(|need| who == Who::Root || need.for_whom == ForWhom::Everyone);
+    needed.filter(|need| !(need.is_present)(search)).collect()
+}
+
+fn tell(missing: &[&Need], search: &Search) -> String {
+    let mut text = "could not find what the tests need".to_owned();
+    for need in missing {
+        text += &format!("\nmissing: {} ({})", need.what, need.why);
+    }
+    if search.find("apt-get").is_some() {
+        let packages = packages(missing).join(" ");
+        text += &format!("\nhint: `sudo sh -c 'apt-get update && apt-get install --yes {packages}'`");
+    } else {
+        text += "\nhint: install it with your system's package tool, and start again";
+    }
+    text
+}
+
+fn packages(missing: &[&Need]) -> Vec<&'static str> {
+    let mut packages: Vec<_> = missing.iter().map(|need| need.package).collect();
+    packages.dedup();
+    packages
+}
+
+fn install(missing: &[&Need]) -> Result<(), String> {
+    let packages = packages(missing);
+    for need in missing {
+        println!("missing: {} ({})", need.what, need.why);
+    }
+    println!("installing {}", packages.join(" "));
+    apt(&["update", "--quiet"])?;
+    let mut arguments = vec!["install", "--yes", "--quiet", "--no-install-recommends"];
+    arguments.extend(packages);
+    apt(&arguments)
+}
+
+fn apt(arguments: &[&str]) -> Result<(), String> {
+    let status = Command::new("apt-get")
+        .args(arguments)
+        // Without it a package may stop to ask a question.
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .stdin(Stdio::null())
+        .status()
+        .map_err(|error| format!("could not start apt-get\ncaused by: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("`apt-get {}` failed: {status}", arguments.join(" "))) }
+}
+
+/// Without a home and without a shell: an ordinary user as far as the kernel is concerned, and nobody else's.
+fn create_user(search: &Search) -> Result<(), String> {
+    if user_exists() {
+        return Ok(());
+    }
+    println!("creating the system user {USER}");
+    let useradd = search.find("useradd").ok_or("could not find useradd")?;
+    let status = Command::new(useradd)
+        .args(["--system", "--shell", "/usr/sbin/nologin", "--no-create-home", USER])
+        .status()
+        .map_err(|error| format!("could not start useradd\ncaused by: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("could not create the user `{USER}`: {status}")) }
+}
+
+fn user_exists() -> bool {
+    succeeds(Path::new("id"), &["-u", USER])
+}
+
+fn who_we_are() -> Result<Who, String> {
+    let output = Command::new("id")
+        .arg("-u")
+        .output()
+        .map_err(|error| format!("could not ask `id` who we are\ncaused by: {error}"))?;
+    Ok(if output.stdout.trim_ascii() == b"0" { Who::Root } else { Who::Person })
+}
+
+fn succeeds(program: &Path, arguments: &[&str]) -> bool {
+    let status = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    status.is_ok_and(|status| status.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(missing: &[&Need]) -> Vec<&'static str> {
+        missing.iter().map(|need| need.what).collect()
+    }
+
+    #[test]
+    fn only_root_needs_what_only_root_can_use() {
+        let nothing = Search { folders: Vec::new() };
+        let for_person = names(&missing(&nothing, Who::Person));
+        let for_root = names(&missing(&nothing, Who::Root));
+        assert!(!for_person.contains(&"setpriv"), "{for_person:?}");
+        assert!(for_root.contains(&"setpriv"), "{for_root:?}");
+    }
+
+    #[test]
+    fn a_person_is_told_the_exact_command() {
+        let folder = env::temp_dir().join(format!("cove-apt-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::os::unix::fs::symlink("/bin/sh", folder.join("apt-get")).unwrap();
+        let missing: Vec<&Need> = NEEDS.iter().filter(|need| need.for_whom == ForWhom::Everyone).collect();
+        let on_debian = tell(&missing, &Search { folders: vec![folder.clone()] });
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(
+            on_debian,
+            "could not find what the tests need\n\
+             missing: python3 (cells run in it)\n\
+             missing: python3's venv module (virtual environments are tested)\n\
+             hint: `sudo sh -c 'apt-get update && apt-get install --yes python3 python3-venv'`"
+        );
+        let elsewhere = tell(&missing, &Search { folders: Vec::new() });
+        assert!(elsewhere.contains("missing: python3 "), "{elsewhere}");
+        assert!(elsewhere.ends_with("package tool, and start again"), "{elsewhere}");
+    }
+
+    #[test]
+    fn the_search_finds_programs_and_not_folders() {
+        assert!(Search::new(Who::Root).find("sh").is_some());
+        let above = Search { folders: vec![PathBuf::from("/")] };
+        assert!(above.find("usr").is_none());
+    }
+}

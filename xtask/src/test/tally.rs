@@ -1,0 +1,186 @@
+//! Counting: what `cargo test` and python's unittest say at their ends, and what tests wrote into the skip log.
+
+use std::collections::BTreeSet;
+use std::process::ExitStatus;
+
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Tally {
+    pub(super) passed: usize,
+    pub(super) failed: usize,
+    pub(super) skipped: usize,
+    /// Names of tests that passed, as libtest prints them.
+    names: Vec<String>,
+}
+
+/// One line `SKIPPED: <test> because <reason>`.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Skip {
+    pub(super) line: String,
+    test: String,
+    reason: String,
+}
+
+impl Tally {
+    /// Sums the lines `test result: ok. 3 passed; 0 failed; 1 ignored; …`, one of each test program.
+    pub(super) fn of_cargo(output: &str) -> Self {
+        let mut tally = Tally::default();
+        for line in output.lines() {
+            if let Some(result) = line.strip_prefix("test result: ") {
+                let result = result.split_once(". ").map_or("", |(_, counts)| counts);
+                for count in result.split("; ") {
+                    match count.split_once(' ') {
+                        Some((number, "passed")) => tally.passed += number.parse().unwrap_or(0),
+                        Some((number, "failed")) => tally.failed += number.parse().unwrap_or(0),
+                        Some((number, "ignored")) => tally.skipped += number.parse().unwrap_or(0),
+                        _ => {}
+                    }
+                }
+            } else if let Some(name) = line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... ok")) {
+                tally.names.push(name.to_owned());
+            }
+        }
+        tally
+    }
+
+    /// Reads `Ran 7 tests in 0.1s` and `FAILED (failures=1, errors=1, skipped=2)`.
+    pub(super) fn of_unittest(output: &str) -> Self {
+        let ran = output.lines().rev().find_map(|line| line.strip_prefix("Ran "));
+        let ran = ran.and_then(|rest| rest.split(' ').next()?.parse().ok()).unwrap_or(0);
+        let verdict = output.lines().rev().find(|line| {
+            ["OK", "FAILED", "NO TESTS RAN"].iter().any(|word| *line == *word || line.starts_with(&format!("{word} (")))
+        });
+        let mut tally = Tally::default();
+        let counts = verdict.and_then(|line| line.split_once('(')).map_or("", |(_, rest)| rest.trim_end_matches(')'));
+        for (what, number) in counts.split(", ").filter_map(|count| count.split_once('=')) {
+            let number = number.parse().unwrap_or(0);
+            match what {
+                "failures" | "errors" | "unexpected successes" => tally.failed += number,
+                "skipped" => tally.skipped += number,
+                _ => {}
+            }
+        }
+        tally.passed = usize::saturating_sub(ran, tally.failed + tally.skipped);
+        tally
+    }
+
+    /// A program that fails without naming a failed test (it did not compile, it crashed, it found no test) is one failure:
+    /// the line must not read as if all were well.
+    pub(super) fn ended(mut self, status: ExitStatus) -> Self {
+        if !status.success() && self.failed == 0 {
+            self.failed = 1;
+        }
+        self
+    }
+
+    pub(super) fn add(&mut self, other: &Tally) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+        self.names.extend(other.names.iter().cloned());
+    }
+
+    /// libtest counts a test that gave up early as passed; it is not counted twice.
+    pub(super) fn add_skips(&mut self, skips: &[Skip]) {
+        self.skipped += skips.len();
+        let skipped: BTreeSet<&str> = skips.iter().map(|skip| skip.test.as_str()).collect();
+        let same = |name: &str, test: &str| name == test || name.ends_with(&format!("::{test}"));
+        let counted_as_passed =
+            skipped.iter().filter(|test| self.names.iter().any(|name| same(name, test))).count();
+        self.passed = self.passed.saturating_sub(counted_as_passed);
+    }
+
+    pub(super) fn line(&self) -> String {
+        format!("{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
+    }
+}
+
+impl Skip {
+    pub(super) fn parse_all(log: &str) -> Vec<Self> {
+        log.lines()
+            .filter_map(|line| {
+                let rest = line.strip_prefix("SKIPPED: ")?;
+                let (test, reason) = rest.split_once(" because ").unwrap_or((rest, ""));
+                Some(Skip { line: line.to_owned(), test: test.to_owned(), reason: reason.to_owned() })
+            })
+            .collect()
+    }
+
+    /// CI can install programs and make users; it cannot change its kernel or its processor.
+    pub(super) fn is_allowed_in_ci(&self) -> bool {
+        self.reason.starts_with("not on this machine:")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+
+    const CARGO: &str = "\
+running 2 tests
+test plan::a_path ... ok
+test enter ... ignored
+test result: ok. 1 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s
+
+running 3 tests
+test it::as_root ... ok
+test it::broken ... FAILED
+test long ... ok
+the program printed: test result: ok. 99 passed; 0 failed
+test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s
+";
+
+    fn check(tally: Tally, line: &str) {
+        assert_eq!(tally.line(), line);
+    }
+
+    #[test]
+    fn cargo_s_results_are_summed() {
+        check(Tally::of_cargo(CARGO), "3 passed, 1 failed, 1 skipped");
+        check(Tally::of_cargo(""), "0 passed, 0 failed, 0 skipped");
+    }
+
+    #[test]
+    fn unittest_s_result_is_read() {
+        let output = |verdict: &str| format!("...\n-----\nRan 9 tests in 0.012s\n\n{verdict}\n");
+        check(Tally::of_unittest(&output("OK")), "9 passed, 0 failed, 0 skipped");
+        check(Tally::of_unittest(&output("OK (skipped=2)")), "7 passed, 0 failed, 2 skipped");
+        check(
+            Tally::of_unittest(&output("FAILED (failures=1, errors=2, skipped=1)")),
+            "5 passed, 3 failed, 1 skipped",
+        );
+        check(
+            Tally::of_unittest(&output("FAILED (expected failures=1, unexpected successes=2)")),
+            "7 passed, 2 failed, 0 skipped",
+        );
+        check(Tally::of_unittest("No module named unittest"), "0 passed, 0 failed, 0 skipped");
+    }
+
+    #[test]
+    fn a_program_that_fails_without_a_failed_test_is_a_failure() {
+        let [success, failure] = [0, 101 << 8].map(ExitStatus::from_raw);
+        check(Tally::default().ended(failure), "0 passed, 1 failed, 0 skipped");
+        check(Tally::default().ended(success), "0 passed, 0 failed, 0 skipped");
+        check(Tally::of_cargo(CARGO).ended(failure), "3 passed, 1 failed, 1 skipped");
+    }
+
+    #[test]
+    fn a_skipped_test_does_not_count_as_passed() {
+        let mut tally = Tally::default();
+        tally.add(&Tally::of_cargo(CARGO));
+        let log = "SKIPPED: as_root because not root\nSKIPPED: one case because no tool\nnoise\n";
+        let skips = Skip::parse_all(log);
+        assert_eq!(skips.len(), 2);
+        tally.add_skips(&skips);
+        check(tally, "2 passed, 1 failed, 3 skipped");
+    }
+
+    #[test]
+    fn ci_allows_only_what_it_could_not_set_up() {
+        let allowed = |line: &str| Skip::parse_all(line)[0].is_allowed_in_ci();
+        assert!(allowed("SKIPPED: a because not on this machine: the kernel has no landlock"));
+        assert!(!allowed("SKIPPED: a because python is missing"));
+        assert!(!allowed("SKIPPED: a"));
+    }
+}
