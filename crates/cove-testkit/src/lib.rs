@@ -1,1 +1,10 @@
-//! What tests share.
+//! What tests share: the real program run as anyone, a backend without a sandbox, and a way to say what was skipped.
+
+#![forbid(unsafe_code)]
+
+pub mod fake;
+pub mod program;
+pub mod skip;
+
+pub use fake::FakeBackend;
+pub use program::{Program, Who};

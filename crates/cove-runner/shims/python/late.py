@@ -131,36 +131,67 @@ def wait(coroutine):
 
 
 def complete(coroutine):
+    """Runs a coroutine on the session's loop: its tasks go on whenever a later cell awaits."""
     global loop
     from asyncio import CancelledError, new_event_loop, set_event_loop
 
-    # One loop for the session: tasks of a cell go on whenever a later cell awaits.
     if loop is None or loop.is_closed():
         loop = new_event_loop()
     set_event_loop(loop)
-    task = loop.create_task(coroutine)
+    task = stopped = None
+    hit = False
+
+    def interrupt(number, frame):
+        # Raises in the user's code, but not in the loop's own: that would break the loop for good.
+        # There it cancels, which a coroutine that waits sees as well.
+        nonlocal hit
+        while frame is not None and frame.f_code is not complete.__code__:
+            package = str(frame.f_globals.get("__name__")).partition(".")[0]
+            if package not in ("asyncio", "selectors"):
+                raise KeyboardInterrupt
+            frame = frame.f_back
+        hit = True
+        if task is not None:
+            loop.call_soon_threadsafe(task.cancel)
+
+    ours = getsignal(SIGINT) is default_int_handler
+    if ours:
+        signal(SIGINT, interrupt)
     try:
-        return loop.run_until_complete(task)
-    except BaseException as raised:
-        if task.done():
-            # Retrieved, or asyncio complains when the task is collected.
-            task.cancelled() or task.exception()
-            raise
-        stopped = raised
-    # An interrupt or an exit went through the loop past our task. End the task: its `finally` runs,
-    # and where it was waiting is what the traceback should show.
-    task.cancel()
-    try:
-        return loop.run_until_complete(task)
-    except CancelledError as cancelled:
-        if isinstance(stopped, KeyboardInterrupt):
-            # Before 3.11 this is a second exception, and the first is its context.
-            first = cancelled.__context__ if sys.version_info < (3, 11) else None
-            stopped = stopped.with_traceback((first or cancelled).__traceback__)
-    try:
-        raise stopped from None
+        task = loop.create_task(coroutine)
+        if hit:
+            task.cancel()
+        while True:
+            try:
+                value = loop.run_until_complete(task)
+                # Code that catches an interrupt goes on; an exit of another task stays one.
+                if stopped is None or isinstance(stopped, KeyboardInterrupt):
+                    return value
+            except CancelledError as cancelled:
+                if stopped is None and not hit:
+                    raise
+                stopped = stopped or KeyboardInterrupt()
+                if isinstance(stopped, KeyboardInterrupt):
+                    # Where it was waiting. Before 3.11 this is a second exception, and the first
+                    # one is its context.
+                    first = cancelled.__context__ if sys.version_info < (3, 11) else None
+                    stopped = stopped.with_traceback((first or cancelled).__traceback__)
+            except BaseException as raised:
+                if task.done():
+                    # Retrieved, or asyncio complains when the task is collected.
+                    task.cancelled() or task.exception()
+                    raise
+                if stopped is not None:
+                    raise
+                # It left another task and went through the loop past ours. End ours in order.
+                stopped = raised
+                task.cancel()
+                continue
+            raise stopped from None
     finally:
         stopped = None
+        if ours and getsignal(SIGINT) is interrupt:
+            signal(SIGINT, default_int_handler)
 
 
 # After a cell
