@@ -23,7 +23,11 @@ pub(crate) fn list() -> Result<(), String> {
 }
 
 fn offer(names: &[String]) -> String {
-    if names.is_empty() { format!("there is none in `{FOLDER}`") } else { format!("there are: {}", names.join(", ")) }
+    if names.is_empty() {
+        format!("there is none in `{FOLDER}`")
+    } else {
+        format!("there are: {}", names.join(", "))
+    }
 }
 
 fn names() -> Result<Vec<String>, String> {
@@ -37,7 +41,8 @@ fn names() -> Result<Vec<String>, String> {
         .filter_map(|entry| {
             let path = entry.ok()?.path();
             // As cargo sees it: `NAME.rs`, or `NAME/main.rs`. Other folders hold what benchmarks share.
-            let is_one = path.extension().is_some_and(|extension| extension == "rs") || path.join("main.rs").exists();
+            let is_one =
+                path.extension().is_some_and(|extension| extension == "rs") || path.join("main.rs").exists();
             is_one.then(|| path.file_stem().map(|stem| stem.to_string_lossy().into_owned()))?
         })
         .collect();

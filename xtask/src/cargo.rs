@@ -54,7 +54,8 @@ pub(crate) fn metadata(platforms: Platforms) -> Result<Value, String> {
         arguments.extend(["--filter-platform", &host]);
     }
     let text = output_of(&arguments)?;
-    serde_json::from_str(&text).map_err(|error| format!("could not read `cargo metadata`\ncaused by: {error}"))
+    serde_json::from_str(&text)
+        .map_err(|error| format!("could not read `cargo metadata`\ncaused by: {error}"))
 }
 
 fn host_tuple() -> Result<String, String> {

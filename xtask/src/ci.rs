@@ -34,7 +34,7 @@ fn timed(name: &'static str, part: impl FnOnce() -> Result<(), String>) -> Part 
     let outcome = part();
     // Here and not only at the end: the reason belongs beside the output it explains.
     if let Err(message) = &outcome {
-        eprintln!("{message}");
+        crate::complain(message);
     }
     Part { name, took: start.elapsed(), outcome }
 }

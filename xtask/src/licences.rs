@@ -34,7 +34,8 @@ pub(crate) fn run() -> Result<(), String> {
 fn allow_list(text: &str) -> Result<BTreeSet<String>, String> {
     let table: toml::Table =
         text.parse().map_err(|error| format!("could not read `{LIST}` as TOML\ncaused by: {error}"))?;
-    let allowed = table.get("licenses").and_then(|licences| licences.get("allow")).and_then(toml::Value::as_array);
+    let allowed =
+        table.get("licenses").and_then(|licences| licences.get("allow")).and_then(toml::Value::as_array);
     let allowed = allowed.ok_or_else(|| format!("could not find `allow` under `[licenses]` in `{LIST}`"))?;
     Ok(allowed.iter().filter_map(toml::Value::as_str).map(str::to_owned).collect())
 }
@@ -102,7 +103,10 @@ mod tests {
         let package = |licence| json!({ "id": "x", "name": "x", "version": "1.0.0", "license": licence });
         check(package(Some("MIT OR GPL-3.0")), None);
         check(package(Some("GPL-3.0")), Some("x 1.0.0: the licence `GPL-3.0` is not allowed"));
-        check(package(Some("MIT AND GPL-3.0")), Some("x 1.0.0: the licence `MIT AND GPL-3.0` is not allowed"));
+        check(
+            package(Some("MIT AND GPL-3.0")),
+            Some("x 1.0.0: the licence `MIT AND GPL-3.0` is not allowed"),
+        );
         check(
             package(None),
             Some("x 1.0.0: names no licence; a licence file alone has to be read by a person"),
@@ -115,7 +119,8 @@ mod tests {
 
     #[test]
     fn a_member_is_under_our_own_licence() {
-        let member = |licence| json!({ "id": "ours", "name": "cove", "version": "0.1.0", "license": licence });
+        let member =
+            |licence| json!({ "id": "ours", "name": "cove", "version": "0.1.0", "license": licence });
         check(member("MIT"), None);
         check(member("Apache-2.0"), Some("cove 0.1.0: a member must be `MIT`, not `Apache-2.0`"));
     }
@@ -131,7 +136,8 @@ mod tests {
         let list = allow_list(&text).unwrap();
         assert!(list.contains("MIT"));
         let copyleft = ["GPL", "MPL", "EUPL", "CDDL", "EPL", "OSL", "SSPL"];
-        let found: Vec<_> = list.iter().filter(|one| copyleft.iter().any(|part| one.contains(part))).collect();
+        let found: Vec<_> =
+            list.iter().filter(|one| copyleft.iter().any(|part| one.contains(part))).collect();
         assert!(found.is_empty(), "{found:?}");
     }
 

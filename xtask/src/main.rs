@@ -1,5 +1,5 @@
-//! Every automation of the project, as `cargo xtask COMMAND`: one file per command. Nothing here is shipped, and nothing
-//! that the product or its tests need at run time lives here.
+//! Every automation of the project, as `cargo xtask COMMAND`: one file per command. Nothing here is shipped, and
+//! nothing that the product or its tests need at run time lives here.
 
 #![forbid(unsafe_code)]
 
@@ -23,6 +23,9 @@ usage: cargo xtask COMMAND
   bench [NAME [ARGS]]      run a benchmark, or list them
   fuzz [SECONDS]           run every fuzz target for so long (60 unless told)
 ";
+
+/// The message of a failure that has nothing more to tell.
+const ALREADY_SAID: &str = "";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -49,9 +52,15 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            eprintln!("{message}");
+            complain(&message);
             ExitCode::FAILURE
         }
+    }
+}
+
+fn complain(message: &str) {
+    if message != ALREADY_SAID {
+        eprintln!("{message}");
     }
 }
 

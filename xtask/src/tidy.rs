@@ -1,10 +1,6 @@
 //! `cargo xtask tidy`, and a test of the same: what the compiler, rustfmt and clippy do not check. Rules are data, each
 //! with the reason why it is there, which is printed with whatever breaks it.
 
-use std::collections::BTreeMap;
-
-use serde_json::Value;
-
 use crate::cargo::{self, Platforms};
 
 mod decisions;
@@ -42,9 +38,9 @@ const RULES: &[Rule] = &[
     Rule { name: "tabs", why: "a tab is as wide as each editor likes", check: text::tabs },
     Rule { name: "final newline", why: "without one the next addition changes two lines", check: text::final_newline },
     Rule { name: "unsafe", why: "who audits memory safety reads one file", check: text::unsafe_code },
-    Rule { name: "machine paths", why: "what names one machine's folders works on that machine only", check: text::machine_paths },
+    Rule { name: "machine paths", why: "such a folder is on one machine only", check: text::machine_paths },
     Rule { name: "names", why: "these words fit everything, so they tell nothing", check: names::check },
-    Rule { name: "dependencies", why: "little code runs beside a hostile guest, or parses what it sends", check: dependencies::check },
+    Rule { name: "dependencies", why: "the trust edge carries little code", check: dependencies::check },
     Rule { name: "named tests", why: "a claim whose test is gone is a claim only", check: named_tests::check },
     Rule { name: "links", why: "a dead link costs every reader a search", check: links::check },
     Rule { name: "changelog", why: "a user learns there what changed", check: text::changelog },
@@ -90,6 +86,10 @@ impl Finding {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::Value;
+
     use super::*;
 
     /// Findings of one rule over files made up for it, as `path:line: what`.
@@ -128,7 +128,8 @@ mod tests {
             ("a.rs".to_owned(), Some("//! a\n".to_owned())),
         ]);
         let report = report(&Tree::new(files, Value::Null));
-        let expected = "CHANGELOG.md:1: white space at the end of the line\n  why (trailing space): it makes changes";
+        let expected =
+            "CHANGELOG.md:1: white space at the end of the line\n  why (trailing space): it makes changes";
         assert!(report.contains(expected), "{report}");
         assert!(!report.contains("a.rs"), "{report}");
     }

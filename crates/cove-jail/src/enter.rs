@@ -144,8 +144,11 @@ fn settle(plan: &Plan, watched: &Watched, mut child: UnixStream) -> Result<(), S
     // When the machine runs out of memory, a sandbox goes before anything else does.
     std::fs::write(format!("/proc/{}/oom_score_adj", watched.child.as_raw_nonzero()), "1000")
         .during(Step::Cgroup, || "make the sandbox first to go when memory runs out".into())?;
-    watched.cgroups.admit(watched.child)?;
     child.write_all(b"g").during(Step::Clone, || "let the child go".into())?;
+    // Moving a process between cgroups can wait for every processor to take a breath. The child builds its root in
+    // the meantime, and asks again before it executes anything.
+    watched.cgroups.admit(watched.child)?;
+    child.write_all(b"g").during(Step::Clone, || "let the child go on".into())?;
     // The child's end closes when it executes the runner; before that it only speaks to tell of a failure.
     let mut told = Vec::new();
     child.read_to_end(&mut told).during(Step::Clone, || "hear from the child".into())?;
@@ -166,20 +169,26 @@ fn enter(plan: &Plan, sources: Option<mount::Sources>, parent: &UnixStream) -> S
     }
 }
 
+/// The parent has done its part.
+fn wait_for(mut parent: &UnixStream) -> Result<(), StepFailure> {
+    parent.read_exact(&mut [0u8; 1]).during(Step::Clone, || "wait for the parent".into())
+}
+
 fn enter_steps(
     plan: &Plan,
     sources: Option<mount::Sources>,
     parent: &UnixStream,
 ) -> Result<std::convert::Infallible, StepFailure> {
-    let mut go = [0u8; 1];
-    (&*parent).read_exact(&mut go).during(Step::Clone, || "wait for the parent".into())?;
+    wait_for(parent)?;
     user::become_user(&plan.identity)?;
     lifetime::tie_to_parent(parent.as_fd())?;
-    namespaces::settle(plan)?;
+    namespaces::name_host(plan)?;
     net::bring_loopback_up()?;
     mount::make_private()?;
     let sources = sources.map_or_else(|| mount::open_sources(plan), Ok)?;
     let root = mount::build_root(plan, sources)?;
+    wait_for(parent)?;
+    namespaces::close_cgroup_view()?;
     namespaces::forbid_nested(plan)?;
     pivot::into_root(root, &plan.working_directory)?;
     rlimit::apply(plan)?;

@@ -141,10 +141,10 @@ pub(crate) enum Received {
     Closed,
 }
 
-fn arguments(language: Language) -> [&'static str; 3] {
+fn arguments(language: Language) -> &'static [&'static str] {
     match language {
         // Isolated from environment variables and user folders; its installed packages stay visible.
-        Language::Python => ["-I", "-c", include_str!("../shims/python/boot.py")],
+        Language::Python => &["-I", "-X", "utf8", "-c", include_str!("../shims/python/boot.py")],
     }
 }
 

@@ -168,7 +168,7 @@ impl Session {
                     self.link.send(&ToRunner::Interrupt { cell: running.id }, &[]).await?;
                 }
                 Event::Late => match patience.pass() {
-                    Measure::Interrupt => {
+                    Measure::Interrupt | Measure::Remind => {
                         self.link.send(&ToRunner::Interrupt { cell: running.id }, &[]).await?;
                     }
                     Measure::Kill => self.link.send(&ToRunner::Kill { cell: running.id }, &[]).await?,
@@ -310,6 +310,8 @@ struct Patience {
 #[derive(Clone, Copy)]
 enum Measure {
     Interrupt,
+    /// Some code takes the first interrupt for a wish: python's `asyncio.run` only cancels its task at the first.
+    Remind,
     Kill,
     End,
 }
@@ -324,6 +326,10 @@ impl Patience {
         let now = self.step;
         match now {
             Measure::Interrupt => self.stop(Stop::Deadline),
+            Measure::Remind => {
+                self.until = Instant::now() + self.grace * 2 / 3;
+                self.step = Measure::Kill;
+            }
             Measure::Kill => {
                 self.until = Instant::now() + KILL;
                 self.step = Measure::End;
@@ -333,12 +339,12 @@ impl Patience {
         now
     }
 
-    /// An interrupt goes out now; the next measure is the kill.
+    /// An interrupt goes out now, another after a third of the grace, and after the rest of it the kill.
     fn stop(&mut self, why: Stop) {
         if self.stopped.is_none() {
             self.stopped = Some(why);
-            self.until = Instant::now() + self.grace;
-            self.step = Measure::Kill;
+            self.until = Instant::now() + self.grace / 3;
+            self.step = Measure::Remind;
         }
     }
 }

@@ -1,4 +1,4 @@
-//! SPDX licence expressions, as far as crates use them: `OR`, `AND`, `WITH`, parentheses, and the old `/` that means `OR`.
+//! SPDX licence expressions, as far as crates use them: `OR`, `AND`, `WITH`, parentheses, and the old `/` for `OR`.
 //! <https://spdx.github.io/spdx-spec/v2.3/SPDX-license-expressions/>
 
 use std::iter::Peekable;

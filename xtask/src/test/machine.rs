@@ -1,5 +1,5 @@
 //! What the tests need of the machine, and getting it. As root on Debian it is installed; for anyone else it is named,
-//! with the exact command. Everything is looked for first, so a machine that has it all is never asked to use the network.
+//! with the exact command. Everything is looked for first, so a machine that has it all needs no network.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -52,7 +52,9 @@ const NEEDS: &[Need] = &[
         why: "virtual environments are tested",
         for_whom: ForWhom::Everyone,
         // Debian's python3 has `venv` without `ensurepip`, and then cannot make one.
-        is_present: |search| search.python().is_some_and(|python| succeeds(&python, &["-c", "import venv, ensurepip"])),
+        is_present: |search| {
+            search.python().is_some_and(|python| succeeds(&python, &["-c", "import venv, ensurepip"]))
+        },
     },
     Need {
         what: "setpriv",

@@ -1,5 +1,5 @@
-//! Rust text as rules need it: without comments and literals, and as words. Not a parser: enough to tell a keyword from the
-//! same letters in a string.
+//! Rust text as rules need it: without comments and literals, and as words. Not a parser: enough to tell a keyword from
+//! the same letters in a string.
 
 /// Comments, strings and characters become spaces; lines stay where they are.
 pub(super) fn code_only(text: &str) -> String {
@@ -90,7 +90,8 @@ fn raw_end(letters: &[char], from: usize) -> Option<usize> {
         return None;
     }
     let closes = |at: usize| {
-        letters[at] == '"' && letters[at + 1..].iter().take(hashes).filter(|one| **one == '#').count() == hashes
+        letters[at] == '"'
+            && letters[at + 1..].iter().take(hashes).filter(|one| **one == '#').count() == hashes
     };
     Some((open + 1..letters.len()).find(|at| closes(*at)).map_or(letters.len(), |at| at + 1 + hashes))
 }
@@ -105,7 +106,7 @@ mod tests {
             ("a // b", "a     "),
             ("a /* b /* c */ d */ e", "a                   e"),
             ("a \"b \\\" c\" d", "a          d"),
-            ("a r#\"b \" c\"# d", "a           d"),
+            ("a r#\"b \" c\"# d", "a            d"),
             ("a br\"\\\" d", "a       d"),
             ("a b\"c\" d", "a b    d"),
             ("'a' b", "    b"),

@@ -24,7 +24,7 @@ impl Tree {
     pub(super) fn read(root: &Path, metadata: Value) -> Result<Self, String> {
         let mut files = BTreeMap::new();
         walk(root, "", &mut files)?;
-        Ok(Tree { files, metadata })
+        Ok(Tree::new(files, metadata))
     }
 
     pub(super) fn file_count(&self) -> usize {

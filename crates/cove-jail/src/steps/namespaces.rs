@@ -6,11 +6,13 @@ use crate::plan::Plan;
 use crate::report::{During, Step, StepFailure};
 use crate::sys;
 
-pub(crate) fn settle(plan: &Plan) -> Result<(), StepFailure> {
-    // Only now, after the parent has put this process into its cgroup, so that this is what the namespace's root is.
-    sys::unshare_cgroup_namespace().during(Step::Namespaces, || "create a cgroup namespace".into())?;
-    rustix::system::sethostname(plan.hostname.as_bytes())
-        .during(Step::Namespaces, || "name the sandbox".into())
+pub(crate) fn name_host(plan: &Plan) -> Result<(), StepFailure> {
+    rustix::system::sethostname(plan.hostname.as_bytes()).during(Step::Namespaces, || "name the sandbox".into())
+}
+
+/// Only after the parent has put this process into its cgroup, so that this is what the namespace's root is.
+pub(crate) fn close_cgroup_view() -> Result<(), StepFailure> {
+    sys::unshare_cgroup_namespace().during(Step::Namespaces, || "create a cgroup namespace".into())
 }
 
 /// After the mounts are made, since each detached mount is a small namespace of its own to the kernel, and before the

@@ -51,7 +51,8 @@ def split(name, code):
     try:
         tree = compile(code, name, "exec", flags | 0x400, True)
         last = tree.body[-1] if tree.body else None
-        if type(last).__name__ == "Expr":
+        # A file is a script, and a script shows nothing that it does not print.
+        if type(last).__name__ == "Expr" and name[:1] == "<":
             text = code.replace("\r\n", "\n").replace("\r", "\n").split("\n")[last.end_lineno - 1]
             if text.encode()[last.end_col_offset :].lstrip()[:1] != b";":
                 del tree.body[-1]

@@ -1,1 +1,13 @@
-//! placeholder
+//! The real program and the real session, from outside: one binary, so that they are linked once.
+
+mod bad_input;
+mod hostile_runner;
+mod interpreters;
+mod leftovers;
+mod run;
+
+use cove_testkit::Program;
+
+fn cove() -> Program {
+    Program::new(env!("CARGO_BIN_EXE_cove"))
+}

@@ -1,0 +1,172 @@
+//! How long a first cell takes, beside its peers and its floor: interleaved in one process, the order rotated each
+//! round, every output checked. What counts are the minimum and the median of in-round ratios; the machine's noise
+//! moves everything else.
+//!
+//! `cargo xtask bench start [ROUNDS]`
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use cove::backend::jail::Jail;
+use cove::config::{Config, Flags, Surroundings};
+use cove::session::{Cell, Options, Session};
+use cove_jail::plan::Filter;
+use cove_protocol::Language;
+
+const PYTHON: &str = "/usr/bin/python3";
+/// As the runner starts it.
+const FLAGS: [&str; 4] = ["-I", "-X", "utf8", "-c"];
+const WARM_UP: usize = 3;
+
+fn main() {
+    // `cargo bench` adds `--bench`, `cargo test --benches` nothing.
+    let rounds = std::env::args().skip(1).find_map(|arg| arg.parse().ok()).unwrap_or(60);
+    if !Path::new(PYTHON).exists() {
+        eprintln!("could not find `{PYTHON}`\nhint: install python3");
+        std::process::exit(1);
+    }
+    println!("load average before: {}", load());
+    compare("one expression", "print(6*7)", rounds);
+    compare("a script", "x = 6\nfor n in range(3): x += 12\nprint(x)", rounds);
+    println!("load average after: {}", load());
+}
+
+/// A way to run code; the time to its first byte of output.
+struct Peer {
+    name: &'static str,
+    run: Box<dyn FnMut(&str) -> Duration>,
+}
+
+fn compare(title: &str, code: &str, rounds: usize) {
+    let mut peers = peers();
+    let mut times: Vec<Vec<f64>> = vec![Vec::new(); peers.len()];
+    for round in 0..rounds + WARM_UP {
+        let mut taken = vec![0.0; peers.len()];
+        for step in 0..peers.len() {
+            let index = (round + step) % peers.len();
+            taken[index] = (peers[index].run)(code).as_secs_f64() * 1000.0;
+        }
+        if round >= WARM_UP {
+            taken.into_iter().zip(&mut times).for_each(|(taken, times)| times.push(taken));
+        }
+    }
+    println!("\n{title}, {rounds} rounds, time to the first byte of output");
+    println!("{:<34} {:>8} {:>8} {:>8} {:>11} {:>11}", "", "min ms", "p50 ms", "p99 ms", "x bare", "x bwrap");
+    let bare = peers.iter().position(|peer| peer.name == "bare python").unwrap_or(0);
+    let bwrap = peers.iter().position(|peer| peer.name == "bwrap");
+    for (index, peer) in peers.iter().enumerate() {
+        let ratio = |other: Option<usize>| match other {
+            Some(other) => format!("{:.2}", median(times[index].iter().zip(&times[other]).map(|(a, b)| a / b))),
+            None => "-".into(),
+        };
+        println!(
+            "{:<34} {:>8.2} {:>8.2} {:>8.2} {:>11} {:>11}",
+            peer.name,
+            percentile(&times[index], 0.0),
+            percentile(&times[index], 0.5),
+            percentile(&times[index], 0.99),
+            ratio(Some(bare)),
+            ratio(bwrap),
+        );
+    }
+    if bwrap.is_none() {
+        println!("bwrap is not installed; with it this compares better");
+    }
+}
+
+fn peers() -> Vec<Peer> {
+    let program = PathBuf::from(env!("CARGO_BIN_EXE_cove"));
+    let mut peers = vec![Peer { name: "bare python", run: Box::new(|code| first_byte(bare(code))) }];
+    if Path::new("/usr/bin/bwrap").exists() {
+        peers.push(Peer { name: "bwrap", run: Box::new(|code| first_byte(bwrap(code))) });
+    }
+    let host = program.clone();
+    peers.push(Peer { name: "cove session in a live host", run: live_session(host) });
+    peers.push(Peer {
+        name: "cove run as a whole",
+        run: Box::new(move |code| {
+            let mut command = Command::new(&program);
+            command.args(["run", "--python", PYTHON, "-c", code]);
+            first_byte(command)
+        }),
+    });
+    peers
+}
+
+fn bare(code: &str) -> Command {
+    let mut command = Command::new(PYTHON);
+    command.args(FLAGS).arg(code).env_clear();
+    command
+}
+
+/// The same namespaces and the same view of the machine. It has no system call filter and no limits.
+fn bwrap(code: &str) -> Command {
+    let mut command = Command::new("/usr/bin/bwrap");
+    command.args("--unshare-all --die-with-parent --new-session --ro-bind /usr /usr --symlink usr/bin /bin".split(' '));
+    command.args("--symlink usr/lib /lib --symlink usr/lib64 /lib64 --proc /proc --dev /dev --tmpfs /tmp".split(' '));
+    command.args("--tmpfs /workspace --chdir /workspace --clearenv --setenv PATH /usr/bin:/bin".split(' '));
+    command.arg(PYTHON).args(FLAGS).arg(code);
+    command
+}
+
+fn first_byte(mut command: Command) -> Duration {
+    let start = Instant::now();
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("the peer starts");
+    let mut stdout = child.stdout.take().expect("its output is piped");
+    let mut bytes = [0u8; 64];
+    let count = stdout.read(&mut bytes).expect("its output can be read");
+    let taken = start.elapsed();
+    assert_eq!(&bytes[..count], b"42\n", "{command:?}");
+    child.wait().expect("it can be waited for");
+    taken
+}
+
+/// What an agent's first call costs in a server that runs: from asking for a session to the first byte.
+fn live_session(program: PathBuf) -> Box<dyn FnMut(&str) -> Duration> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    let jail = Jail::with_program(program, Filter::On);
+    let flags = Flags { config: None, values: [("python", vec![PYTHON.to_owned()])].into() };
+    let around = Surroundings { env: Default::default(), cwd: "/".into(), stdin_is_terminal: false };
+    let config = Config::load(&flags, &around).expect("the defaults are right");
+    Box::new(move |code| {
+        runtime.block_on(async {
+            let start = Instant::now();
+            let options = Options { input: None, warm: Some(Language::Python) };
+            let mut session = Session::start(&jail, &config.policy, options).await.expect("a session starts");
+            let mut first = None;
+            let mut written: Vec<u8> = Vec::new();
+            let cell = Cell {
+                language: Language::Python,
+                name: "<cell 1>".into(),
+                code: code.to_owned(),
+                args: vec![],
+                timeout: config.cell.timeout,
+                grace: config.cell.grace,
+            };
+            let write = |_, bytes: &[u8]| {
+                first.get_or_insert_with(|| start.elapsed());
+                written.extend(bytes);
+            };
+            let end = session.run(cell, write, std::future::pending()).await;
+            assert!(end.is_success() && written == b"42\n", "{end:?} {written:?}");
+            session.stop().await;
+            first.expect("something was written")
+        })
+    })
+}
+
+fn percentile(times: &[f64], part: f64) -> f64 {
+    let mut sorted = times.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[((sorted.len() - 1) as f64 * part).round() as usize]
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    percentile(&values.collect::<Vec<_>>(), 0.5)
+}
+
+fn load() -> String {
+    std::fs::read_to_string("/proc/loadavg").unwrap_or_default().trim().to_owned()
+}

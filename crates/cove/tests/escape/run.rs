@@ -1,0 +1,201 @@
+//! Runs a case: as everybody, with the system call filter and, where another layer stands behind it, without.
+
+use std::fs;
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use cove::backend::jail::Jail;
+use cove::cli::{self, Action, ending};
+use cove::config::{Config, Surroundings};
+use cove::output::Bounded;
+use cove::session::{Cell, Options, Session};
+use cove_jail::plan::Filter;
+use cove_protocol::Stream;
+use cove_testkit::{Program, Who};
+
+use crate::canary::Canaries;
+use crate::case::{Case, Language, Mode, Report, name_of};
+
+/// Far more than any case takes, also on a machine that is busy: only what hangs gets here.
+const HANGS: Duration = Duration::from_secs(180);
+/// How the child that runs without the filter knows what to run, and marks its report among libtest's own words.
+const ARGUMENTS: &str = "ESCAPE_ARGUMENTS";
+const PROGRAM: &str = "ESCAPE_PROGRAM";
+const REPORT: &str = "unfiltered report: ";
+
+/// Copies that every user can execute, made once: while one is written nothing else of this process may fork, or it
+/// would hold the file open for writing and nobody could execute it.
+struct Programs {
+    cove: Program,
+    this: Program,
+    sleep: Program,
+}
+
+fn programs() -> &'static Programs {
+    static PROGRAMS: OnceLock<Programs> = OnceLock::new();
+    PROGRAMS.get_or_init(|| Programs {
+        cove: Program::new(env!("CARGO_BIN_EXE_cove")),
+        this: Program::new(std::env::current_exe().expect("this program has a file")),
+        sleep: Program::new("/bin/sleep"),
+    })
+}
+
+/// Runs the case in every way it has, and ends the test if its claim does not hold in one.
+pub(crate) fn check(name: &str) {
+    let case = Case::load(name);
+    assert!(name.starts_with(&format!("{}-", case.id)), "`{name}` does not begin with its id");
+    let mut failures = Vec::new();
+    for who in Who::all(name) {
+        for mode in [Mode::Filtered, Mode::Unfiltered].into_iter().filter(|&mode| case.has(mode)) {
+            let (report, mut wrong) = run(&case.program, case.language, &case.flags, who, mode);
+            match &report {
+                Some(report) => wrong.extend(case.judge(who, mode, report)),
+                None => wrong.push("it gave no report".into()),
+            }
+            let gaps = case.gaps(who).len();
+            let verdict = match (wrong.is_empty(), gaps) {
+                (true, 0) => "holds".to_owned(),
+                (true, gaps) => format!("has {gaps} known gaps"),
+                (false, _) => "FAILS".to_owned(),
+            };
+            eprintln!("escape: {name} as {} {mode:?}: {verdict}", name_of(who));
+            if !wrong.is_empty() {
+                failures.push(format!("as {} {mode:?}:\n  {}\n{report:#?}", name_of(who), wrong.join("\n  ")));
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{name}: \"{}\" does not hold\n{}", case.claim, failures.join("\n"));
+}
+
+/// One run of a program among its canaries: what it left, and what it did to them.
+pub(crate) fn run(
+    program: &str,
+    language: Language,
+    flags: &[String],
+    who: Who,
+    mode: Mode,
+) -> (Option<Report>, Vec<String>) {
+    let prelude = match language {
+        Language::Python => include_str!("prelude.py"),
+    };
+    let Programs { cove, this, sleep } = programs();
+    let canaries = Canaries::new(who, sleep);
+    let file = canaries.program_file();
+    fs::write(&file, canaries.fill_in(&format!("{prelude}\n{program}"))).expect("the program can be written");
+    let mut arguments = vec!["run".to_owned(), "--json".to_owned()];
+    arguments.extend(flags.iter().cloned());
+    arguments.push(file.display().to_string());
+    let mut command = match mode {
+        Mode::Filtered => {
+            let mut command = cove.command(who);
+            command.args(&arguments);
+            command
+        }
+        Mode::Unfiltered => {
+            let mut command = this.command(who);
+            command.args(["--ignored", "--exact", "unfiltered_child", "--nocapture"]);
+            command.env(ARGUMENTS, serde_json::to_string(&arguments).expect("arguments are text"));
+            command.env(PROGRAM, cove.path());
+            command
+        }
+    };
+    command.envs(canaries.environment());
+    let before = fs::metadata(cove.path()).and_then(|found| found.modified()).ok();
+    let (stdout, stderr) = finish(command);
+    let mut wrong = canaries.harmed(&[&stdout, &stderr]);
+    if fs::metadata(cove.path()).and_then(|found| found.modified()).ok() != before {
+        wrong.push("the program itself was changed".into());
+    }
+    let line = match mode {
+        Mode::Filtered => stdout.lines().next_back(),
+        Mode::Unfiltered => stdout.lines().find_map(|line| Some(line.split_once(REPORT)?.1)),
+    };
+    let report: Option<Report> = line.and_then(|line| serde_json::from_str(line).ok());
+    match &report {
+        Some(report) if !is_mode(mode, report) => wrong.push(format!("it did not run {mode:?}")),
+        Some(_) => {}
+        None => wrong.push(format!("no report in:\n{stdout}\n{stderr}")),
+    }
+    (report, wrong)
+}
+
+/// The prelude says how system calls are filtered. This process may be filtered itself, in a container.
+fn is_mode(mode: Mode, report: &Report) -> bool {
+    let is_filtered_here = fs::read_to_string("/proc/self/status").is_ok_and(|status| status.contains("Seccomp:\t2"));
+    match mode {
+        Mode::Filtered => report.stdout.starts_with("seccomp 2\n"),
+        Mode::Unfiltered => is_filtered_here || report.stdout.starts_with("seccomp 0\n"),
+    }
+}
+
+/// Everything that it writes until its end, which has to come.
+fn finish(mut command: Command) -> (String, String) {
+    let mut child =
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program can be started");
+    let read = |mut source: Box<dyn Read + Send>| {
+        std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            source.read_to_end(&mut bytes).expect("its output can be read");
+            String::from_utf8_lossy(&bytes).into_owned()
+        })
+    };
+    let stdout = read(Box::new(child.stdout.take().expect("it is piped")));
+    let stderr = read(Box::new(child.stderr.take().expect("it is piped")));
+    let start = Instant::now();
+    while child.try_wait().expect("it can be waited for").is_none() {
+        if start.elapsed() > HANGS {
+            let _ = child.kill();
+            let _ = child.wait();
+            panic!("the program hangs");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let text = |reader: std::thread::JoinHandle<String>| reader.join().expect("the reader does not panic");
+    (text(stdout), text(stderr))
+}
+
+/// In a process of its own, as the user that the case wants: `cove run` with the filter off, which no flag can do.
+pub(crate) fn unfiltered_child() {
+    let Ok(arguments) = std::env::var(ARGUMENTS) else { return };
+    let program = std::env::var_os(PROGRAM).expect("the program is named").into();
+    let arguments: Vec<String> = serde_json::from_str(&arguments).expect("arguments are a list");
+    let around = Surroundings::of_this_process().expect("there are surroundings");
+    let all = ["cove".to_owned()].into_iter().chain(arguments).map(Into::into);
+    let Action::Run { mut run, config } = cli::parse(all, &around).expect("the arguments are right") else {
+        panic!("the arguments do not run anything");
+    };
+    let source = run.cells.pop().expect("there is one cell");
+    let cell = Cell {
+        language: run.language,
+        name: source.name,
+        code: source.code,
+        args: source.args,
+        timeout: config.cell.timeout,
+        grace: config.cell.grace,
+    };
+    let jail = Jail::with_program(program, Filter::OffToTestTheOtherLayers);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let report = runtime.block_on(run_unfiltered(&jail, cell, &config));
+    println!("{REPORT}{report}");
+}
+
+async fn run_unfiltered(jail: &Jail, cell: Cell, config: &Config) -> serde_json::Value {
+    let options = Options { input: Some(Box::new(tokio::io::empty())), warm: Some(cell.language) };
+    let mut session = Session::start(jail, &config.policy, options).await.expect("the sandbox starts");
+    let (mut stdout, mut stderr) = (Bounded::new(config.cell.max_output), Bounded::new(config.cell.max_output));
+    let write = |stream: Stream, bytes: &[u8]| match stream {
+        Stream::Stdout => stdout.push(bytes),
+        Stream::Stderr => stderr.push(bytes),
+    };
+    let end = session.run(cell, write, std::future::pending()).await;
+    session.stop().await;
+    serde_json::json!({
+        "outcome": end.kind(),
+        "exit_code": end.exit_code(),
+        "stdout": stdout.finish().text,
+        "stderr": stderr.finish().text,
+        "status": ending::tell(&end, config).map(|told| told.message).unwrap_or_default(),
+    })
+}

@@ -1,0 +1,182 @@
+//! A guest that breaks the protocol: the session ends it, says so, and never reports success.
+
+use std::time::Duration;
+
+use cove::backend::{Ending, MemoryKiller};
+use cove::policy::{Limits, Network, Policy, Root, User};
+use cove::session::{Cell, CellEnd, Options, Session, Stop, Survived};
+use cove_protocol::{CellId, FromRunner, Language, Outcome, Stream, ToRunner};
+use cove_testkit::FakeBackend;
+use cove_testkit::fake::FakeRunner;
+
+fn policy() -> Policy {
+    Policy {
+        root: Root::Host,
+        python: None,
+        mounts: vec![],
+        network: Network::None,
+        user: User { uid: 65534, gid: 65534 },
+        limits: Limits { memory: 1 << 29, cpus: 1.0, pids: 256, workspace: 1 << 28, tmp: 1 << 26 },
+    }
+}
+
+fn cell() -> Cell {
+    Cell {
+        language: Language::Python,
+        name: "<cell 1>".into(),
+        code: "code".into(),
+        args: vec![],
+        timeout: Duration::from_secs(20),
+        grace: Duration::from_millis(300),
+    }
+}
+
+/// Runs one cell against a scripted runner; how it ended, and what it wrote.
+async fn run(backend: &FakeBackend, cell: Cell) -> (CellEnd, String) {
+    let mut session = Session::start(backend, &policy(), Options::default()).await.unwrap();
+    let mut written = Vec::new();
+    let end = session.run(cell, |_, bytes| written.extend(bytes), std::future::pending()).await;
+    (end, String::from_utf8_lossy(&written).into_owned())
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
+async fn done(runner: &mut FakeRunner, cell: CellId, outcome: Outcome) {
+    runner.say(FromRunner::Done { cell, outcome, fresh: false }, &[]).await;
+}
+
+/// After the greeting and one cell the runner says something wrong: the session must end as lost.
+fn check_lost<F>(says: impl Fn(FakeRunner, CellId) -> F + Send + Sync + Copy + 'static, why: &str)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let backend = FakeBackend::new(move |mut runner| async move {
+        runner.greet().await;
+        let (cell, _) = runner.cell().await.unwrap();
+        says(runner, cell).await;
+        std::future::pending::<()>().await;
+    });
+    let (end, _) = block_on(run(&backend, cell()));
+    let CellEnd::SandboxEnded(Ending::Lost(reason)) = &end else { panic!("{why}: {end:?}") };
+    assert!(reason.contains(why), "{why}: {reason}");
+    assert!(!end.is_success());
+    assert_eq!(end.survived(), Survived::Nothing);
+    assert_eq!(backend.kills(), 1, "{why}: a sandbox that cannot be trusted is ended");
+}
+
+#[test]
+fn a_runner_that_breaks_the_protocol_is_ended() {
+    let output = |cell, offset| FromRunner::Output { cell, stream: Stream::Stdout, offset };
+    check_lost(move |mut r, cell| async move { r.say(output(cell, 7), b"x").await }, "out of order");
+    check_lost(move |mut r, _| async move { r.say(output(CellId(99), 0), b"x").await }, "out of order");
+    check_lost(|mut r, _| async move { done(&mut r, CellId(99), Outcome::Completed {}).await }, "a cell that does not run");
+    check_lost(|mut r, _| async move { r.say(FromRunner::NeedInput {}, &[]).await }, "input out of turn");
+    check_lost(
+        |mut r, _| async move { r.say(FromRunner::Pong { nonce: 1, received: 1 }, &[]).await },
+        "nobody asked for",
+    );
+    check_lost(|mut r, _| async move { r.say_bytes(b"\xff\xff\xff\xff").await }, "what it may not");
+    check_lost(|mut r, _| async move { r.say_bytes(b"HTTP/1.1 200 OK\r\n\r\n").await }, "what it may not");
+    check_lost(
+        |mut r, _| async move { r.say(FromRunner::Fault { message: "tired".into() }, &[]).await },
+        "could not go on",
+    );
+}
+
+#[test]
+fn a_runner_that_dies_is_told_with_its_ending() {
+    for ending in [Ending::Signalled(9), Ending::Exited(3), Ending::OutOfMemory(MemoryKiller::Kernel)] {
+        let backend = FakeBackend::new(|mut runner| async move {
+            runner.greet().await;
+            let (cell, _) = runner.cell().await.unwrap();
+            let output = FromRunner::Output { cell, stream: Stream::Stdout, offset: 0 };
+            runner.say(output, b"partial").await;
+        })
+        .ending_as(ending.clone());
+        let (end, written) = block_on(run(&backend, cell()));
+        assert_eq!(end, CellEnd::SandboxEnded(ending));
+        assert_eq!(written, "partial", "output before the end is kept");
+    }
+}
+
+#[test]
+fn a_killed_interpreter_is_out_of_memory_only_if_the_sandbox_says_so() {
+    let script = |mut runner: FakeRunner| async move {
+        runner.greet().await;
+        while let Some((cell, _)) = runner.cell().await {
+            done(&mut runner, cell, Outcome::InterpreterKilled { signal: 9 }).await;
+        }
+    };
+    let (end, _) = block_on(run(&FakeBackend::new(script), cell()));
+    assert_eq!(end, CellEnd::InterpreterKilled { language: Language::Python, signal: 9 });
+    let backend = FakeBackend::new(script).out_of_memory(MemoryKiller::Watchdog);
+    let (end, _) = block_on(run(&backend, cell()));
+    assert_eq!(end, CellEnd::OutOfMemory { language: Language::Python, by: MemoryKiller::Watchdog });
+}
+
+#[test]
+fn a_runner_that_ignores_every_measure_loses_its_sandbox() {
+    let backend = FakeBackend::new(|mut runner| async move {
+        runner.greet().await;
+        let mut heard = Vec::new();
+        while let Some((message, _)) = runner.hear().await {
+            heard.push(message);
+            if matches!(heard.last(), Some(ToRunner::Kill { .. })) {
+                let interrupts = heard.iter().filter(|m| matches!(m, ToRunner::Interrupt { .. })).count();
+                assert_eq!(interrupts, 2, "first the interrupts, then the kill");
+            }
+        }
+    })
+    .ending_as(Ending::Signalled(9));
+    let (end, _) = block_on(run(&backend, Cell { timeout: Duration::from_millis(100), ..cell() }));
+    assert_eq!(end, CellEnd::Stopped { why: Stop::Deadline, survived: Survived::Nothing });
+    assert_eq!(backend.kills(), 1);
+}
+
+#[test]
+fn a_cell_that_completes_after_its_deadline_is_late() {
+    let backend = FakeBackend::new(|mut runner| async move {
+        runner.greet().await;
+        let (cell, _) = runner.cell().await.unwrap();
+        while let Some((message, _)) = runner.hear().await {
+            if matches!(message, ToRunner::Interrupt { .. }) {
+                done(&mut runner, cell, Outcome::Completed {}).await;
+            }
+        }
+    });
+    let (end, _) = block_on(run(&backend, Cell { timeout: Duration::from_millis(50), ..cell() }));
+    assert_eq!(end, CellEnd::Stopped { why: Stop::Deadline, survived: Survived::Everything });
+}
+
+#[test]
+fn variables_lost_between_cells_are_told() {
+    let backend = FakeBackend::new(|mut runner| async move {
+        runner.greet().await;
+        while let Some((cell, _)) = runner.cell().await {
+            runner.say(FromRunner::Done { cell, outcome: Outcome::Completed {}, fresh: true }, &[]).await;
+        }
+    });
+    block_on(async {
+        let mut session = Session::start(&backend, &policy(), Options::default()).await.unwrap();
+        let first = session.run(cell(), |_, _| {}, std::future::pending()).await;
+        assert_eq!(first, CellEnd::Completed { forgotten: false });
+        let second = session.run(cell(), |_, _| {}, std::future::pending()).await;
+        assert_eq!(second, CellEnd::Completed { forgotten: true });
+    });
+}
+
+#[test]
+fn a_runner_of_another_version_is_refused() {
+    let backend = FakeBackend::new(|mut runner| async move {
+        runner.hear().await;
+        let ready = cove_protocol::Ready { version: 0, languages: vec![], received: 0 };
+        runner.say(FromRunner::Ready(ready), &[]).await;
+        std::future::pending::<()>().await;
+    });
+    let refused = block_on(Session::start(&backend, &policy(), Options::default()));
+    let error = refused.err().expect("it must not start");
+    assert_eq!(error.to_string(), "could not reach the runner in the sandbox");
+    assert_eq!(backend.kills(), 1);
+}

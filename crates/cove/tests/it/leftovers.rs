@@ -1,0 +1,119 @@
+//! Nothing outlives a run: no process, no mount, no cgroup, however it ends.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use cove_testkit::Who;
+
+use crate::cove;
+
+/// Processes whose command line holds this text.
+fn processes_with(text: &str) -> Vec<i32> {
+    let own = std::process::id() as i32;
+    fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
+        .filter(|&pid| pid != own)
+        .filter(|pid| {
+            fs::read(format!("/proc/{pid}/cmdline"))
+                .is_ok_and(|line| String::from_utf8_lossy(&line).contains(text))
+        })
+        .collect()
+}
+
+fn wait_until(what: &str, done: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Code that starts two processes which try hard to stay, marked so that they can be found.
+fn stubborn(mark: &str) -> String {
+    format!(
+        "import os, signal, subprocess, sys, time\n\
+         for n in range(2):\n    \
+             if os.fork() == 0:\n        \
+                 os.setsid()\n        \
+                 if os.fork(): os._exit(0)\n        \
+                 signal.signal(signal.SIGTERM, signal.SIG_IGN)\n        \
+                 signal.signal(signal.SIGHUP, signal.SIG_IGN)\n        \
+                 os.execvp('sleep', ['{mark}', '1000'])\n\
+         time.sleep(0.3)\n\
+         print('ready', flush=True)\n"
+    )
+}
+
+#[test]
+fn daemons_end_with_the_run() {
+    for who in Who::all("daemons_end_with_the_run") {
+        let mark = format!("cove-daemon-{who:?}-{}", std::process::id());
+        let out = cove().run(who, &["run", "-c", &stubborn(&mark)]).expect_success();
+        assert_eq!(out, "ready\n");
+        assert_eq!(processes_with(&format!("{mark}\0")), [0i32; 0], "{who:?}");
+    }
+}
+
+#[test]
+fn a_killed_host_takes_its_sandbox_along() {
+    for who in Who::all("a_killed_host_takes_its_sandbox_along") {
+        let mark = format!("cove-orphan-{who:?}-{}", std::process::id());
+        let code = format!("{}time.sleep(1000)", stubborn(&mark));
+        let mut child = cove()
+            .command(who)
+            .args(["run", "--timeout", "100s", "-c", &code])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        assert_eq!(processes_with(&format!("{mark}\0")).len(), 2, "{who:?}: the daemons run");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        wait_until("the sandbox ends with its host", || processes_with(&format!("{mark}\0")).is_empty());
+    }
+}
+
+#[test]
+fn cgroups_are_removed() {
+    if !rustix::process::geteuid().is_root() {
+        cove_testkit::skip::skip("cgroups_are_removed", "not on this machine: only root has cgroups here");
+        return;
+    }
+    // Other tests have sandboxes of their own, so only those of this one are looked at.
+    let code = "import os; print(os.getpid(), flush=True)\nimport time; time.sleep(1000)";
+    let mut child = cove()
+        .command(Who::Root)
+        .args(["run", "--timeout", "100s", "--memory", "123m", "-c", code])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let ours = || {
+        let mut found = Vec::new();
+        let mut folders = vec![std::path::PathBuf::from("/sys/fs/cgroup")];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    let limit = fs::read_to_string(entry.path().join("memory.limit_in_bytes"))
+                        .or_else(|_| fs::read_to_string(entry.path().join("memory.max")));
+                    if limit.is_ok_and(|limit| limit.trim() == (123 * 1024 * 1024).to_string()) {
+                        found.push(entry.path());
+                    }
+                    folders.push(entry.path());
+                }
+            }
+        }
+        found
+    };
+    assert_eq!(ours().len(), 1, "{:?}", ours());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait_until("the cgroup goes with its sandbox", || ours().is_empty());
+}
