@@ -147,12 +147,25 @@ fn settle(plan: &Plan, watched: &Watched, mut child: UnixStream) -> Result<(), S
     child.write_all(b"g").during(Step::Clone, || "let the child go".into())?;
     // Moving a process between cgroups can wait for every processor to take a breath. The child builds its root in
     // the meantime, and asks again before it executes anything.
-    watched.cgroups.admit(watched.child)?;
-    child.write_all(b"g").during(Step::Clone, || "let the child go on".into())?;
+    let helped = watched
+        .cgroups
+        .admit(watched.child)
+        .and_then(|()| child.write_all(b"g").during(Step::Clone, || "let the child go on".into()));
+    if helped.is_err() {
+        // Or it waits for ever.
+        let _ = child.shutdown(std::net::Shutdown::Write);
+    }
     // The child's end closes when it executes the runner; before that it only speaks to tell of a failure.
     let mut told = Vec::new();
     child.read_to_end(&mut told).during(Step::Clone, || "hear from the child".into())?;
-    if told.is_empty() { Ok(()) } else { Err(decode_failure(&told)) }
+    match (told.is_empty(), helped) {
+        (true, helped) => helped,
+        (false, Ok(())) => Err(decode_failure(&told)),
+        // A child that has failed cannot be helped, and one that is not helped fails: whichever came first is told.
+        (false, Err(ours)) => {
+            Err(Some(decode_failure(&told)).filter(|theirs| theirs.step != Step::Clone).unwrap_or(ours))
+        }
+    }
 }
 
 fn decode_failure(told: &[u8]) -> StepFailure {

@@ -400,7 +400,7 @@ impl Runner {
             }
         }
         self.interpreters.remove(&language);
-        if !self.cell.as_ref().is_some_and(|cell| cell.language == language) {
+        if self.cell.as_ref().is_none_or(|cell| cell.language != language) {
             return Ok(());
         }
         self.finish(match (status.exit_status(), status.terminating_signal()) {

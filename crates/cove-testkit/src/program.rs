@@ -52,11 +52,14 @@ impl Program {
         let built = built.as_ref();
         let name = built.file_name().expect("a program has a name");
         let path = folder.join(name);
-        let current = |path: &Path| fs::metadata(path).map(|found| (found.len(), found.mtime(), found.mtime_nsec())).ok();
+        let current = |path: &Path| {
+            fs::metadata(path).map(|found| (found.len(), found.mtime(), found.mtime_nsec())).ok()
+        };
         if current(&path) != current(built) || current(built).is_none() {
             let fresh = folder.join(format!("{}.{}", name.to_string_lossy(), std::process::id()));
             fs::copy(built, &fresh).expect("the program can be copied");
-            fs::set_permissions(&fresh, fs::Permissions::from_mode(0o755)).expect("it can be made executable");
+            fs::set_permissions(&fresh, fs::Permissions::from_mode(0o755))
+                .expect("it can be made executable");
             let times = fs::FileTimes::new()
                 .set_modified(fs::metadata(built).and_then(|found| found.modified()).expect("it has a time"));
             fs::File::open(&fresh).and_then(|file| file.set_times(times)).expect("its time can be set");
@@ -71,7 +74,9 @@ impl Program {
 
     /// A command that runs it as `who`, with nothing of this process's environment but a search path.
     pub fn command(&self, who: Who) -> Command {
-        let mut command = match test_user().filter(|_| who == Who::User && rustix::process::geteuid().is_root()) {
+        let mut command = match test_user()
+            .filter(|_| who == Who::User && rustix::process::geteuid().is_root())
+        {
             Some(user) => {
                 let mut command = Command::new("setpriv");
                 command.arg(format!("--reuid={user}")).arg(format!("--regid={user}")).arg("--clear-groups");

@@ -58,7 +58,9 @@ fn compare(title: &str, code: &str, rounds: usize) {
     let bwrap = peers.iter().position(|peer| peer.name == "bwrap");
     for (index, peer) in peers.iter().enumerate() {
         let ratio = |other: Option<usize>| match other {
-            Some(other) => format!("{:.2}", median(times[index].iter().zip(&times[other]).map(|(a, b)| a / b))),
+            Some(other) => {
+                format!("{:.2}", median(times[index].iter().zip(&times[other]).map(|(a, b)| a / b)))
+            }
             None => "-".into(),
         };
         println!(
@@ -104,8 +106,12 @@ fn bare(code: &str) -> Command {
 /// The same namespaces and the same view of the machine. It has no system call filter and no limits.
 fn bwrap(code: &str) -> Command {
     let mut command = Command::new("/usr/bin/bwrap");
-    command.args("--unshare-all --die-with-parent --new-session --ro-bind /usr /usr --symlink usr/bin /bin".split(' '));
-    command.args("--symlink usr/lib /lib --symlink usr/lib64 /lib64 --proc /proc --dev /dev --tmpfs /tmp".split(' '));
+    command.args(
+        "--unshare-all --die-with-parent --new-session --ro-bind /usr /usr --symlink usr/bin /bin".split(' '),
+    );
+    command.args(
+        "--symlink usr/lib /lib --symlink usr/lib64 /lib64 --proc /proc --dev /dev --tmpfs /tmp".split(' '),
+    );
     command.args("--tmpfs /workspace --chdir /workspace --clearenv --setenv PATH /usr/bin:/bin".split(' '));
     command.arg(PYTHON).args(FLAGS).arg(code);
     command

@@ -94,8 +94,8 @@ fn limits(plan: &Plan) -> String {
 }
 
 fn size(bytes: u64) -> String {
-    for (unit, step) in [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)] {
-        if bytes >= step && bytes % step == 0 {
+    for (unit, step) in [("GiB", 1u64 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)] {
+        if bytes >= step && bytes.is_multiple_of(step) {
             return format!("{} {unit}", bytes / step);
         }
     }

@@ -7,7 +7,8 @@ use crate::report::{During, Step, StepFailure};
 use crate::sys;
 
 pub(crate) fn name_host(plan: &Plan) -> Result<(), StepFailure> {
-    rustix::system::sethostname(plan.hostname.as_bytes()).during(Step::Namespaces, || "name the sandbox".into())
+    rustix::system::sethostname(plan.hostname.as_bytes())
+        .during(Step::Namespaces, || "name the sandbox".into())
 }
 
 /// Only after the parent has put this process into its cgroup, so that this is what the namespace's root is.

@@ -38,7 +38,8 @@ struct Secrets {
 }
 
 /// An environment that has a secret in many names that leak elsewhere.
-const SECRET_VARIABLES: &[&str] = &["CANARY_SECRET", "AWS_SECRET_ACCESS_KEY", "LD_CANARY", "PYTHONCANARY", "COVE_CANARY"];
+const SECRET_VARIABLES: &[&str] =
+    &["CANARY_SECRET", "AWS_SECRET_ACCESS_KEY", "LD_CANARY", "PYTHONCANARY", "COVE_CANARY"];
 
 impl Canaries {
     /// `sleep` is a copy of the machine's sleep(1).
@@ -66,7 +67,8 @@ impl Canaries {
             // The canary process runs as that user already.
             let user = fs::metadata(format!("/proc/{}", process.id())).expect("it runs");
             use std::os::unix::fs::MetadataExt;
-            std::os::unix::fs::chown(&file, Some(user.uid()), Some(user.gid())).expect("it can be given away");
+            std::os::unix::fs::chown(&file, Some(user.uid()), Some(user.gid()))
+                .expect("it can be given away");
         }
         let mut world = tempfile::Builder::new().prefix("cove-canary-").tempfile_in("/tmp").expect("a file");
         world.write_all(secrets.world.as_bytes()).expect("it can be written");
@@ -113,7 +115,10 @@ impl Canaries {
             filled = filled.replace(&format!("{{{{{name}}}}}"), &value);
         }
         if let Some((_, rest)) = filled.split_once("{{") {
-            panic!("the program has an unknown place `{{{{{}`", rest.split_once("}}").map_or(rest, |(name, _)| name));
+            panic!(
+                "the program has an unknown place `{{{{{}`",
+                rest.split_once("}}").map_or(rest, |(name, _)| name)
+            );
         }
         filled
     }
@@ -157,7 +162,10 @@ impl Canaries {
         expect(matches!(self.process.try_wait(), Ok(None)), "the canary process is not alive");
         expect(niceness(self.process.id()) == self.niceness, "the canary process's priority was changed");
         expect(is_idle(self.tcp.accept()), "the host's loopback was connected to");
-        expect(self.tcp6.iter().all(|tcp| is_idle(tcp.accept())), "the host's IPv6 loopback was connected to");
+        expect(
+            self.tcp6.iter().all(|tcp| is_idle(tcp.accept())),
+            "the host's IPv6 loopback was connected to",
+        );
         expect(is_idle(self.udp.recv(&mut [0; 1])), "a datagram came over the host's loopback");
         expect(is_idle(self.unix.accept()), "the host's socket was connected to");
         expect(is_idle(self.abstract_unix.accept()), "the host's abstract socket was connected to");

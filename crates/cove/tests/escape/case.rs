@@ -147,7 +147,8 @@ impl Case {
         }
         for name in self.attempts.keys().filter(|name| !seen.contains(name.as_str())) {
             // Where the attempt's success is its only word, silence is what holds: `killed`.
-            let silence = self.accepted(name, mode).is_some_and(|accepted| accepted.iter().any(|r| r == "killed"));
+            let silence =
+                self.accepted(name, mode).is_some_and(|accepted| accepted.iter().any(|r| r == "killed"));
             if !silence {
                 wrong.push(format!("`{name}` was not attempted"));
             } else if gaps.contains_key(name) {
@@ -200,7 +201,8 @@ fn parse_attempt(line: &str) -> Option<(&str, &str)> {
 
 /// `EPERM` is short for `denied EPERM`.
 fn matches(accepted: &str, result: &str) -> bool {
-    let is_error = accepted.starts_with('E') && accepted.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit());
+    let is_error =
+        accepted.starts_with('E') && accepted.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit());
     if is_error { result.strip_prefix("denied ") == Some(accepted) } else { result == accepted }
 }
 
@@ -248,12 +250,20 @@ mod tests {
         check(Who::Root, Filtered, "attempt read -> absent\nattempt hide -> denied EPERM", &[]);
         check(Who::Root, Filtered, "attempt read -> absent", &["`hide` was not attempted"]);
         let bad = "attempt read -> allowed 3\nattempt hide -> denied ENOENT\nattempt more -> denied EPERM";
-        let wrong =
-            ["`read` -> allowed 3", "`hide` -> denied ENOENT", "`more` -> denied EPERM, of which the case knows nothing"];
+        let wrong = [
+            "`read` -> allowed 3",
+            "`hide` -> denied ENOENT",
+            "`more` -> denied EPERM, of which the case knows nothing",
+        ];
         check(Who::Root, Filtered, bad, &wrong);
         check(Who::Root, Unfiltered, "attempt read -> denied ENOSPC\nattempt hide -> allowed 1", &[]);
         check(Who::Root, Unfiltered, good, &["`read` -> denied EPERM"]);
-        check(Who::Root, Filtered, &format!("{good}attempt flood -> allowed 300 MiB"), &["`flood` -> allowed 300 MiB"]);
+        check(
+            Who::Root,
+            Filtered,
+            &format!("{good}attempt flood -> allowed 300 MiB"),
+            &["`flood` -> allowed 300 MiB"],
+        );
         check(Who::User, Filtered, &format!("{good}attempt flood -> allowed 300 MiB"), &[]);
         check(Who::User, Filtered, good, &["`flood` is listed as a gap, but holds"]);
         let twice = format!("{good}attempt read -> absent");
@@ -262,7 +272,8 @@ mod tests {
 
     #[test]
     fn endings_are_judged() {
-        let ending = Ending { outcome: vec!["deadline".into()], exit_code: Some(124), status: Some("limit".into()) };
+        let ending =
+            Ending { outcome: vec!["deadline".into()], exit_code: Some(124), status: Some("limit".into()) };
         let report = |outcome: &str, exit_code, status: &str| Report {
             outcome: outcome.into(),
             exit_code,

@@ -62,7 +62,11 @@ pub(crate) fn check(name: &str) {
             };
             eprintln!("escape: {name} as {} {mode:?}: {verdict}", name_of(who));
             if !wrong.is_empty() {
-                failures.push(format!("as {} {mode:?}:\n  {}\n{report:#?}", name_of(who), wrong.join("\n  ")));
+                failures.push(format!(
+                    "as {} {mode:?}:\n  {}\n{report:#?}",
+                    name_of(who),
+                    wrong.join("\n  ")
+                ));
             }
         }
     }
@@ -123,7 +127,8 @@ pub(crate) fn run(
 
 /// The prelude says how system calls are filtered. This process may be filtered itself, in a container.
 fn is_mode(mode: Mode, report: &Report) -> bool {
-    let is_filtered_here = fs::read_to_string("/proc/self/status").is_ok_and(|status| status.contains("Seccomp:\t2"));
+    let is_filtered_here =
+        fs::read_to_string("/proc/self/status").is_ok_and(|status| status.contains("Seccomp:\t2"));
     match mode {
         Mode::Filtered => report.stdout.starts_with("seccomp 2\n"),
         Mode::Unfiltered => is_filtered_here || report.stdout.starts_with("seccomp 0\n"),
@@ -184,7 +189,8 @@ pub(crate) fn unfiltered_child() {
 async fn run_unfiltered(jail: &Jail, cell: Cell, config: &Config) -> serde_json::Value {
     let options = Options { input: Some(Box::new(tokio::io::empty())), warm: Some(cell.language) };
     let mut session = Session::start(jail, &config.policy, options).await.expect("the sandbox starts");
-    let (mut stdout, mut stderr) = (Bounded::new(config.cell.max_output), Bounded::new(config.cell.max_output));
+    let (mut stdout, mut stderr) =
+        (Bounded::new(config.cell.max_output), Bounded::new(config.cell.max_output));
     let write = |stream: Stream, bytes: &[u8]| match stream {
         Stream::Stdout => stdout.push(bytes),
         Stream::Stderr => stderr.push(bytes),

@@ -71,7 +71,10 @@ fn a_runner_that_breaks_the_protocol_is_ended() {
     let output = |cell, offset| FromRunner::Output { cell, stream: Stream::Stdout, offset };
     check_lost(move |mut r, cell| async move { r.say(output(cell, 7), b"x").await }, "out of order");
     check_lost(move |mut r, _| async move { r.say(output(CellId(99), 0), b"x").await }, "out of order");
-    check_lost(|mut r, _| async move { done(&mut r, CellId(99), Outcome::Completed {}).await }, "a cell that does not run");
+    check_lost(
+        |mut r, _| async move { done(&mut r, CellId(99), Outcome::Completed {}).await },
+        "a cell that does not run",
+    );
     check_lost(|mut r, _| async move { r.say(FromRunner::NeedInput {}, &[]).await }, "input out of turn");
     check_lost(
         |mut r, _| async move { r.say(FromRunner::Pong { nonce: 1, received: 1 }, &[]).await },

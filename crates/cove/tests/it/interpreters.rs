@@ -18,9 +18,11 @@ fn a_virtual_environment_works_with_its_packages() {
     let home = tempfile::tempdir().unwrap();
     open(home.path());
     let venv = home.path().join("project/.venv");
-    let made = Command::new("/usr/bin/python3").args(["-m", "venv", "--without-pip"]).arg(&venv).status().unwrap();
+    let made =
+        Command::new("/usr/bin/python3").args(["-m", "venv", "--without-pip"]).arg(&venv).status().unwrap();
     assert!(made.success());
-    let packages = fs::read_dir(venv.join("lib")).unwrap().next().unwrap().unwrap().path().join("site-packages");
+    let packages =
+        fs::read_dir(venv.join("lib")).unwrap().next().unwrap().unwrap().path().join("site-packages");
     fs::write(packages.join("only_in_venv.py"), "answer = 42\n").unwrap();
     fs::write(home.path().join("secret"), "s3cret").unwrap();
     let python = venv.join("bin/python");
@@ -29,7 +31,8 @@ fn a_virtual_environment_works_with_its_packages() {
         home.path()
     );
     for who in Who::all("a_virtual_environment_works_with_its_packages") {
-        let out = cove().run(who, &["run", "--python", python.to_str().unwrap(), "-c", &code]).expect_success();
+        let out =
+            cove().run(who, &["run", "--python", python.to_str().unwrap(), "-c", &code]).expect_success();
         // Of the home only the way to the environment is seen.
         assert_eq!(out, format!("42 {}\n['project']\n", venv.display()), "{who:?}");
     }
@@ -55,7 +58,9 @@ fn another_tree_is_the_root() {
     let version = fs::read_link("/usr/bin/python3").unwrap();
     copy(&format!("/usr/lib/{}", version.display()), "usr/lib/");
     let libraries = Command::new("ldd").arg("/usr/bin/python3").output().unwrap();
-    for word in String::from_utf8_lossy(&libraries.stdout).split_whitespace().filter(|word| word.starts_with('/')) {
+    for word in
+        String::from_utf8_lossy(&libraries.stdout).split_whitespace().filter(|word| word.starts_with('/'))
+    {
         let target = tree.path().join("usr").join(word.trim_start_matches("/usr").trim_start_matches('/'));
         fs::create_dir_all(target.parent().unwrap()).unwrap();
         fs::copy(word, &target).unwrap();

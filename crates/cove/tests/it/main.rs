@@ -3,6 +3,7 @@
 mod bad_input;
 mod hostile_runner;
 mod interpreters;
+mod layers;
 mod leftovers;
 mod run;
 

@@ -28,7 +28,11 @@ fn several_cells_share_one_session() {
 fn the_exit_code_is_the_code_s() {
     for who in Who::all("the_exit_code_is_the_code_s") {
         let finished = cove().run(who, &["run", "-c", "import sys; sys.exit(3)"]);
-        assert_eq!(finished, Finished { code: Some(3), stdout: String::new(), stderr: String::new() }, "{who:?}");
+        assert_eq!(
+            finished,
+            Finished { code: Some(3), stdout: String::new(), stderr: String::new() },
+            "{who:?}"
+        );
     }
 }
 
@@ -36,7 +40,11 @@ fn the_exit_code_is_the_code_s() {
 fn an_exception_shows_the_user_s_code_only() {
     let finished = cove().run(Who::all("an_exception_shows_the_user_s_code_only")[0], &["run", "-c", "1/0"]);
     assert_eq!(finished.code, Some(1));
-    assert!(finished.stderr.starts_with("Traceback (most recent call last):\n  File \"<cell 1>\", line 1, in <module>\n"));
+    assert!(
+        finished
+            .stderr
+            .starts_with("Traceback (most recent call last):\n  File \"<cell 1>\", line 1, in <module>\n")
+    );
     assert!(finished.stderr.ends_with("ZeroDivisionError: division by zero\n"), "{finished:#?}");
     assert!(!finished.stderr.contains("<string>"), "{finished:#?}");
 }

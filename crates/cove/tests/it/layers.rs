@@ -1,0 +1,110 @@
+//! Layers that hold behind others, shown by taking the others away: the jail is given a changed plan by hand.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::Stdio;
+
+use cove_testkit::Who;
+use serde_json::{Value, json};
+
+use crate::cove;
+
+/// Carries out the plan of `cove explain`, changed, and with another program than the runner; what that wrote.
+fn jailed(who: Who, program: &[&str], change: impl Fn(&mut Value)) -> String {
+    let text = cove().run(who, &["explain", "--json"]).expect_success();
+    let mut plan: Value = serde_json::from_str(&text).unwrap();
+    plan["command"] = json!(program);
+    change(&mut plan);
+    let (mut stream, theirs) = UnixStream::pair().unwrap();
+    let (control, jail_end) = UnixStream::pair().unwrap();
+    let mut jail = cove()
+        .command(who)
+        .arg("jail")
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .stdout(Stdio::from(OwnedFd::from(jail_end)))
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let json = plan.to_string();
+    (&control).write_all(&(json.len() as u32).to_be_bytes()).unwrap();
+    (&control).write_all(json.as_bytes()).unwrap();
+    let mut events = BufReader::new(&control).lines();
+    let started = events.next().unwrap().unwrap();
+    assert!(started.contains("started"), "{who:?}: {started}");
+    let mut written = String::new();
+    stream.read_to_string(&mut written).unwrap();
+    let ended = events.next().unwrap().unwrap();
+    assert!(ended.contains("ended"), "{who:?}: {ended}");
+    jail.wait().unwrap();
+    written
+}
+
+#[test]
+fn landlock_is_a_wall_of_its_own() {
+    // The file is there, readable, and the mount allows it: only a rule of Landlock's can be missing.
+    let program = ["/bin/sh", "-c", "/bin/cat /etc/hosts 2>&1"];
+    for who in Who::all("landlock_is_a_wall_of_its_own") {
+        let with_rule = jailed(who, &program, |_| {});
+        assert!(with_rule.starts_with("127.0.0.1 localhost"), "{who:?}: {with_rule}");
+        let without = jailed(who, &program, |plan| {
+            let read = plan["landlock"]["read"].as_array_mut().unwrap();
+            read.retain(|path| path != "/etc");
+        });
+        assert!(without.contains("Permission denied"), "{who:?}: {without}");
+    }
+}
+
+#[test]
+fn a_step_that_fails_is_named_and_leaves_nothing() {
+    let who = Who::all("a_step_that_fails_is_named_and_leaves_nothing")[0];
+    let finished = cove().run(who, &["run", "--mount", "/usr/share:/usr/share/new", "-c", "print(1)"]);
+    assert_eq!(finished.code, Some(2), "{finished:#?}");
+    // A mount point that cannot be made is only found out inside.
+    let folder = tempfile::tempdir().unwrap();
+    let mut plan: Value =
+        serde_json::from_str(&cove().run(who, &["explain", "--json"]).expect_success()).unwrap();
+    let entries = plan["entries"].as_array_mut().unwrap();
+    entries
+        .push(json!({"entry": "bind", "source": folder.path(), "target": "/usr/new", "access": "read_only"}));
+    let (_stream, theirs) = UnixStream::pair().unwrap();
+    let (control, jail_end) = UnixStream::pair().unwrap();
+    let mut jail = cove()
+        .command(who)
+        .arg("jail")
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .stdout(Stdio::from(OwnedFd::from(jail_end)))
+        .spawn()
+        .unwrap();
+    let json = plan.to_string();
+    (&control).write_all(&(json.len() as u32).to_be_bytes()).unwrap();
+    (&control).write_all(json.as_bytes()).unwrap();
+    let event = BufReader::new(&control).lines().next().unwrap().unwrap();
+    let event: Value = serde_json::from_str(&event).unwrap();
+    assert_eq!(event["event"], "failed", "{event}");
+    assert_eq!(event["failure"]["step"], "mounts");
+    assert_eq!(event["failure"]["action"], "make the folder `/usr/new`");
+    assert_eq!(event["failure"]["errno"], 30, "EROFS");
+    assert!(!jail.wait().unwrap().success());
+}
+
+#[test]
+fn root_gives_each_sandbox_a_user_of_its_own() {
+    if !rustix::process::geteuid().is_root() {
+        let reason = "not on this machine: an ordinary user has one id to give";
+        cove_testkit::skip::skip("root_gives_each_sandbox_a_user_of_its_own", reason);
+        return;
+    }
+    let code = "print(open('/proc/self/uid_map').read().split()[1], flush=True); import time; time.sleep(1)";
+    let start = || {
+        let mut command = cove().command(Who::Root);
+        command.args(["run", "-c", code]).stdout(Stdio::piped()).spawn().unwrap()
+    };
+    let ids: Vec<u32> = [start(), start(), start()]
+        .map(|child| {
+            String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap().trim().parse().unwrap()
+        })
+        .to_vec();
+    assert!(ids.iter().all(|id| (0x7000_0000..0x7001_0000).contains(id)), "{ids:?}");
+    assert!(ids[0] != ids[1] && ids[1] != ids[2] && ids[0] != ids[2], "{ids:?}");
+}
