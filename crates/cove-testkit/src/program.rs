@@ -1,10 +1,11 @@
 //! The real program, run as root and as an ordinary user, in an environment that is the same everywhere.
 
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 
 use crate::skip::skip;
 
@@ -47,16 +48,20 @@ pub struct Program {
 impl Program {
     /// `built` is `env!("CARGO_BIN_EXE_cove")`, or a test's own file.
     pub fn new(built: impl AsRef<Path>) -> Self {
-        static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-        let folder = FOLDER.get_or_init(open_folder);
+        // Tests run side by side, and several builds on one machine may be tested at once.
+        static COPYING: Mutex<()> = Mutex::new(());
+        let _alone = COPYING.lock().unwrap_or_else(PoisonError::into_inner);
         let built = built.as_ref();
-        let name = built.file_name().expect("a program has a name");
-        let path = folder.join(name);
+        let name = built.file_name().expect("a program has a name").to_string_lossy();
+        let mut hasher = DefaultHasher::new();
+        built.hash(&mut hasher);
+        let folder = open_folder();
+        let path = folder.join(format!("{name}-{:016x}", hasher.finish()));
         let current = |path: &Path| {
             fs::metadata(path).map(|found| (found.len(), found.mtime(), found.mtime_nsec())).ok()
         };
         if current(&path) != current(built) || current(built).is_none() {
-            let fresh = folder.join(format!("{}.{}", name.to_string_lossy(), std::process::id()));
+            let fresh = folder.join(format!("{name}.{}", std::process::id()));
             fs::copy(built, &fresh).expect("the program can be copied");
             fs::set_permissions(&fresh, fs::Permissions::from_mode(0o755))
                 .expect("it can be made executable");
