@@ -15,6 +15,11 @@ impl fmt::Display for CellId {
     }
 }
 
+/// A question to the runner that is not a cell, so that its answer can be told from others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct RequestId(pub u64);
+
 /// A session: 128 random bits, so that it cannot be guessed. It never enters a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]

@@ -4,15 +4,17 @@
 //! It knows nothing of sandboxes, interpreters or MCP, and does no input or output of its own.
 
 pub mod codec;
+pub mod file;
 pub mod id;
 pub mod limits;
 pub mod message;
 pub mod resume;
 
 pub use codec::{DecodeError, Decoder, EncodeError, encode};
-pub use id::{CellId, SessionId};
+pub use file::{Entry, FileKind, Problem};
+pub use id::{CellId, RequestId, SessionId};
 pub use message::{
-    FromRunner, Hello, Interpreter, Language, Message, Outcome, Ready, Resume, Run, Stdin, Stream, ToRunner,
-    VERSION,
+    FromRunner, Hello, ImageFormat, Interpreter, Language, Message, Outcome, Ready, Resume, Run, Stdin,
+    Stream, ToRunner, VERSION,
 };
 pub use resume::{Inbox, Outbox, PushError, ResumeError};

@@ -12,3 +12,14 @@ pub const MAX_CODE: usize = 1024 * 1024;
 pub const CHUNK: usize = 64 * 1024;
 /// The text of an exception that `Outcome::Raised` carries; the whole traceback is in the output.
 pub const MAX_EXCEPTION: usize = 4 * 1024;
+/// A file that the host writes in one request.
+pub const MAX_FILE_WRITE: usize = 4 * 1024 * 1024;
+/// A file that the host reads in one request.
+pub const MAX_FILE_READ: usize = 16 * 1024 * 1024;
+/// Entries of a folder that one answer names; their names fit into `MAX_META` besides.
+pub const MAX_ENTRIES: usize = 1000;
+/// A path in a request; the kernel's own limit.
+pub const MAX_PATH: usize = 4096;
+/// One image that a cell shows, and how many it may show.
+pub const MAX_IMAGE: usize = 4 * 1024 * 1024;
+pub const MAX_IMAGES: usize = 16;

@@ -12,7 +12,8 @@ use std::str::FromStr;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::id::CellId;
+use crate::file::{Entry, Problem};
+use crate::id::{CellId, RequestId};
 
 /// Raised whenever a peer of the version before could misunderstand us. Both sides must agree exactly.
 pub const VERSION: u32 = 1;
@@ -29,10 +30,12 @@ pub trait Message: Serialize + DeserializeOwned {
 impl Message for ToRunner {
     fn carries_payload(&self) -> bool {
         match self {
-            Self::Run(_) | Self::Input { .. } => true,
+            Self::Run(_) | Self::Input { .. } | Self::Put { .. } => true,
             Self::Hello(_)
             | Self::Interrupt { .. }
             | Self::Kill { .. }
+            | Self::Get { .. }
+            | Self::List { .. }
             | Self::Ping { .. }
             | Self::Bye {} => false,
         }
@@ -40,9 +43,14 @@ impl Message for ToRunner {
 
     fn is_counted(&self) -> bool {
         match self {
-            Self::Run(_) | Self::Interrupt { .. } | Self::Kill { .. } | Self::Input { .. } | Self::Bye {} => {
-                true
-            }
+            Self::Run(_)
+            | Self::Interrupt { .. }
+            | Self::Kill { .. }
+            | Self::Input { .. }
+            | Self::Put { .. }
+            | Self::Get { .. }
+            | Self::List { .. }
+            | Self::Bye {} => true,
             Self::Hello(_) | Self::Ping { .. } => false,
         }
     }
@@ -51,10 +59,13 @@ impl Message for ToRunner {
 impl Message for FromRunner {
     fn carries_payload(&self) -> bool {
         match self {
-            Self::Output { .. } => true,
+            Self::Output { .. } | Self::Image { .. } | Self::File { .. } => true,
             Self::Ready(_)
             | Self::NeedInput {}
             | Self::Done { .. }
+            | Self::Stored { .. }
+            | Self::Listing { .. }
+            | Self::Refused { .. }
             | Self::Pong { .. }
             | Self::Fault { .. } => false,
         }
@@ -62,7 +73,15 @@ impl Message for FromRunner {
 
     fn is_counted(&self) -> bool {
         match self {
-            Self::Output { .. } | Self::NeedInput {} | Self::Done { .. } | Self::Fault { .. } => true,
+            Self::Output { .. }
+            | Self::Image { .. }
+            | Self::NeedInput {}
+            | Self::Done { .. }
+            | Self::Stored { .. }
+            | Self::File { .. }
+            | Self::Listing { .. }
+            | Self::Refused { .. }
+            | Self::Fault { .. } => true,
             Self::Ready(_) | Self::Pong { .. } => false,
         }
     }
@@ -82,6 +101,12 @@ pub enum ToRunner {
     Kill { cell: CellId },
     /// The answer to one `NeedInput`: the payload is the next piece of standard input.
     Input { end: bool },
+    /// Write a file; the payload is its content. Answered with `Stored` or `Refused`.
+    Put { request: RequestId, path: String },
+    /// Read a file of at most `most` bytes. Answered with `File` or `Refused`.
+    Get { request: RequestId, path: String, most: u64 },
+    /// Look into a folder. Answered with `Listing` or `Refused`.
+    List { request: RequestId, path: String },
     /// Answered with `Pong`. `received` acknowledges messages for `resume`; neither of the two is counted itself.
     Ping { nonce: u64, received: u64 },
     /// End the sandbox in good order.
@@ -96,10 +121,20 @@ pub enum FromRunner {
     Ready(Ready),
     /// The payload was written to a stream at this offset of the cell's bytes on that stream.
     Output { cell: CellId, stream: Stream, offset: u64 },
+    /// The code showed an image, the payload.
+    Image { cell: CellId, format: ImageFormat },
     /// The code may want standard input and there is room for it. At most one is outstanding.
     NeedInput {},
     /// The cell ended. All its output has been sent before. `fresh` says that its interpreter was started for it.
     Done { cell: CellId, outcome: Outcome, fresh: bool },
+    /// The file is there, whole, with this many bytes.
+    Stored { request: RequestId, bytes: u64 },
+    /// The payload is the file's content.
+    File { request: RequestId },
+    /// What is in the folder, by name; `left_out` counts what did not fit.
+    Listing { request: RequestId, entries: Vec<Entry>, left_out: u64 },
+    /// Nothing was read or written.
+    Refused { request: RequestId, problem: Problem },
     /// The answer to `Ping`, with the same nonce.
     Pong { nonce: u64, received: u64 },
     /// The runner cannot go on; the stream ends after this.
@@ -163,6 +198,26 @@ pub enum Stdin {
     Empty,
     /// What the host has, asked for piece by piece.
     Host,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ImageFormat {
+    Png,
+    Jpeg,
+    Gif,
+    Webp,
+}
+
+impl ImageFormat {
+    pub fn mime(self) -> &'static str {
+        match self {
+            Self::Png => "image/png",
+            Self::Jpeg => "image/jpeg",
+            Self::Gif => "image/gif",
+            Self::Webp => "image/webp",
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod capture;
+mod files;
 mod interpreter;
 mod serve;
 mod shim;

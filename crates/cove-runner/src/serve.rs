@@ -13,6 +13,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
 use crate::capture::Capture;
+use crate::files::{Files, Listed};
 use crate::interpreter::{Interpreter, Received, Standard, Third, part};
 use crate::shim::{self, FromShim};
 use crate::stdin::{Ask, Input};
@@ -48,6 +49,7 @@ struct Runner {
     interpreters: BTreeMap<Language, Interpreter>,
     input: Option<Input>,
     captures: [Capture; 2],
+    files: Files,
     cell: Option<Cell>,
 }
 
@@ -81,6 +83,7 @@ impl Runner {
             interpreters: BTreeMap::new(),
             input: None,
             captures: [Capture::new(Stream::Stdout)?, Capture::new(Stream::Stderr)?],
+            files: Files::open(&std::env::current_dir()?)?,
             cell: None,
         })
     }
@@ -204,6 +207,24 @@ impl Runner {
                         .answer(payload, end)
                         .map_err(|_| broken("the host sent input that nobody asked for"))?;
                 }
+            }
+            ToRunner::Put { request, path } => {
+                let answer = match self.files.put(&path, &payload) {
+                    Ok(bytes) => FromRunner::Stored { request, bytes },
+                    Err(problem) => FromRunner::Refused { request, problem },
+                };
+                self.send(&answer, &[])?;
+            }
+            ToRunner::Get { request, path, most } => match self.files.get(&path, most) {
+                Ok(content) => self.send(&FromRunner::File { request }, &content)?,
+                Err(problem) => self.send(&FromRunner::Refused { request, problem }, &[])?,
+            },
+            ToRunner::List { request, path } => {
+                let answer = match self.files.list(&path) {
+                    Ok(Listed { entries, left_out }) => FromRunner::Listing { request, entries, left_out },
+                    Err(problem) => FromRunner::Refused { request, problem },
+                };
+                self.send(&answer, &[])?;
             }
             ToRunner::Ping { nonce, received: _ } => {
                 self.send(&FromRunner::Pong { nonce, received: self.received }, &[])?;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use cove::backend::jail::Jail;
 use cove::config::{Config, Flags, Surroundings};
-use cove::session::{Cell, Options, Session};
+use cove::session::{Cell, Options, Session, Shown};
 use cove_jail::plan::Filter;
 use cove_protocol::Language;
 
@@ -140,7 +140,7 @@ fn live_session(program: PathBuf) -> Box<dyn FnMut(&str) -> Duration> {
         runtime.block_on(async {
             let start = Instant::now();
             let options = Options { input: None, warm: Some(Language::Python) };
-            let mut session = Session::start(&jail, &config.policy, options).await.expect("a session starts");
+            let session = Session::start(&jail, &config.policy, options).await.expect("a session starts");
             let mut first = None;
             let mut written: Vec<u8> = Vec::new();
             let cell = Cell {
@@ -151,11 +151,12 @@ fn live_session(program: PathBuf) -> Box<dyn FnMut(&str) -> Duration> {
                 timeout: config.cell.timeout,
                 grace: config.cell.grace,
             };
-            let write = |_, bytes: &[u8]| {
+            let show = |shown: Shown<'_>| {
+                let Shown::Text(_, bytes) = shown else { return };
                 first.get_or_insert_with(|| start.elapsed());
                 written.extend(bytes);
             };
-            let end = session.run(cell, write, std::future::pending()).await;
+            let end = session.run(cell, show, std::future::pending()).await;
             assert!(end.is_success() && written == b"42\n", "{end:?} {written:?}");
             session.stop().await;
             first.expect("something was written")

@@ -1,21 +1,37 @@
-//! The host's end of the stream to a runner: messages in, messages out. What comes in is hostile; the codec bounds it,
-//! and whoever asks decides what it means.
+//! The host's end of the stream to a runner. One task reads and one writes; what belongs to the running cell goes to
+//! whoever runs it, and the answer to a question about files goes to whoever asked. What comes in is hostile: the codec
+//! bounds it, and an answer that nobody waits for ends the link.
 
-use cove_protocol::{DecodeError, Decoder, FromRunner, Hello, Ready, ToRunner, VERSION, encode};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cove_protocol::{DecodeError, Decoder, FromRunner, Hello, Ready, RequestId, ToRunner, VERSION, encode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::backend::Duplex;
 
-/// Messages on their way out. The protocol lets few be outstanding, so this never fills by our own doing.
+/// Messages on their way. The protocol lets few be outstanding; a full queue makes the sender wait.
 const QUEUE: usize = 16;
+/// Questions that may be open at once.
+const MAX_REQUESTS: usize = 64;
 
+pub type Message = (FromRunner, Vec<u8>);
+
+/// What can be said to the runner, by anyone who holds it.
 pub struct Link {
-    read: ReadHalf<Box<dyn Duplex>>,
-    /// A task of its own writes, so that a runner that waits for us to read cannot make us wait for it to read.
     outgoing: mpsc::Sender<Vec<u8>>,
-    decoder: Decoder,
-    buffer: Vec<u8>,
+    pending: Arc<Mutex<Pending>>,
+}
+
+/// What the runner says of the cell that runs. Ends with the one error that ended the link.
+pub struct CellMessages(mpsc::Receiver<Result<Message, LinkError>>);
+
+#[derive(Default)]
+struct Pending {
+    next: u64,
+    waiting: BTreeMap<RequestId, oneshot::Sender<Message>>,
+    over: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -33,13 +49,19 @@ pub enum LinkError {
     Fault(String),
     #[error("could not encode a message")]
     Encode(#[from] cove_protocol::EncodeError),
+    #[error("too many requests are open")]
+    Busy,
 }
 
 impl Link {
     /// Says hello and hears which languages are there.
-    pub async fn open(stream: Box<dyn Duplex>, hello: Hello) -> Result<(Self, Ready), LinkError> {
+    pub async fn open(
+        stream: Box<dyn Duplex>,
+        hello: Hello,
+    ) -> Result<(Self, CellMessages, Ready), LinkError> {
         let (read, mut write) = tokio::io::split(stream);
         let (outgoing, mut queue) = mpsc::channel::<Vec<u8>>(QUEUE);
+        // A task of its own, so that a runner that waits for us to read cannot make us wait for it to read.
         tokio::spawn(async move {
             while let Some(bytes) = queue.recv().await {
                 // The end is seen, and told, by the side that reads.
@@ -48,14 +70,18 @@ impl Link {
                 }
             }
         });
-        let mut link = Self { read, outgoing, decoder: Decoder::default(), buffer: vec![0; 128 * 1024] };
+        let link = Self { outgoing, pending: Arc::default() };
+        let mut reader = Reader { read, decoder: Decoder::default(), buffer: vec![0; 128 * 1024] };
         link.send(&ToRunner::Hello(hello), &[]).await?;
-        match link.receive().await? {
-            (FromRunner::Ready(ready), _) if ready.version == VERSION => Ok((link, ready)),
-            (FromRunner::Ready(_), _) => Err(LinkError::Protocol("it speaks another version")),
-            (FromRunner::Fault { message }, _) => Err(LinkError::Fault(message)),
-            _ => Err(LinkError::Protocol("it did not answer hello")),
-        }
+        let ready = match reader.receive().await? {
+            (FromRunner::Ready(ready), _) if ready.version == VERSION => ready,
+            (FromRunner::Ready(_), _) => return Err(LinkError::Protocol("it speaks another version")),
+            (FromRunner::Fault { message }, _) => return Err(LinkError::Fault(shown(&message))),
+            _ => return Err(LinkError::Protocol("it did not answer hello")),
+        };
+        let (cell, messages) = mpsc::channel(QUEUE);
+        tokio::spawn(sort(reader, cell, Arc::clone(&link.pending)));
+        Ok((link, CellMessages(messages), ready))
     }
 
     pub async fn send(&self, message: &ToRunner, payload: &[u8]) -> Result<(), LinkError> {
@@ -64,8 +90,49 @@ impl Link {
         self.outgoing.send(bytes).await.map_err(|_| LinkError::Closed)
     }
 
+    /// Asks a question and waits for its answer. `question` gets the id that the answer will carry.
+    pub async fn ask(
+        &self,
+        question: impl FnOnce(RequestId) -> ToRunner,
+        payload: &[u8],
+    ) -> Result<Message, LinkError> {
+        let (answer, answered) = oneshot::channel();
+        let id = {
+            let mut pending = lock(&self.pending);
+            if pending.over {
+                return Err(LinkError::Closed);
+            }
+            if pending.waiting.len() >= MAX_REQUESTS {
+                return Err(LinkError::Busy);
+            }
+            pending.next += 1;
+            let id = RequestId(pending.next);
+            pending.waiting.insert(id, answer);
+            id
+        };
+        if let Err(error) = self.send(&question(id), payload).await {
+            lock(&self.pending).waiting.remove(&id);
+            return Err(error);
+        }
+        answered.await.map_err(|_| LinkError::Closed)
+    }
+}
+
+impl CellMessages {
     /// May be dropped and called again without losing anything.
-    pub async fn receive(&mut self) -> Result<(FromRunner, Vec<u8>), LinkError> {
+    pub async fn next(&mut self) -> Result<Message, LinkError> {
+        self.0.recv().await.unwrap_or(Err(LinkError::Closed))
+    }
+}
+
+struct Reader {
+    read: ReadHalf<Box<dyn Duplex>>,
+    decoder: Decoder,
+    buffer: Vec<u8>,
+}
+
+impl Reader {
+    async fn receive(&mut self) -> Result<Message, LinkError> {
         loop {
             if let Some(message) = self.decoder.next()? {
                 return Ok(message);
@@ -78,4 +145,56 @@ impl Link {
             self.decoder.push(&self.buffer[..count]);
         }
     }
+}
+
+/// Until the link ends: hands each message to whom it is for.
+async fn sort(
+    mut reader: Reader,
+    cell: mpsc::Sender<Result<Message, LinkError>>,
+    pending: Arc<Mutex<Pending>>,
+) {
+    let error = loop {
+        let message = match reader.receive().await {
+            Ok(message) => message,
+            Err(error) => break error,
+        };
+        match &message.0 {
+            FromRunner::Stored { request, .. }
+            | FromRunner::File { request }
+            | FromRunner::Listing { request, .. }
+            | FromRunner::Refused { request, .. } => {
+                let Some(answer) = lock(&pending).waiting.remove(request) else {
+                    break LinkError::Protocol("it answered what nobody asked");
+                };
+                // Whoever asked may have stopped waiting.
+                let _ = answer.send(message);
+            }
+            FromRunner::Fault { message } => break LinkError::Fault(shown(message)),
+            FromRunner::Output { .. }
+            | FromRunner::Image { .. }
+            | FromRunner::NeedInput {}
+            | FromRunner::Done { .. }
+            | FromRunner::Ready(_)
+            | FromRunner::Pong { .. } => {
+                if cell.send(Ok(message)).await.is_err() {
+                    return;
+                }
+            }
+        }
+    };
+    {
+        let mut pending = lock(&pending);
+        pending.over = true;
+        pending.waiting.clear();
+    }
+    let _ = cell.send(Err(error)).await;
+}
+
+/// Words of the guest's, fit to be shown.
+fn shown(text: &str) -> String {
+    crate::error::shown(text)
+}
+
+fn lock(pending: &Mutex<Pending>) -> std::sync::MutexGuard<'_, Pending> {
+    pending.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,37 +1,56 @@
-//! A session: one sandbox, its variables and files, and the cells that run in it one after another. It does not know
-//! which backend it has.
+//! A session: one sandbox, its variables and files, and the cells that run in it one after another. Files can be moved
+//! while a cell runs. It does not know which backend it has.
 
 pub mod cell;
+pub mod files;
 
 use std::collections::BTreeSet;
 use std::pin::Pin;
+use std::sync::OnceLock;
 use std::time::Duration;
 
-use cove_protocol::{CellId, FromRunner, Hello, Language, Outcome, Run, Stdin, Stream, ToRunner, VERSION};
+use cove_protocol::limits::{CHUNK, MAX_IMAGE, MAX_IMAGES};
+use cove_protocol::{
+    CellId, FromRunner, Hello, ImageFormat, Language, Outcome, Run, Stdin, Stream, ToRunner, VERSION,
+};
 use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::sync::{Mutex, Semaphore};
 use tokio::time::{Instant, sleep_until};
 
 use crate::backend::{Backend, Control, Ending, StartError};
-use crate::link::{Link, LinkError};
+use crate::error::shown;
+use crate::link::{CellMessages, Link, LinkError};
 use crate::policy::Policy;
 
 pub use cell::{Cell, CellEnd, Stop, Survived};
 
 /// How long a runner may take to start and say that it is ready.
 const START: Duration = Duration::from_secs(20);
+const SIGKILL: i32 = 9;
 /// How long a killed interpreter may take to be gone before the whole sandbox goes.
 const KILL: Duration = Duration::from_secs(2);
 
+/// Cells that may wait for their turn in one session.
+const MAX_WAITING: usize = 16;
+
 pub struct Session {
     link: Link,
-    control: Box<dyn Control>,
     languages: Vec<Language>,
+    /// Held by the cell that runs; others queue for it in order.
+    turn: Mutex<Turn>,
+    waiting: Semaphore,
+    control: Mutex<Box<dyn Control>>,
+    /// Set once the sandbox is gone.
+    ended: OnceLock<Ending>,
+}
+
+/// What only the cell that runs may touch.
+struct Turn {
+    messages: CellMessages,
     next_cell: u64,
     /// Languages whose interpreter has run a cell and, as far as we know, still has its variables.
     alive: BTreeSet<Language>,
     input: Option<Box<dyn AsyncRead + Send + Unpin>>,
-    /// Set once the sandbox is gone.
-    ended: Option<Ending>,
 }
 
 /// What a session is started with, besides its policy.
@@ -56,14 +75,18 @@ impl Session {
         let opened = tokio::time::timeout(START, Link::open(sandbox.stream, hello)).await;
         let failed = StartError::new("could not reach the runner in the sandbox");
         match opened {
-            Ok(Ok((link, ready))) => Ok(Self {
+            Ok(Ok((link, messages, ready))) => Ok(Self {
                 link,
-                control: sandbox.control,
                 languages: ready.languages,
-                next_cell: 1,
-                alive: BTreeSet::new(),
-                input: options.input,
-                ended: None,
+                turn: Mutex::new(Turn {
+                    messages,
+                    next_cell: 1,
+                    alive: BTreeSet::new(),
+                    input: options.input,
+                }),
+                waiting: Semaphore::new(MAX_WAITING),
+                control: Mutex::new(sandbox.control),
+                ended: OnceLock::new(),
             }),
             Ok(Err(error)) => {
                 sandbox.control.kill();
@@ -81,83 +104,100 @@ impl Session {
         &self.languages
     }
 
-    /// Runs one cell to its end. `write` gets what the code writes, as it comes. When `stop` resolves the cell is
-    /// interrupted as at its deadline.
+    /// How the sandbox ended, if it has and that has been noticed.
+    pub fn ended(&self) -> Option<&Ending> {
+        self.ended.get()
+    }
+
+    /// Runs one cell to its end, after those that were asked for before. `show` gets what the code writes and shows, as
+    /// it comes. When `stop` resolves the cell is interrupted as at its deadline.
     pub async fn run(
-        &mut self,
+        &self,
         cell: Cell,
-        mut write: impl FnMut(Stream, &[u8]),
+        mut show: impl FnMut(Shown<'_>),
         stop: impl Future<Output = ()>,
     ) -> CellEnd {
-        if let Some(ending) = &self.ended {
+        let mut stop = std::pin::pin!(stop);
+        let Ok(_waiting) = self.waiting.try_acquire() else {
+            return CellEnd::Refused { waiting: MAX_WAITING };
+        };
+        let mut turn = tokio::select! {
+            turn = self.turn.lock() => turn,
+            () = stop.as_mut() => {
+                return CellEnd::Stopped { why: Stop::Cancelled, survived: Survived::Everything };
+            }
+        };
+        if let Some(ending) = self.ended.get() {
             return CellEnd::SandboxEnded(ending.clone());
         }
         if !self.languages.contains(&cell.language) {
             let reason = format!("{} is not installed in this sandbox", cell.language);
             return CellEnd::Unavailable { language: cell.language, reason };
         }
-        let id = CellId(self.next_cell);
-        self.next_cell += 1;
+        let id = CellId(turn.next_cell);
+        turn.next_cell += 1;
         let language = cell.language;
-        let deadline = Instant::now() + cell.timeout;
+        let patience = Patience::new(Instant::now() + cell.timeout, cell.grace);
         let run = ToRunner::Run(Run { cell: id, language, name: cell.name, args: cell.args });
         let end = match self.link.send(&run, cell.code.as_bytes()).await {
             Ok(()) => {
-                let running = Running { id, language, sent: [0; 2], wants_input: false };
-                self.attend(running, Patience::new(deadline, cell.grace), &mut write, stop).await
+                let running = Running { id, language, sent: [0; 2], images: 0, wants_input: false };
+                self.attend(&mut turn, running, patience, &mut show, stop).await
             }
             Err(error) => Err(error),
         };
         match end {
             Ok(end) => {
                 match end.survived() {
-                    Survived::Everything => drop(self.alive.insert(language)),
-                    Survived::Files | Survived::Nothing => drop(self.alive.remove(&language)),
+                    Survived::Everything => drop(turn.alive.insert(language)),
+                    Survived::Files | Survived::Nothing => drop(turn.alive.remove(&language)),
                 }
                 end
             }
-            Err(error) => self.lost(error).await,
+            Err(error) => CellEnd::SandboxEnded(self.lost(error).await),
         }
     }
 
     /// Sees a cell through: its output, its hunger for input, its deadline.
     async fn attend(
-        &mut self,
+        &self,
+        turn: &mut Turn,
         mut running: Running,
         mut patience: Patience,
-        write: &mut impl FnMut(Stream, &[u8]),
-        stop: impl Future<Output = ()>,
+        show: &mut impl FnMut(Shown<'_>),
+        mut stop: Pin<&mut impl Future<Output = ()>>,
     ) -> Result<CellEnd, LinkError> {
-        let mut stop = std::pin::pin!(stop);
         let mut may_stop = true;
-        let mut piece = vec![0; cove_protocol::limits::CHUNK];
+        let mut piece = vec![0; CHUNK];
         loop {
             let event = tokio::select! {
                 // Output first: a cell that has ended in time is not late because we were.
                 biased;
-                message = self.link.receive() => Event::Message(message?),
-                read = read_input(&mut self.input, &mut piece), if running.wants_input => Event::Input(read),
+                message = turn.messages.next() => Event::Message(message?),
+                read = read_input(&mut turn.input, &mut piece), if running.wants_input => Event::Input(read),
                 () = stop.as_mut(), if may_stop => Event::Stop,
                 () = sleep_until(patience.until) => Event::Late,
             };
             match event {
                 Event::Message((FromRunner::Output { cell, stream, offset }, bytes)) => {
                     running.check_output(cell, stream, offset, bytes.len())?;
-                    write(stream, &bytes);
+                    show(Shown::Text(stream, &bytes));
+                }
+                Event::Message((FromRunner::Image { cell, format }, bytes)) => {
+                    running.check_image(cell, bytes.len())?;
+                    show(Shown::Image(format, &bytes));
                 }
                 Event::Message((FromRunner::NeedInput {}, _)) => {
-                    running.ask_for_input(self.input.is_some())?
+                    running.ask_for_input(turn.input.is_some())?
                 }
                 Event::Message((FromRunner::Done { cell, outcome, fresh }, _)) => {
                     if cell != running.id {
                         return Err(LinkError::Protocol("it ended a cell that does not run"));
                     }
-                    return Ok(self.judge(running.language, outcome, fresh, &patience).await);
+                    let forgotten = fresh && turn.alive.contains(&running.language);
+                    return Ok(self.judge(running.language, outcome, forgotten, &patience).await);
                 }
-                Event::Message((FromRunner::Fault { message }, _)) => return Err(LinkError::Fault(message)),
-                Event::Message((FromRunner::Ready(_) | FromRunner::Pong { .. }, _)) => {
-                    return Err(LinkError::Protocol("it said what nobody asked for"));
-                }
+                Event::Message(_) => return Err(LinkError::Protocol("it said what nobody asked for")),
                 Event::Input(count) => {
                     running.wants_input = false;
                     self.link.send(&ToRunner::Input { end: count == 0 }, &piece[..count]).await?;
@@ -173,10 +213,9 @@ impl Session {
                     }
                     Measure::Kill => self.link.send(&ToRunner::Kill { cell: running.id }, &[]).await?,
                     Measure::End => {
-                        let stop = patience.stopped.unwrap_or(Stop::Deadline);
-                        self.control.kill();
-                        self.ended = Some(self.control.wait().await);
-                        return Ok(CellEnd::Stopped { why: stop, survived: Survived::Nothing });
+                        let why = patience.stopped.unwrap_or(Stop::Deadline);
+                        self.end().await;
+                        return Ok(CellEnd::Stopped { why, survived: Survived::Nothing });
                     }
                 },
             }
@@ -185,26 +224,23 @@ impl Session {
 
     /// What the code's end means, given what we did to it.
     async fn judge(
-        &mut self,
+        &self,
         language: Language,
         outcome: Outcome,
-        fresh: bool,
+        forgotten: bool,
         patience: &Patience,
     ) -> CellEnd {
-        let forgotten = fresh && self.alive.contains(&language);
-        match outcome {
+        if let Some(why) = patience.stopped {
             // Whatever the code made of it: it was stopped because it had to stop.
-            Outcome::InterpreterKilled { .. } | Outcome::InterpreterExited { .. }
-                if patience.stopped.is_some() =>
-            {
-                CellEnd::Stopped {
-                    why: patience.stopped.unwrap_or(Stop::Deadline),
-                    survived: Survived::Files,
-                }
-            }
-            _ if let Some(why) = patience.stopped => CellEnd::Stopped { why, survived: Survived::Everything },
-            Outcome::InterpreterKilled { signal } => match self.control.out_of_memory().await {
-                Some(by) if signal == 9 => CellEnd::OutOfMemory { language, by },
+            let survived = match outcome {
+                Outcome::InterpreterKilled { .. } | Outcome::InterpreterExited { .. } => Survived::Files,
+                _ => Survived::Everything,
+            };
+            return CellEnd::Stopped { why, survived };
+        }
+        match outcome {
+            Outcome::InterpreterKilled { signal } => match self.control.lock().await.out_of_memory().await {
+                Some(by) if signal == SIGKILL => CellEnd::OutOfMemory { language, by },
                 _ => CellEnd::InterpreterKilled { language, signal },
             },
             Outcome::Completed {} => CellEnd::Completed { forgotten },
@@ -214,45 +250,58 @@ impl Session {
                 CellEnd::Raised { exception: "KeyboardInterrupt".into(), message: String::new(), forgotten }
             }
             Outcome::InterpreterExited { code } => CellEnd::InterpreterExited { language, code },
-            Outcome::Unavailable { reason } => CellEnd::Unavailable { language, reason },
+            Outcome::Unavailable { reason } => CellEnd::Unavailable { language, reason: shown(&reason) },
         }
     }
 
     /// The stream is over or cannot be trusted any more: so is the sandbox.
-    async fn lost(&mut self, error: LinkError) -> CellEnd {
-        if !matches!(error, LinkError::Closed | LinkError::Io(_)) {
-            self.control.kill();
-            let _ = self.control.wait().await;
-            let ending = Ending::Lost(error.to_string());
-            self.ended = Some(ending.clone());
-            return CellEnd::SandboxEnded(ending);
-        }
-        // A runner that has only closed its stream, and lives on, is of no use.
-        let ending = match tokio::time::timeout(KILL, self.control.wait()).await {
-            Ok(ending) => ending,
-            Err(_) => {
-                self.control.kill();
-                self.control.wait().await
-            }
+    async fn lost(&self, error: LinkError) -> Ending {
+        let mut control = self.control.lock().await;
+        let ending = if matches!(error, LinkError::Closed | LinkError::Io(_)) {
+            // A runner that has only closed its stream, and lives on, is of no use.
+            wait_or_kill(&mut **control).await
+        } else {
+            control.kill();
+            control.wait().await;
+            Ending::Lost(error.to_string())
         };
-        self.ended = Some(ending.clone());
-        CellEnd::SandboxEnded(ending)
+        self.ended.get_or_init(|| ending).clone()
+    }
+
+    /// Ends the sandbox at once.
+    pub async fn end(&self) -> Ending {
+        let mut control = self.control.lock().await;
+        control.kill();
+        let ending = control.wait().await;
+        self.ended.get_or_init(|| ending).clone()
     }
 
     /// Ends the session in good order and waits until nothing of it is left.
-    pub async fn stop(mut self) -> Ending {
-        if let Some(ending) = self.ended {
-            return ending;
+    pub async fn stop(&self) -> Ending {
+        if let Some(ending) = self.ended.get() {
+            return ending.clone();
         }
         let _ = self.link.send(&ToRunner::Bye {}, &[]).await;
-        match tokio::time::timeout(KILL, self.control.wait()).await {
-            Ok(ending) => ending,
-            Err(_) => {
-                self.control.kill();
-                self.control.wait().await
-            }
+        let ending = wait_or_kill(&mut **self.control.lock().await).await;
+        self.ended.get_or_init(|| ending).clone()
+    }
+}
+
+async fn wait_or_kill(control: &mut dyn Control) -> Ending {
+    match tokio::time::timeout(KILL, control.wait()).await {
+        Ok(ending) => ending,
+        Err(_) => {
+            control.kill();
+            control.wait().await
         }
     }
+}
+
+/// What a cell lets be seen while it runs.
+#[derive(Debug, Clone, Copy)]
+pub enum Shown<'a> {
+    Text(Stream, &'a [u8]),
+    Image(ImageFormat, &'a [u8]),
 }
 
 enum Event {
@@ -267,6 +316,7 @@ struct Running {
     id: CellId,
     language: Language,
     sent: [u64; 2],
+    images: usize,
     wants_input: bool,
 }
 
@@ -286,6 +336,14 @@ impl Running {
             return Err(LinkError::Protocol("its output is out of order"));
         }
         *sent += count as u64;
+        Ok(())
+    }
+
+    fn check_image(&mut self, cell: CellId, length: usize) -> Result<(), LinkError> {
+        self.images += 1;
+        if cell != self.id || self.images > MAX_IMAGES || length > MAX_IMAGE {
+            return Err(LinkError::Protocol("it shows more than it may"));
+        }
         Ok(())
     }
 

@@ -1,7 +1,8 @@
 //! Any message with any payload that it may carry.
 
 use cove_protocol::{
-    CellId, FromRunner, Hello, Interpreter, Language, Outcome, Ready, Resume, Run, Stdin, Stream, ToRunner,
+    CellId, Entry, FileKind, FromRunner, Hello, ImageFormat, Interpreter, Language, Outcome, Problem, Ready,
+    RequestId, Resume, Run, Stdin, Stream, ToRunner,
 };
 use proptest::option;
 use proptest::prelude::*;
@@ -18,6 +19,26 @@ fn payload() -> impl Strategy<Value = Vec<u8>> {
 
 fn cell() -> impl Strategy<Value = CellId> {
     any::<u64>().prop_map(CellId)
+}
+
+fn request() -> impl Strategy<Value = RequestId> {
+    any::<u64>().prop_map(RequestId)
+}
+
+fn file_kind() -> impl Strategy<Value = FileKind> {
+    use FileKind::*;
+    select(&[File, Folder, Link, Fifo, Socket, Device][..])
+}
+
+fn problem() -> impl Strategy<Value = Problem> {
+    prop_oneof![
+        select(&[Problem::NotFound {}, Problem::NotAFolder {}, Problem::Outside {}][..]),
+        select(&[Problem::NoSpace {}, Problem::Denied {}][..]),
+        file_kind().prop_map(|kind| Problem::NotAFile { kind }),
+        text().prop_map(|reason| Problem::BadPath { reason }),
+        any::<(u64, u64)>().prop_map(|(size, most)| Problem::TooLarge { size, most }),
+        text().prop_map(|message| Problem::Other { message }),
+    ]
 }
 
 fn language() -> impl Strategy<Value = Language> {
@@ -55,6 +76,14 @@ pub(crate) fn to_runner() -> impl Strategy<Value = (ToRunner, Vec<u8>)> {
         cell().prop_map(|cell| without(ToRunner::Kill { cell })),
         (any::<bool>(), payload()).prop_map(|(end, payload)| (ToRunner::Input { end }, payload)),
         any::<(u64, u64)>().prop_map(|(nonce, received)| without(ToRunner::Ping { nonce, received })),
+        (request(), text(), payload())
+            .prop_map(|(request, path, bytes)| (ToRunner::Put { request, path }, bytes)),
+        (request(), text(), any::<u64>()).prop_map(|(request, path, most)| without(ToRunner::Get {
+            request,
+            path,
+            most
+        })),
+        (request(), text()).prop_map(|(request, path)| without(ToRunner::List { request, path })),
         Just(without(ToRunner::Bye {})),
     ]
 }
@@ -80,6 +109,12 @@ pub(crate) fn from_runner() -> impl Strategy<Value = (FromRunner, Vec<u8>)> {
         .prop_map(|(cell, stream, offset, payload)| (FromRunner::Output { cell, stream, offset }, payload));
     let done = (cell(), outcome(), any::<bool>())
         .prop_map(|(cell, outcome, fresh)| without(FromRunner::Done { cell, outcome, fresh }));
+    let format = select(&[ImageFormat::Png, ImageFormat::Jpeg, ImageFormat::Gif, ImageFormat::Webp][..]);
+    let image = (cell(), format, payload())
+        .prop_map(|(cell, format, payload)| (FromRunner::Image { cell, format }, payload));
+    let entry = (text(), file_kind(), any::<u64>()).prop_map(|(name, kind, size)| Entry { name, kind, size });
+    let listing = (request(), prop::collection::vec(entry, 0..4), any::<u64>())
+        .prop_map(|(request, entries, left_out)| without(FromRunner::Listing { request, entries, left_out }));
     prop_oneof![
         ready,
         output,
@@ -87,5 +122,12 @@ pub(crate) fn from_runner() -> impl Strategy<Value = (FromRunner, Vec<u8>)> {
         done,
         any::<(u64, u64)>().prop_map(|(nonce, received)| without(FromRunner::Pong { nonce, received })),
         text().prop_map(|message| without(FromRunner::Fault { message })),
+        image,
+        any::<(u64, u64)>()
+            .prop_map(|(request, bytes)| without(FromRunner::Stored { request: RequestId(request), bytes })),
+        (request(), payload()).prop_map(|(request, bytes)| (FromRunner::File { request }, bytes)),
+        listing,
+        (request(), problem())
+            .prop_map(|(request, problem)| without(FromRunner::Refused { request, problem })),
     ]
 }

@@ -66,6 +66,10 @@ pub fn tell(end: &CellEnd, config: &Config) -> Option<Told> {
             format!("could not run {language}\ncaused by: {reason}"),
             format!("install {language} where the sandbox finds it; `cove explain` shows what it sees"),
         ),
+        CellEnd::Refused { waiting } => told(
+            format!("cell refused because {waiting} others are waiting in this session"),
+            "wait for some of them to end, or use another session".into(),
+        ),
         CellEnd::SandboxEnded(ending) => told(format!("the sandbox {}", describe_ending(ending)), survived),
     }
 }

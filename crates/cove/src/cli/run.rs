@@ -15,7 +15,7 @@ use crate::config::{BackendChoice, Config};
 use crate::error::{Error, Kind};
 use crate::output::Bounded;
 use crate::policy::CellLimits;
-use crate::session::{Cell, CellEnd, Options, Session};
+use crate::session::{Cell, CellEnd, Options, Session, Shown};
 
 /// The exit code of a program that was cut off by a reader that had seen enough.
 const BROKEN_PIPE: i32 = 128 + 13;
@@ -44,7 +44,7 @@ async fn run_cells(args: RunArgs, config: &Config) -> Result<u8, Error> {
     let backend = backend(config.backend)?;
     backend.sweep();
     let options = Options { input: Some(Box::new(tokio::io::stdin())), warm: Some(args.language) };
-    let mut session = Session::start(&*backend, &config.policy, options)
+    let session = Session::start(&*backend, &config.policy, options)
         .await
         .map_err(|error| Error::of(Kind::Operator, error))?;
     let mut exit_code = 0;
@@ -59,9 +59,9 @@ async fn run_cells(args: RunArgs, config: &Config) -> Result<u8, Error> {
             grace: config.cell.grace,
         };
         let end = if args.json {
-            run_for_program(&mut session, cell, &name, config).await
+            run_for_program(&session, cell, &name, config).await
         } else {
-            run_for_person(&mut session, cell, config).await
+            run_for_person(&session, cell, config).await
         };
         exit_code = end.exit_code();
         // As in a script that stops at its first error: later cells count on earlier ones.
@@ -73,8 +73,15 @@ async fn run_cells(args: RunArgs, config: &Config) -> Result<u8, Error> {
     Ok(exit_code)
 }
 
-async fn run_for_person(session: &mut Session, cell: Cell, config: &Config) -> CellEnd {
-    let end = session.run(cell, pass_on, interrupted()).await;
+async fn run_for_person(session: &Session, cell: Cell, config: &Config) -> CellEnd {
+    let show = |shown: Shown<'_>| match shown {
+        Shown::Text(stream, bytes) => pass_on(stream, bytes),
+        Shown::Image(format, bytes) => {
+            let note = format!("[an image was shown: {}, {} bytes]\n", format.mime(), bytes.len());
+            pass_on(Stream::Stderr, note.as_bytes());
+        }
+    };
+    let end = session.run(cell, show, interrupted()).await;
     if let Some(told) = ending::tell(&end, config) {
         let _ = writeln!(std::io::stderr(), "{told}");
     }
@@ -95,14 +102,16 @@ fn pass_on(stream: Stream, bytes: &[u8]) {
     }
 }
 
-async fn run_for_program(session: &mut Session, cell: Cell, name: &str, config: &Config) -> CellEnd {
+async fn run_for_program(session: &Session, cell: Cell, name: &str, config: &Config) -> CellEnd {
     let CellLimits { max_output, .. } = config.cell;
     let (mut stdout, mut stderr) = (Bounded::new(max_output), Bounded::new(max_output));
-    let write = |stream: Stream, bytes: &[u8]| match stream {
-        Stream::Stdout => stdout.push(bytes),
-        Stream::Stderr => stderr.push(bytes),
+    let mut images = Vec::new();
+    let show = |shown: Shown<'_>| match shown {
+        Shown::Text(Stream::Stdout, bytes) => stdout.push(bytes),
+        Shown::Text(Stream::Stderr, bytes) => stderr.push(bytes),
+        Shown::Image(format, bytes) => images.push(ImageShown { format: format.mime(), bytes: bytes.len() }),
     };
-    let end = session.run(cell, write, interrupted()).await;
+    let end = session.run(cell, show, interrupted()).await;
     let (stdout, stderr) = (stdout.finish(), stderr.finish());
     let result = CellResult {
         cell: name,
@@ -117,6 +126,7 @@ async fn run_for_program(session: &mut Session, cell: Cell, name: &str, config: 
         stdout_left_out: stdout.left_out,
         stderr: stderr.text,
         stderr_left_out: stderr.left_out,
+        images,
         told: ending::tell(&end, config),
         survived: end.survived(),
     };
@@ -138,6 +148,8 @@ struct CellResult<'a> {
     stdout_left_out: u64,
     stderr: String,
     stderr_left_out: u64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    images: Vec<ImageShown>,
     #[serde(flatten)]
     told: Option<Told>,
     survived: crate::session::Survived,
@@ -147,6 +159,12 @@ struct CellResult<'a> {
 struct Exception<'a> {
     exception: &'a str,
     message: &'a str,
+}
+
+#[derive(Serialize)]
+struct ImageShown {
+    format: &'static str,
+    bytes: usize,
 }
 
 /// When the person presses Ctrl-C.

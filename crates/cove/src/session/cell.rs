@@ -56,6 +56,10 @@ pub enum CellEnd {
         language: Language,
         reason: String,
     },
+    /// It never ran: this many cells were waiting before it.
+    Refused {
+        waiting: usize,
+    },
     SandboxEnded(Ending),
 }
 
@@ -80,7 +84,9 @@ pub enum Survived {
 impl CellEnd {
     pub fn survived(&self) -> Survived {
         match self {
-            Self::Completed { .. } | Self::Raised { .. } | Self::Exited { .. } => Survived::Everything,
+            Self::Completed { .. } | Self::Raised { .. } | Self::Exited { .. } | Self::Refused { .. } => {
+                Survived::Everything
+            }
             Self::InterpreterExited { .. } | Self::InterpreterKilled { .. } | Self::OutOfMemory { .. } => {
                 Survived::Files
             }
@@ -108,7 +114,7 @@ impl CellEnd {
             // As timeout(1) has it.
             Self::Stopped { why: Stop::Deadline, .. } => 124,
             Self::Stopped { why: Stop::Cancelled, .. } => signal_code(2),
-            Self::Unavailable { .. } | Self::SandboxEnded(_) => 125,
+            Self::Unavailable { .. } | Self::Refused { .. } | Self::SandboxEnded(_) => 125,
         }
     }
 
@@ -124,6 +130,7 @@ impl CellEnd {
             Self::Stopped { why: Stop::Deadline, .. } => "deadline",
             Self::Stopped { why: Stop::Cancelled, .. } => "cancelled",
             Self::Unavailable { .. } => "unavailable",
+            Self::Refused { .. } => "refused",
             Self::SandboxEnded(_) => "lost",
         }
     }

@@ -10,7 +10,7 @@ use cove::backend::jail::Jail;
 use cove::cli::{self, Action, ending};
 use cove::config::{Config, Surroundings};
 use cove::output::Bounded;
-use cove::session::{Cell, Options, Session};
+use cove::session::{Cell, Options, Session, Shown};
 use cove_jail::plan::Filter;
 use cove_protocol::Stream;
 use cove_testkit::{Program, Who};
@@ -188,14 +188,15 @@ pub(crate) fn unfiltered_child() {
 
 async fn run_unfiltered(jail: &Jail, cell: Cell, config: &Config) -> serde_json::Value {
     let options = Options { input: Some(Box::new(tokio::io::empty())), warm: Some(cell.language) };
-    let mut session = Session::start(jail, &config.policy, options).await.expect("the sandbox starts");
+    let session = Session::start(jail, &config.policy, options).await.expect("the sandbox starts");
     let (mut stdout, mut stderr) =
         (Bounded::new(config.cell.max_output), Bounded::new(config.cell.max_output));
-    let write = |stream: Stream, bytes: &[u8]| match stream {
-        Stream::Stdout => stdout.push(bytes),
-        Stream::Stderr => stderr.push(bytes),
+    let show = |shown: Shown<'_>| match shown {
+        Shown::Text(Stream::Stdout, bytes) => stdout.push(bytes),
+        Shown::Text(Stream::Stderr, bytes) => stderr.push(bytes),
+        Shown::Image(..) => {}
     };
-    let end = session.run(cell, write, std::future::pending()).await;
+    let end = session.run(cell, show, std::future::pending()).await;
     session.stop().await;
     serde_json::json!({
         "outcome": end.kind(),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use cove::backend::{Ending, MemoryKiller};
 use cove::policy::{Limits, Network, Policy, Root, User};
-use cove::session::{Cell, CellEnd, Options, Session, Stop, Survived};
+use cove::session::{Cell, CellEnd, Options, Session, Shown, Stop, Survived};
 use cove_protocol::{CellId, FromRunner, Language, Outcome, Stream, ToRunner};
 use cove_testkit::FakeBackend;
 use cove_testkit::fake::FakeRunner;
@@ -33,9 +33,14 @@ fn cell() -> Cell {
 
 /// Runs one cell against a scripted runner; how it ended, and what it wrote.
 async fn run(backend: &FakeBackend, cell: Cell) -> (CellEnd, String) {
-    let mut session = Session::start(backend, &policy(), Options::default()).await.unwrap();
+    let session = Session::start(backend, &policy(), Options::default()).await.unwrap();
     let mut written = Vec::new();
-    let end = session.run(cell, |_, bytes| written.extend(bytes), std::future::pending()).await;
+    let show = |shown: Shown<'_>| {
+        if let Shown::Text(_, bytes) = shown {
+            written.extend(bytes);
+        }
+    };
+    let end = session.run(cell, show, std::future::pending()).await;
     (end, String::from_utf8_lossy(&written).into_owned())
 }
 
@@ -162,10 +167,10 @@ fn variables_lost_between_cells_are_told() {
         }
     });
     block_on(async {
-        let mut session = Session::start(&backend, &policy(), Options::default()).await.unwrap();
-        let first = session.run(cell(), |_, _| {}, std::future::pending()).await;
+        let session = Session::start(&backend, &policy(), Options::default()).await.unwrap();
+        let first = session.run(cell(), |_| {}, std::future::pending()).await;
         assert_eq!(first, CellEnd::Completed { forgotten: false });
-        let second = session.run(cell(), |_, _| {}, std::future::pending()).await;
+        let second = session.run(cell(), |_| {}, std::future::pending()).await;
         assert_eq!(second, CellEnd::Completed { forgotten: true });
     });
 }

@@ -1,0 +1,50 @@
+# What the sandbox is, told from inside, one JSON object. `state.rs` compares it with what the host knows.
+
+import json
+import resource
+import socket
+import stat
+
+FIELDS = ("Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp", "TracerPid")
+
+
+def mounts():
+    for line in open("/proc/self/mountinfo"):
+        own, _, source = line.partition(" - ")
+        parts = own.split()
+        yield {
+            "target": parts[4],
+            "flags": parts[5].split(","),
+            # Shared or slave: the optional fields before the dash.
+            "propagation": parts[6:],
+            "kind": source.split()[0],
+            "options": source.split()[2].split(","),
+        }
+
+
+def descriptors():
+    for fd in range(1 << 16):
+        try:
+            mode = os.fstat(fd).st_mode
+        except OSError:
+            continue
+        yield [fd, "pipe" if stat.S_ISFIFO(mode) else "socket" if stat.S_ISSOCK(mode) else "other"]
+
+
+STATE = {
+    "status": {name: status_field(name) for name in FIELDS},
+    "uid_map": open("/proc/self/uid_map").read().split(),
+    "gid_map": open("/proc/self/gid_map").read().split(),
+    "setgroups": open("/proc/self/setgroups").read().strip(),
+    "namespaces": {name: os.stat(f"/proc/self/ns/{name}").st_ino for name in sorted(os.listdir("/proc/self/ns"))},
+    "mounts": list(mounts()),
+    "descriptors": list(descriptors()),
+    "environment": sorted(os.environ),
+    "secure_bits": libc.prctl(27, 0, 0, 0, 0),
+    "hostname": socket.gethostname(),
+    "folder": os.getcwd(),
+    "interfaces": sorted(name for _, name in socket.if_nameindex()),
+    "core": resource.getrlimit(resource.RLIMIT_CORE),
+    "own_session": os.getsid(0) in (1, os.getpid()),
+}
+print("state " + json.dumps(STATE))
