@@ -26,8 +26,17 @@ pub struct RequestId(pub u64);
 pub struct SessionId(String);
 
 impl SessionId {
+    pub const PREFIX: &str = "s_";
+
     pub fn from_random(bits: u128) -> Self {
-        Self(format!("s_{bits:032x}"))
+        Self(format!("{}{bits:032x}", Self::PREFIX))
+    }
+
+    /// Only what `from_random` could have made.
+    pub fn parse(text: &str) -> Option<Self> {
+        let digits = text.strip_prefix(Self::PREFIX)?;
+        let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        (digits.len() == 32 && digits.bytes().all(is_hex)).then(|| Self(text.to_owned()))
     }
 
     pub fn as_str(&self) -> &str {

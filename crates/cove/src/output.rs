@@ -1,158 +1,93 @@
-//! What a cell wrote, kept within a bound while it streams: the head and the tail, cut at line ends, and a count of
-//! what is missing between them. Memory stays constant however much comes.
+//! What a cell wrote and showed, collected within bounds while it streams: text made harmless, its head and tail kept for
+//! the result, more of it kept aside to be read later, the rest counted. Memory stays constant however much comes.
 
-use serde::Serialize;
+mod bounded;
+mod neutral;
+mod spool;
 
-/// Keeps at most `limit` characters of one stream.
-pub struct Bounded {
-    half: usize,
-    head: String,
-    head_chars: usize,
-    tail: String,
-    tail_chars: usize,
-    total_chars: u64,
-    /// The bytes of a character that has not come whole yet.
-    partial: Vec<u8>,
+use cove_protocol::{ImageFormat, Stream};
+
+pub use bounded::{Bounded, Kept};
+pub use neutral::Neutral;
+pub use spool::{Budget, Spool};
+
+use crate::session::Shown;
+
+/// Collects one cell.
+pub struct Collector {
+    stdout: Channel,
+    stderr: Channel,
+    images: Vec<Image>,
+    spool: Option<Spool>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Kept {
-    pub text: String,
-    /// Characters left out; 0 when `text` is everything.
-    pub left_out: u64,
+/// One stream: bytes become text, text becomes harmless, and what is harmless is kept within bounds.
+struct Channel {
+    neutral: Neutral,
+    bounded: Bounded,
 }
 
-impl Bounded {
-    pub fn new(limit: usize) -> Self {
-        Self {
-            half: limit / 2,
-            head: String::new(),
-            head_chars: 0,
-            tail: String::new(),
-            tail_chars: 0,
-            total_chars: 0,
-            partial: Vec::new(),
-        }
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Image {
+    pub format: ImageFormat,
+    pub bytes: Vec<u8>,
+}
+
+/// What is left of a cell.
+#[derive(Debug)]
+pub struct Collected {
+    pub stdout: Kept,
+    pub stderr: Kept,
+    /// Control sequences and invisible characters that were taken out or shown as what they are.
+    pub neutralised: u64,
+    pub images: Vec<Image>,
+    /// More of the output than the result has, if anything was left out and there was room for it.
+    pub spool: Option<Spool>,
+}
+
+impl Collector {
+    /// Keeps at most `limit` characters of each stream, and what goes beyond in `spool`.
+    pub fn new(limit: usize, spool: Option<Spool>) -> Self {
+        let channel = || Channel { neutral: Neutral::default(), bounded: Bounded::new(limit) };
+        Self { stdout: channel(), stderr: channel(), images: Vec::new(), spool }
     }
 
-    pub fn push(&mut self, bytes: &[u8]) {
-        self.partial.extend_from_slice(bytes);
-        let pending = std::mem::take(&mut self.partial);
-        let mut chunks = pending.utf8_chunks().peekable();
-        while let Some(chunk) = chunks.next() {
-            self.push_text(chunk.valid());
-            let invalid = chunk.invalid();
-            if invalid.is_empty() {
-                continue;
+    pub fn show(&mut self, shown: Shown<'_>) {
+        match shown {
+            Shown::Text(stream, bytes) => {
+                if let Some(spool) = &mut self.spool {
+                    spool.push(stream, bytes);
+                }
+                let channel = match stream {
+                    Stream::Stdout => &mut self.stdout,
+                    Stream::Stderr => &mut self.stderr,
+                };
+                let text = channel.neutral.push(bytes);
+                channel.bounded.push(&text);
             }
-            // The start of a character at the very end may become one with what comes next.
-            if chunks.peek().is_none() && may_be_completed(invalid) {
-                self.partial = invalid.to_vec();
-            } else {
-                self.push_text("\u{fffd}");
-            }
+            // How many, and how large, the session has checked.
+            Shown::Image(format, bytes) => self.images.push(Image { format, bytes: bytes.to_vec() }),
         }
     }
 
-    fn push_text(&mut self, mut text: &str) {
-        if self.head_chars < self.half {
-            let room = self.half - self.head_chars;
-            let cut = text.char_indices().nth(room).map_or(text.len(), |(at, _)| at);
-            let (fits, rest) = text.split_at(cut);
-            let count = fits.chars().count();
-            self.head.push_str(fits);
-            self.head_chars += count;
-            self.total_chars += count as u64;
-            text = rest;
+    pub fn finish(self) -> Collected {
+        let (stdout, out_count) = self.stdout.finish();
+        let (stderr, err_count) = self.stderr.finish();
+        let cut = stdout.left_out + stderr.left_out > 0;
+        Collected {
+            stdout,
+            stderr,
+            neutralised: out_count + err_count,
+            images: self.images,
+            spool: self.spool.filter(|_| cut),
         }
-        if text.is_empty() {
-            return;
-        }
-        let count = text.chars().count();
-        self.tail.push_str(text);
-        self.tail_chars += count;
-        self.total_chars += count as u64;
-        // Let it grow to twice its size before it is cut, so that each character is moved about once.
-        if self.tail_chars > 2 * self.half.max(1024) {
-            self.trim_tail();
-        }
-    }
-
-    fn trim_tail(&mut self) {
-        let excess = self.tail_chars.saturating_sub(self.half);
-        let cut = self.tail.char_indices().nth(excess).map_or(self.tail.len(), |(at, _)| at);
-        self.tail.drain(..cut);
-        self.tail_chars -= excess;
-    }
-
-    pub fn finish(mut self) -> Kept {
-        if !self.partial.is_empty() {
-            self.partial.clear();
-            self.push_text("\u{fffd}");
-        }
-        if self.total_chars <= (self.half * 2) as u64 {
-            return Kept { text: self.head + &self.tail, left_out: 0 };
-        }
-        self.trim_tail();
-        // Whole lines read better, unless a single line is most of what there is.
-        let head_end = self.head.rfind('\n').map_or(self.head.len(), |at| at + 1);
-        let head = if head_end * 2 >= self.head.len() { &self.head[..head_end] } else { &self.head[..] };
-        let tail_start = self.tail.find('\n').map_or(0, |at| at + 1);
-        let tail = if tail_start * 2 <= self.tail.len() { &self.tail[tail_start..] } else { &self.tail[..] };
-        let kept = (head.chars().count() + tail.chars().count()) as u64;
-        let left_out = self.total_chars - kept;
-        let gap = if head.ends_with('\n') || head.is_empty() { "" } else { "\n" };
-        Kept { text: format!("{head}{gap}[... {left_out} characters left out ...]\n{tail}"), left_out }
     }
 }
 
-/// Whether bytes that are not a character yet could be the start of one.
-fn may_be_completed(bytes: &[u8]) -> bool {
-    std::str::from_utf8(bytes).is_err_and(|error| error.error_len().is_none())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn keep(limit: usize, pieces: &[&[u8]]) -> Kept {
-        let mut bounded = Bounded::new(limit);
-        pieces.iter().for_each(|piece| bounded.push(piece));
-        bounded.finish()
-    }
-
-    #[test]
-    fn what_fits_is_kept_as_it_was() {
-        assert_eq!(keep(10, &[b"one\n", b"two\n"]), Kept { text: "one\ntwo\n".into(), left_out: 0 });
-        assert_eq!(keep(10, &[b"0123456789"]).left_out, 0);
-        assert_eq!(keep(10, &[]), Kept { text: String::new(), left_out: 0 });
-    }
-
-    #[test]
-    fn characters_split_between_pieces_are_whole() {
-        assert_eq!(keep(10, &[b"\xc3", b"\xa9\xe2\x82", b"\xac"]).text, "é€");
-        assert_eq!(keep(10, &[b"a\xff", b"b\xc3"]).text, "a\u{fffd}b\u{fffd}");
-    }
-
-    #[test]
-    fn head_and_tail_are_cut_at_line_ends_and_the_rest_is_counted() {
-        let lines: String = (0..1000).map(|n| format!("line {n}\n")).collect();
-        let kept = keep(200, &[lines.as_bytes()]);
-        assert!(kept.text.starts_with("line 0\n"), "{}", kept.text);
-        assert!(kept.text.ends_with("line 999\n"), "{}", kept.text);
-        assert!(kept.text.chars().count() < 250);
-        let shown: usize = kept.text.lines().filter(|l| l.starts_with("line ")).map(|l| l.len() + 1).sum();
-        assert_eq!(shown as u64 + kept.left_out, lines.len() as u64);
-    }
-
-    #[test]
-    fn one_endless_line_keeps_memory_constant() {
-        let mut bounded = Bounded::new(100);
-        for _ in 0..10_000 {
-            bounded.push(&[b'x'; 1000]);
-            assert!(bounded.head.len() + bounded.tail.len() < 8 * 1024);
-        }
-        let kept = bounded.finish();
-        assert_eq!(kept.left_out, 10_000_000 - 100);
+impl Channel {
+    fn finish(mut self) -> (Kept, u64) {
+        let rest = self.neutral.finish();
+        self.bounded.push(&rest);
+        (self.bounded.finish(), self.neutral.count())
     }
 }

@@ -3,6 +3,7 @@
 
 pub mod cell;
 pub mod files;
+pub mod registry;
 
 use std::collections::BTreeSet;
 use std::pin::Pin;

@@ -1,7 +1,7 @@
 //! `cove run`: cells from the shell, in the sandbox that agents get. What the code writes is passed on as it comes; how
 //! it ended is told on standard error and by the exit code.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use cove_protocol::Stream;
@@ -13,7 +13,7 @@ use crate::cli::code::RunArgs;
 use crate::cli::ending::{self, Told};
 use crate::config::{BackendChoice, Config};
 use crate::error::{Error, Kind};
-use crate::output::Bounded;
+use crate::output::{Collected, Collector, Neutral};
 use crate::policy::CellLimits;
 use crate::session::{Cell, CellEnd, Options, Session, Shown};
 
@@ -74,14 +74,25 @@ async fn run_cells(args: RunArgs, config: &Config) -> Result<u8, Error> {
 }
 
 async fn run_for_person(session: &Session, cell: Cell, config: &Config) -> CellEnd {
+    // A program that reads gets the bytes as they are; a terminal would obey them.
+    let mut screens = [std::io::stdout().is_terminal(), std::io::stderr().is_terminal()]
+        .map(|is_terminal| is_terminal.then(Neutral::default));
     let show = |shown: Shown<'_>| match shown {
-        Shown::Text(stream, bytes) => pass_on(stream, bytes),
+        Shown::Text(stream, bytes) => match &mut screens[stream as usize] {
+            Some(neutral) => pass_on(stream, neutral.push(bytes).as_bytes()),
+            None => pass_on(stream, bytes),
+        },
         Shown::Image(format, bytes) => {
             let note = format!("[an image was shown: {}, {} bytes]\n", format.mime(), bytes.len());
             pass_on(Stream::Stderr, note.as_bytes());
         }
     };
     let end = session.run(cell, show, interrupted()).await;
+    for (stream, screen) in [Stream::Stdout, Stream::Stderr].into_iter().zip(&mut screens) {
+        if let Some(neutral) = screen {
+            pass_on(stream, neutral.finish().as_bytes());
+        }
+    }
     if let Some(told) = ending::tell(&end, config) {
         let _ = writeln!(std::io::stderr(), "{told}");
     }
@@ -104,15 +115,9 @@ fn pass_on(stream: Stream, bytes: &[u8]) {
 
 async fn run_for_program(session: &Session, cell: Cell, name: &str, config: &Config) -> CellEnd {
     let CellLimits { max_output, .. } = config.cell;
-    let (mut stdout, mut stderr) = (Bounded::new(max_output), Bounded::new(max_output));
-    let mut images = Vec::new();
-    let show = |shown: Shown<'_>| match shown {
-        Shown::Text(Stream::Stdout, bytes) => stdout.push(bytes),
-        Shown::Text(Stream::Stderr, bytes) => stderr.push(bytes),
-        Shown::Image(format, bytes) => images.push(ImageShown { format: format.mime(), bytes: bytes.len() }),
-    };
-    let end = session.run(cell, show, interrupted()).await;
-    let (stdout, stderr) = (stdout.finish(), stderr.finish());
+    let mut collector = Collector::new(max_output, None);
+    let end = session.run(cell, |shown| collector.show(shown), interrupted()).await;
+    let Collected { stdout, stderr, neutralised, images, spool: _ } = collector.finish();
     let result = CellResult {
         cell: name,
         ok: end.is_success(),
@@ -126,7 +131,11 @@ async fn run_for_program(session: &Session, cell: Cell, name: &str, config: &Con
         stdout_left_out: stdout.left_out,
         stderr: stderr.text,
         stderr_left_out: stderr.left_out,
-        images,
+        neutralised,
+        images: images
+            .iter()
+            .map(|image| ImageShown { format: image.format.mime(), bytes: image.bytes.len() })
+            .collect(),
         told: ending::tell(&end, config),
         survived: end.survived(),
     };
@@ -148,6 +157,7 @@ struct CellResult<'a> {
     stdout_left_out: u64,
     stderr: String,
     stderr_left_out: u64,
+    neutralised: u64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     images: Vec<ImageShown>,
     #[serde(flatten)]

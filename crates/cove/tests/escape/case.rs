@@ -86,6 +86,14 @@ pub(crate) struct Report {
     pub(crate) status: String,
 }
 
+impl Report {
+    /// For a person who wants to know what went wrong.
+    pub(crate) fn shown(&self) -> String {
+        let Self { outcome, exit_code, stdout, stderr, status } = self;
+        format!("{outcome}, exit code {exit_code}; {status}\nstdout:\n{stdout}\nstderr:\n{stderr}")
+    }
+}
+
 pub(crate) fn folder() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/escape/cases"))
 }

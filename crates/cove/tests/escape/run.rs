@@ -9,10 +9,9 @@ use std::time::{Duration, Instant};
 use cove::backend::jail::Jail;
 use cove::cli::{self, Action, ending};
 use cove::config::{Config, Surroundings};
-use cove::output::Bounded;
-use cove::session::{Cell, Options, Session, Shown};
+use cove::output::Collector;
+use cove::session::{Cell, Options, Session};
 use cove_jail::plan::Filter;
-use cove_protocol::Stream;
 use cove_testkit::{Program, Who};
 
 use crate::canary::Canaries;
@@ -20,6 +19,8 @@ use crate::case::{Case, Language, Mode, Report, name_of};
 
 /// Far more than any case takes, also on a machine that is busy: only what hangs gets here.
 const HANGS: Duration = Duration::from_secs(180);
+/// A result is bounded, whatever the code writes.
+const MOST_OUTPUT: usize = 256 * 1024;
 /// How the child that runs without the filter knows what to run, and marks its report among libtest's own words.
 const ARGUMENTS: &str = "ESCAPE_ARGUMENTS";
 const PROGRAM: &str = "ESCAPE_PROGRAM";
@@ -62,11 +63,8 @@ pub(crate) fn check(name: &str) {
             };
             eprintln!("escape: {name} as {} {mode:?}: {verdict}", name_of(who));
             if !wrong.is_empty() {
-                failures.push(format!(
-                    "as {} {mode:?}:\n  {}\n{report:#?}",
-                    name_of(who),
-                    wrong.join("\n  ")
-                ));
+                let shown = report.map(|report| report.shown()).unwrap_or_default();
+                failures.push(format!("as {} {mode:?}:\n  {}\n{shown}", name_of(who), wrong.join("\n  ")));
             }
         }
     }
@@ -111,6 +109,9 @@ pub(crate) fn run(
     let mut wrong = canaries.harmed(&[&stdout, &stderr]);
     if fs::metadata(cove.path()).and_then(|found| found.modified()).ok() != before {
         wrong.push("the program itself was changed".into());
+    }
+    if stdout.len() + stderr.len() > MOST_OUTPUT {
+        wrong.push(format!("it left {} bytes of output", stdout.len() + stderr.len()));
     }
     let line = match mode {
         Mode::Filtered => stdout.lines().next_back(),
@@ -189,20 +190,15 @@ pub(crate) fn unfiltered_child() {
 async fn run_unfiltered(jail: &Jail, cell: Cell, config: &Config) -> serde_json::Value {
     let options = Options { input: Some(Box::new(tokio::io::empty())), warm: Some(cell.language) };
     let session = Session::start(jail, &config.policy, options).await.expect("the sandbox starts");
-    let (mut stdout, mut stderr) =
-        (Bounded::new(config.cell.max_output), Bounded::new(config.cell.max_output));
-    let show = |shown: Shown<'_>| match shown {
-        Shown::Text(Stream::Stdout, bytes) => stdout.push(bytes),
-        Shown::Text(Stream::Stderr, bytes) => stderr.push(bytes),
-        Shown::Image(..) => {}
-    };
-    let end = session.run(cell, show, std::future::pending()).await;
+    let mut collector = Collector::new(config.cell.max_output, None);
+    let end = session.run(cell, |shown| collector.show(shown), std::future::pending()).await;
     session.stop().await;
+    let collected = collector.finish();
     serde_json::json!({
         "outcome": end.kind(),
         "exit_code": end.exit_code(),
-        "stdout": stdout.finish().text,
-        "stderr": stderr.finish().text,
+        "stdout": collected.stdout.text,
+        "stderr": collected.stderr.text,
         "status": ending::tell(&end, config).map(|told| told.message).unwrap_or_default(),
     })
 }

@@ -75,8 +75,8 @@ fn effective_state_from_inside() {
             let report = report.unwrap_or_else(|| panic!("{harm:?}"));
             assert!(harm.is_empty(), "{harm:?}");
             let line = report.stdout.lines().find_map(|line| line.strip_prefix("state "));
-            let state: State =
-                serde_json::from_str(line.unwrap_or_else(|| panic!("{report:#?}"))).expect("it is JSON");
+            let state: State = serde_json::from_str(line.unwrap_or_else(|| panic!("{}", report.shown())))
+                .expect("it is JSON");
             eprintln!("escape: effective state as {} {mode:?}", name_of(who));
             check_identity(&state, who, mode);
             check_namespaces(&state);

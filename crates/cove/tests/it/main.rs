@@ -6,6 +6,7 @@ mod interpreters;
 mod layers;
 mod leftovers;
 mod run;
+mod sessions;
 
 use cove_testkit::Program;
 

@@ -1,0 +1,566 @@
+// The Node shim, first part: the wire, and everything that a plain cell which succeeds needs.
+//
+// The runner starts `node --no-force-async-hooks-checks -e <this text>` with its socket on
+// descriptor 3. The other parts are asked for over that socket when they are needed: imports.js by
+// a cell with the word `import` or `export`, faults.js by errors, watch.js by a cell that waits for
+// something, repair.js by a cell after one that ended a standard stream.
+//
+// A cell is evaluated by V8's own console mode (`Runtime.evaluate` with `replMode`), the only one
+// in which a `const` may be declared again by a later cell and top-level `await` keeps what is
+// declared. Two things have to be added to it: `import`, and a way to interrupt.
+//
+// Cells can change every builtin. So what runs for each cell uses functions taken before the first
+// one, and no iteration over arrays, no spread and no regular expression, which all look things up
+// on prototypes.
+(() => {
+  "use strict";
+  const { Error, Int32Array, Number, SharedArrayBuffer } = globalThis;
+  const { process, setImmediate, setTimeout } = globalThis;
+  const { apply, ownKeys } = Reflect;
+  const { defineProperty, getOwnPropertyDescriptor, getPrototypeOf } = Object;
+  const bind = (method) => (self, a, b, c) => apply(method, self, [a, b, c]);
+  const has = bind(Object.prototype.hasOwnProperty);
+  const includes = bind(String.prototype.includes);
+  const startsWith = bind(String.prototype.startsWith);
+  const endsWith = bind(String.prototype.endsWith);
+  const trim = bind(String.prototype.trim);
+  const split = bind(String.prototype.split);
+  const join = bind(Array.prototype.join);
+  const describe = bind(Error.prototype.toString);
+  const functionText = bind(Function.prototype.toString);
+  const subarray = bind(Uint8Array.prototype.subarray);
+  const decode = bind(Buffer.prototype.utf8Slice);
+  const { alloc, concat, from } = Buffer;
+  const { wait } = Atomics;
+  const own = require;
+  const { readSync, writeSync } = own("fs");
+  const { resolve } = own("path");
+  const { inspect, types } = own("util");
+  const { isPromise } = types;
+  const vm = own("vm");
+  const { Script, compileFunction } = vm;
+  const runScript = bind(Script.prototype.runInThisContext);
+  const { EventEmitter } = own("events");
+  const on = bind(EventEmitter.prototype.on);
+  const listeners = bind(EventEmitter.prototype.rawListeners);
+  const listenerCount = bind(EventEmitter.prototype.listenerCount);
+  const { _tickCallback: tick, _fatalException: fatalException } = process;
+  const { hasUncaughtExceptionCaptureCallback, setUncaughtExceptionCaptureCallback } = process;
+  const exit = bind(process.exit);
+  const cwd = process.cwd();
+
+  const { Session } = own("inspector");
+  const session = new Session();
+  const dispatch = bind(Session.prototype.post);
+  session.connect();
+
+  // What other scripts of this context reach through the hidden name below: the script that runs a
+  // cell under a watchdog, the thread of watch.js, and what imports.js makes of `import`. A name
+  // declared in console mode is no property of globalThis. It has as many characters as `import`,
+  // so that columns stay true.
+  const hook = (specifier, options) => import(specifier, options);
+  const HOOK = "\u0131mport";
+
+  // The cell that runs now.
+  let current = null;
+  // Whether its first turn runs, all of it under the eyes of enter().
+  let turn = false;
+  let begun = false;
+  let socket = null;
+  let pending = alloc(0);
+  const standard = { stdout: null, stderr: null };
+  const parts = { __proto__: null };
+  let firstAsked = null;
+  let lastAsked = null;
+
+  // What the other parts get, and where they put what they define.
+  const shim = {
+    __proto__: null,
+    ...{ HOOK, cwd, functionText, hook, interrupt, label, own, post, put, standard, terminate },
+    // Set by watch.js while a thread of its own sees every SIGINT.
+    guarded: false,
+  };
+
+  // The wire
+
+  function put(fd, text) {
+    const data = typeof text === "string" ? from(text, "utf8") : text;
+    let at = 0;
+    while (at < data.length) {
+      try {
+        at += writeSync(fd, data, at, data.length - at);
+      } catch (error) {
+        if (error.code === "EAGAIN") pause(1);
+        else if (fd !== 3) return;
+        // EPIPE: the runner is gone. Else the user's code did something to the socket.
+        else leave(error.code === "EPIPE" ? 0 : 3);
+      }
+    }
+  }
+
+  function pause(milliseconds) {
+    wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, milliseconds);
+  }
+
+  function leave(status) {
+    exit(process, status);
+  }
+
+  function u32(bytes, at) {
+    return bytes[at] * 0x1000000 + (bytes[at + 1] << 16) + (bytes[at + 2] << 8) + bytes[at + 3];
+  }
+
+  function number(value) {
+    return from([value >>> 24, value >>> 16, value >>> 8, value]);
+  }
+
+  // As bytes, cut on the border of a character: a D must stay short.
+  function string(text) {
+    let bytes = from(text, "utf8");
+    if (bytes.length > 4096) {
+      let end = 4096;
+      while ((bytes[end] & 0xc0) === 0x80) end -= 1;
+      bytes = subarray(bytes, 0, end);
+    }
+    return concat([number(bytes.length), bytes]);
+  }
+
+  function send(tag, body) {
+    put(3, concat([number(body.length + 1), from(tag), body]));
+  }
+
+  function feed(bytes) {
+    pending = concat([pending, bytes]);
+    while (pending.length >= 4) {
+      const end = 4 + u32(pending, 0);
+      if (pending.length < end) return;
+      const frame = subarray(pending, 4, end);
+      pending = subarray(pending, end);
+      if (frame[0] === 0x52) begin(frame);
+      else if (frame[0] === 0x4c) load(decode(frame, 5, frame.length));
+    }
+  }
+
+  // Only until the first cell is done: later its timers and servers have to go on.
+  function readMore() {
+    const buffer = alloc(65536);
+    let count = 0;
+    try {
+      count = readSync(3, buffer, 0, buffer.length);
+    } catch (error) {
+      if (error.code === "EAGAIN") return pause(1);
+      leave(error.code === "ECONNRESET" ? 0 : 3);
+    }
+    if (count === 0) leave(0);
+    feed(subarray(buffer, 0, count));
+  }
+
+  function connect() {
+    if (socket) return;
+    const { Socket } = own("net");
+    const buffer = alloc(65536);
+    const callback = (count, bytes) => {
+      feed(subarray(bytes, 0, count));
+      return true;
+    };
+    socket = new Socket({ fd: 3, onread: { buffer, callback } });
+    const gone = () => leave(0);
+    on(socket, "end", gone);
+    on(socket, "error", gone);
+    on(socket, "close", gone);
+    socket.read(0);
+  }
+
+  // Calls `then` as soon as the part of this name is there. Answers come in the order of requests.
+  function need(name, then) {
+    let part = parts[name];
+    if (part && part.loaded) return then();
+    if (!part) {
+      part = parts[name] = { loaded: false, name, waiting: null, next: null };
+      if (lastAsked) lastAsked.next = part;
+      else firstAsked = part;
+      lastAsked = part;
+      send("L", string(name));
+    }
+    const { waiting } = part;
+    part.waiting = () => {
+      if (waiting) waiting();
+      then();
+    };
+    while (!socket && !part.loaded) readMore();
+  }
+
+  function load(text) {
+    const part = firstAsked;
+    if (!part) return;
+    firstAsked = part.next;
+    if (!firstAsked) lastAsked = null;
+    compileFunction(text, ["shim"], { filename: `cove:${part.name}` })(shim);
+    part.loaded = true;
+    part.waiting();
+  }
+
+  function post(method, parameters, then) {
+    dispatch(session, method, parameters, then || (() => {}));
+  }
+
+  // A cell, from its beginning
+
+  function begin(frame) {
+    let at = 1;
+    const next = () => {
+      const end = at + 4 + u32(frame, at);
+      const text = decode(frame, at + 4, end);
+      at = end;
+      return text;
+    };
+    const name = next();
+    const code = next();
+    const count = u32(frame, at);
+    at += 4;
+    const argv = [process.execPath, name];
+    for (let index = 0; index < count; index += 1) argv[index + 2] = next();
+    process.argv = argv;
+    const cell = { name, code, fault: null, exit: null, interrupted: false };
+    cell.ready = cell.ending = false;
+    current = cell;
+    begun = true;
+    globalThis.__filename = resolve(cwd, name);
+    arm();
+    if (shim.remember) shim.remember(name, code);
+    else remembered = { name, code, before: remembered };
+    if (ended(standard.stdout) || ended(standard.stderr)) {
+      return need("repair", () => {
+        shim.repair();
+        prepare(cell);
+      });
+    }
+    prepare(cell);
+  }
+
+  // The sources of cells, until faults.js takes them over.
+  let remembered = null;
+
+  function prepare(cell) {
+    if (includes(cell.code, "import") || includes(cell.code, "export")) {
+      return need("imports", () => run(cell, shim.rewrite(cell.code)));
+    }
+    run(cell, cell.code);
+  }
+
+  function run(cell, code) {
+    turn = true;
+    enter(cell, () => {
+      evaluate(cell, asObject(code));
+      tick();
+    });
+    turn = false;
+    if (cell !== current) return;
+    if (cell.lost && !cell.interrupted) fault(new Error(cell.lost.message));
+    if (cell.ready || cell.interrupted || cell.fault) return finish(cell);
+    // It waits for something. From here on its code runs as callbacks of the event loop.
+    connect();
+    need("watch", () => shim.watch());
+  }
+
+  // As Node's own REPL does: `{ a: 1 }` is an object if it can be one.
+  function asObject(code) {
+    const text = trim(code);
+    if (!startsWith(text, "{") || endsWith(text, ";")) return code;
+    const wrapped = `(${code}\n)`;
+    try {
+      new Script(wrapped);
+      return wrapped;
+    } catch {
+      return code;
+    }
+  }
+
+  // Runs the first turn of a cell so that SIGINT ends it: under a watchdog of Node's, unless there
+  // is our own thread.
+  function enter(cell, step) {
+    let started = false;
+    hook.job = () => {
+      started = true;
+      step();
+    };
+    try {
+      if (shim.guarded) hook.job();
+      else runScript(watched, { breakOnSigint: true });
+    } catch (error) {
+      if (error && error.code === "ERR_SCRIPT_EXECUTION_INTERRUPTED") cell.interrupted = true;
+      // A cell has broken something that the watchdog needs.
+      else if (!started) step();
+      // Thrown by a callback of process.nextTick().
+      else apply(process._fatalException, process, [error, false]);
+    }
+  }
+
+  function evaluate(cell, code) {
+    const expression = `${code}\n//# sourceURL=${label(cell.name)}`;
+    const parameters = { expression, replMode: true, silent: true, objectGroup: "cell" };
+    post("Runtime.evaluate", parameters, (error, reply) => {
+      if (cell !== current || cell.ending) return;
+      // It was interrupted, if not worse.
+      if (!reply) cell.lost = error;
+      else if (has(reply, "exceptionDetails")) {
+        fault(fetch(reply.exceptionDetails.exception), reply.exceptionDetails);
+      } else {
+        const value = fetch(reply.result);
+        if (isPromise(value)) settle(cell, value);
+        else show(cell, value);
+      }
+    });
+  }
+
+  // A name as V8 takes it in a sourceURL: no spaces, no quotes. U+2800 looks like a space and
+  // becomes one again in stacks.
+  function label(name) {
+    let text = "";
+    for (let index = 0; index < name.length; index += 1) {
+      const odd = trim(name[index]) === "" || name[index] === '"' || name[index] === "'";
+      text += odd ? "\u2800" : name[index];
+    }
+    return text;
+  }
+
+  function unlabel(text) {
+    return includes(text, "\u2800") ? join(split(text, "\u2800"), " ") : text;
+  }
+
+  // The value itself, of which the inspector has told only an id.
+  function fetch(remote) {
+    if (!remote || remote.type === "undefined") return undefined;
+    if (has(remote, "value")) return remote.value;
+    const { objectId, unserializableValue } = remote;
+    post("Runtime.callFunctionOn", {
+      objectId: hook.id,
+      functionDeclaration: "function (value) { this.value = value; }",
+      arguments: [{ objectId, unserializableValue }],
+      silent: true,
+    });
+    const { value } = hook;
+    hook.value = undefined;
+    return value;
+  }
+
+  async function settle(cell, promise) {
+    let value;
+    try {
+      value = await promise;
+    } catch (error) {
+      if (cell === current) fault(error);
+      return;
+    }
+    if (cell === current) show(cell, value);
+  }
+
+  function show(cell, value) {
+    try {
+      if (value !== undefined) put(1, `${inspect(value)}\n`);
+    } catch (error) {
+      return fault(error);
+    }
+    done(cell);
+  }
+
+  // Its end
+
+  function done(cell) {
+    cell.ready = true;
+    // Not at once: promises that this turn has rejected are found at the end of the turn.
+    if (!turn) setImmediate(finish, cell);
+  }
+
+  // An exception that nobody caught, of the cell or of what is left of earlier ones.
+  function fault(error, details) {
+    const cell = current;
+    need("faults", () => {
+      while (remembered) {
+        shim.remember(remembered.name, remembered.code);
+        remembered = remembered.before;
+      }
+      shim.print(error, details);
+    });
+    if (cell && !cell.fault) {
+      cell.fault = { error };
+      done(cell);
+    }
+  }
+
+  function interrupt() {
+    if (!current) return;
+    current.interrupted = true;
+    finish(current);
+  }
+
+  function finish(cell) {
+    // process.exit() may have left it so.
+    turn = false;
+    if (cell !== current || cell.ending) return;
+    cell.ending = true;
+    if (cell.exit !== null) conclude(concat([from("x"), number(cell.exit)]));
+    else if (cell.interrupted) conclude(from("i"));
+    else if (!cell.fault) conclude(from("c"));
+    else {
+      need("faults", () => {
+        const { name, message } = shim.raised(cell.fault.error);
+        conclude(concat([from("r"), string(name), string(message)]));
+      });
+    }
+  }
+
+  function conclude(body, patience = 50) {
+    // Writes to our streams block; but a cell may have left one corked, or made it non-blocking.
+    if (patience > 0 && (unwritten(standard.stdout) || unwritten(standard.stderr))) {
+      setTimeout(conclude, 10, body, patience - 1);
+      return;
+    }
+    post("Runtime.releaseObjectGroup", { objectGroup: "cell" });
+    arm();
+    current = null;
+    send("D", body);
+    setImmediate(connect);
+  }
+
+  // process.exit(): ends the cell, not the process. Nothing of the user's runs after it, no catch
+  // and no finally.
+  function exitCell(code) {
+    if (code !== undefined) process.exitCode = code;
+    const status = Number(process.exitCode) & 255;
+    process.exitCode = undefined;
+    if (!current) put(2, `process.exit(${status}) between cells was ignored\n`);
+    else if (current.exit === null) current.exit = status;
+    setImmediate(finish, current);
+    terminate();
+  }
+
+  function terminate() {
+    post("Runtime.terminateExecution");
+    for (;;);
+  }
+
+  // The process around the cells
+
+  // A cell may have removed our listener, and Node removes it while its watchdog runs.
+  function arm() {
+    const found = listeners(process, "SIGINT");
+    for (let index = 0; index < found.length; index += 1) if (found[index] === interrupt) return;
+    if (shim.guarded) shim.unwatch();
+    on(process, "SIGINT", interrupt);
+  }
+
+  function ended(stream) {
+    try {
+      return stream && (stream.writableEnded || stream.destroyed);
+    } catch {
+      return false;
+    }
+  }
+
+  function unwritten(stream) {
+    try {
+      return stream && !ended(stream) && stream.writableLength > 0;
+    } catch {
+      return false;
+    }
+  }
+
+  // Node makes these streams when they are first used, and we keep it so: it takes a while.
+  function standardStream(name) {
+    const { get } = getOwnPropertyDescriptor(process, name);
+    const getter = () => {
+      if (!standard[name]) {
+        standard[name] = apply(get, process, []);
+        // Else the pipe, which other processes share, is non-blocking, and what a cell prints waits
+        // in memory until the cell ends.
+        const handle = standard[name]._handle;
+        if (handle && handle.setBlocking) handle.setBlocking(true);
+      }
+      return standard[name];
+    };
+    defineProperty(process, name, { get: getter, configurable: true, enumerable: true });
+  }
+
+  // Node calls this for an exception that nobody caught and a rejection that nobody handled. Its
+  // own function also puts its books in order, so it has to be called.
+  process._fatalException = (error, fromPromise) => {
+    const mine =
+      listenerCount(process, "uncaughtException") === 0 && !hasUncaughtExceptionCaptureCallback();
+    if (mine) setUncaughtExceptionCaptureCallback((raised) => fault(raised));
+    try {
+      return apply(fatalException, process, [error, fromPromise]);
+    } finally {
+      if (mine) setUncaughtExceptionCaptureCallback(null);
+    }
+  };
+
+  // Stacks without the frames of the shim, which are the outermost ones of a cell's first turn.
+  let nodeError;
+  function prepareStackTrace(error, frames) {
+    let text;
+    try {
+      text = nodeErrorText(error) || describe(error);
+    } catch {
+      text = "<error>";
+    }
+    let end = 0;
+    while (end < frames.length && !includes(`${frames[end]}`, "cove:")) end += 1;
+    if (end < frames.length) {
+      while (end > 0 && startsWith(`${frames[end - 1]}`, "Reflect.apply (")) end -= 1;
+      if (end > 0 && startsWith(`${frames[end - 1]}`, "Session.post (")) end -= 1;
+    }
+    for (let index = 0; index < end; index += 1) text += `\n    at ${frames[index]}`;
+    return unlabel(text);
+  }
+
+  // Node's own errors show their code in the stack, and are known by a private symbol.
+  function nodeErrorText(error) {
+    if (nodeError === undefined) {
+      nodeError = null;
+      try {
+        alloc("");
+      } catch (example) {
+        for (let object = example; object && !nodeError; object = getPrototypeOf(object)) {
+          const keys = ownKeys(object);
+          for (let index = 0; index < keys.length; index += 1) {
+            const key = keys[index];
+            if (typeof key === "symbol" && key.description === "kIsNodeError") nodeError = key;
+          }
+        }
+      }
+    }
+    return nodeError && nodeError in error && `${error.name} [${error.code}]: ${error.message}`;
+  }
+
+  defineProperty(Error, "prepareStackTrace", {
+    value: prepareStackTrace,
+    configurable: true,
+    writable: true,
+  });
+  standardStream("stdout");
+  standardStream("stderr");
+  process.exit = function exit(code) {
+    exitCell(code);
+  };
+  // Or children made by fork() would get the flags and the text that started this process.
+  process.execArgv = [];
+  delete process._eval;
+  globalThis.__dirname = cwd;
+  // So that `if (require.main === module)` holds in a cell.
+  globalThis.require.main = process.mainModule = globalThis.module;
+
+  globalThis[HOOK] = hook;
+  const declare = `const ${HOOK} = globalThis.${HOOK}; delete globalThis.${HOOK}; ${HOOK};`;
+  post("Runtime.evaluate", { expression: declare }, (error, reply) => {
+    hook.id = reply.result.objectId;
+  });
+  const watched = new Script(`${HOOK}.job()`, { filename: "cove:watched" });
+
+  on(process, "SIGINT", interrupt);
+  // Not from here: to terminate the main script is to end the process.
+  setImmediate(() => {
+    while (!begun) readMore();
+  });
+})();
+//# sourceURL=cove:boot

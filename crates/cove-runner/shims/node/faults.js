@@ -1,0 +1,109 @@
+// The Node shim: what is printed and reported of an exception that nobody caught. Fetched when
+// there is one. Run as the body of a function of `shim`.
+//
+// Whatever a cell throws, or has done to the builtins, something has to be printed and reported:
+// hence the many `try`.
+"use strict";
+const { inspect, types } = shim.own("util");
+// A message can be as large as memory.
+const LONGEST = 64 << 10;
+// Sources are kept of the newest cells up to this size, and lines shown up to that one.
+const SOURCES = 8 << 20;
+const LINE = 400;
+
+const sources = new Map();
+let size = 0;
+
+shim.remember = (name, code) => {
+  const key = shim.label(name);
+  size += code.length - (sources.get(key)?.length ?? 0);
+  sources.delete(key);
+  sources.set(key, code);
+  for (const [old, text] of sources) {
+    if (size <= SOURCES || old === key) break;
+    size -= text.length;
+    sources.delete(old);
+  }
+};
+
+shim.print = (error, details) => {
+  let text = "Uncaught exception";
+  try {
+    text = describe(error, details);
+  } catch {
+    const { name, message } = shim.raised(error);
+    text = `Uncaught ${name}: ${message}`;
+  }
+  if (text.length > LONGEST) text = `${text.slice(0, LONGEST)}\n… cut`;
+  shim.put(2, `${text}\n`);
+};
+
+function describe(error, details) {
+  if (!types.isNativeError(error) && !(error instanceof Error)) return `Uncaught ${inspect(error)}`;
+  // Only of code that did not compile does V8 tell a position, and then the stack has none.
+  if (details?.scriptId !== undefined && error instanceof SyntaxError) {
+    const [url, code] = [...sources].at(-1);
+    const lines = code.split("\n");
+    // The end of an unfinished cell is behind the line that we have added to it.
+    const line = Math.min(details.lineNumber, lines.length - 1);
+    const column = line < details.lineNumber ? lines[line].length : details.columnNumber;
+    return `${excerpt(url, line, column)}${error.name}: ${error.message}`;
+  }
+  const stack = typeof error.stack === "string" ? error.stack : "";
+  return where(stack) + withoutNode(inspect(error));
+}
+
+// The line of a cell that a stack begins in, as Node shows it.
+function where(stack) {
+  for (const line of stack.split("\n")) {
+    const found = /^ {4}at (?:.* \()?(.*):(\d+):(\d+)\)?$/.exec(line);
+    if (!found) continue;
+    const url = shim.label(found[1]);
+    if (sources.has(url)) return excerpt(url, found[2] - 1, found[3] - 1);
+    if (!found[1].startsWith("node:")) break;
+  }
+  return "";
+}
+
+function excerpt(url, line, column) {
+  const name = url.replaceAll("\u2800", " ");
+  const text = sources.get(url).split("\n")[line]?.trimEnd() ?? "";
+  if (text === "" || text.length > LINE) return `${name}:${line + 1}\n\n`;
+  // Tabs stay, so that the caret stands where it should.
+  const margin = text.slice(0, column).replace(/[^\t]/g, " ");
+  return `${name}:${line + 1}\n${text}\n${margin}^\n\n`;
+}
+
+// Also in the stacks of causes and of the errors of an AggregateError.
+function withoutNode(text) {
+  return text
+    .split("\n")
+    .filter((line) => !/^\s+at (?:.* \()?node:.*:\d+:\d+\)?(?: \{)?$/.test(line) || line.endsWith("{"))
+    .map((line) => (/^\s+at (?:.* \()?node:.*\{$/.test(line) ? "    {" : line))
+    .join("\n")
+    .replace(/\n {4}\{\n/g, " {\n");
+}
+
+shim.raised = (error) => {
+  let name = "Error";
+  let message = "";
+  try {
+    if (error !== null && typeof error === "object") {
+      name = error.name;
+      // A class of the user's that does not care for `name`.
+      if (typeof name !== "string" || name === "" || name === "Error") {
+        name = error.constructor?.name || "Error";
+      }
+      message = types.isNativeError(error) || "message" in error ? error.message : inspect(error);
+    } else {
+      name = error === null ? "null" : typeof error;
+      message = typeof error === "string" ? error : inspect(error);
+    }
+  } catch {
+    // A getter of the user's.
+  }
+  return {
+    name: typeof name === "string" ? name : "Error",
+    message: typeof message === "string" ? message : "",
+  };
+};

@@ -1,0 +1,1 @@
+shim.rewrite = (c) => c;

@@ -1,0 +1,128 @@
+// The Node shim: interrupts while a cell waits. Fetched when a cell is not done after its first
+// turn. Run as the body of a function of `shim`.
+//
+// What such a cell does next is called by Node's event loop, out of reach of the watchdog of its
+// first turn, and a loop without end there would never let a listener for SIGINT run. So a thread
+// waits for SIGINT, in the one way Node has: a script that runs with `breakOnSigint`. It asks the
+// main thread to end the cell, and if that doesn't answer, has the inspector call `stop` in the
+// midst of whatever runs there.
+"use strict";
+const { SHARE_ENV, Worker } = shim.own("worker_threads");
+const { load, notify, store } = Atomics;
+const { Error } = globalThis;
+const { captureStackTrace } = Error;
+const { terminate } = Worker.prototype;
+
+// Places in the shared state. GO: whether the thread shall wait for signals. ASKED: whether it has
+// asked for an interrupt that the main thread has not seen yet.
+const GO = 0;
+const ASKED = 1;
+
+let worker = null;
+
+shim.watch = () => {
+  if (worker) return;
+  const state = new Int32Array(new SharedArrayBuffer(8));
+  try {
+    worker = new Worker(`(${shim.functionText(watcher)})()`, {
+      eval: true,
+      workerData: { state, expression: `${shim.HOOK}.stop()` },
+      execArgv: [],
+      env: SHARE_ENV,
+      stdout: true,
+      stderr: true,
+      resourceLimits: { maxOldGenerationSizeMb: 16, maxYoungGenerationSizeMb: 2 },
+    });
+  } catch {
+    // No thread to be had. What waits can still be interrupted, what spins after waiting cannot.
+    return;
+  }
+  const mine = worker;
+  mine.unref();
+  mine.on("error", () => {
+    if (worker === mine) shim.unwatch();
+  });
+  mine.on("message", () => {
+    if (worker !== mine) return;
+    if (shim.guarded) {
+      store(state, ASKED, 0);
+      notify(state, ASKED);
+      shim.interrupt();
+    } else {
+      // It is up. Only now may it take the signal from us: a watchdog of a first turn, which gives
+      // the signal back when it ends, must not run any more.
+      shim.guarded = true;
+      store(state, GO, 1);
+      notify(state, GO);
+    }
+  });
+  // Called by the inspector in the midst of whatever runs. There must be something, or the next
+  // callback to run, any at all, would be ended in its place. And nothing may come after `post`, or
+  // that is all that is ended.
+  shim.hook.stop = () => {
+    if (load(state, ASKED) === 1 && interrupting()) shim.post("Runtime.terminateExecution");
+  };
+};
+
+// Whether there is more on the stack than this function, `stop`, and what called it.
+function interrupting() {
+  const { prepareStackTrace, stackTraceLimit } = Error;
+  const holder = {};
+  Error.stackTraceLimit = 10;
+  Error.prepareStackTrace = (_, frames) => frames.length > 3;
+  captureStackTrace(holder);
+  const answer = holder.stack;
+  Error.prepareStackTrace = prepareStackTrace;
+  Error.stackTraceLimit = stackTraceLimit;
+  return answer;
+}
+
+// When somebody else has taken the signal from the thread.
+shim.unwatch = () => {
+  shim.guarded = false;
+  Reflect.apply(terminate, worker, []);
+  worker = null;
+};
+
+// The thread. Its text is all that gets there.
+function watcher() {
+  const { parentPort, workerData } = require("worker_threads");
+  const { Script } = require("vm");
+  const { Session } = require("inspector");
+  const { state, expression } = workerData;
+  const session = new Session();
+  session.connectToMainThread();
+
+  function ask(error) {
+    if (error.code !== "ERR_SCRIPT_EXECUTION_INTERRUPTED") throw error;
+    Atomics.store(state, 1, 1);
+    parentPort.postMessage(null);
+    if (Atomics.wait(state, 1, 1, 50) === "timed-out") {
+      session.post("Runtime.evaluate", { expression, silent: true });
+    }
+  }
+
+  // One inside the other, so that there is always one while the other asks: without any, Node
+  // would give the signal its deadly default back.
+  const pause = new Script("pause()");
+  globalThis.pause = () => Atomics.wait(state, 0, 1);
+  const watch = new Script("watch()");
+  globalThis.watch = () => {
+    for (;;) {
+      try {
+        pause.runInThisContext({ breakOnSigint: true });
+      } catch (error) {
+        ask(error);
+      }
+    }
+  };
+  parentPort.postMessage(null);
+  Atomics.wait(state, 0, 0);
+  for (;;) {
+    try {
+      watch.runInThisContext({ breakOnSigint: true });
+    } catch (error) {
+      ask(error);
+    }
+  }
+}

@@ -1,0 +1,181 @@
+//! Many sessions: found by handle and name, private, bounded, parallel, ended when idle.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cove::backend::{Backend, Ending};
+use cove::config::{Config, Flags, Surroundings};
+use cove::session::registry::{Bounds, Principal, SessionError, Sessions, Which};
+use cove::session::{Cell, CellEnd, Session};
+use cove_protocol::{FromRunner, Language, Outcome, ToRunner};
+use cove_testkit::FakeBackend;
+
+fn config() -> Config {
+    let around = Surroundings { env: Default::default(), cwd: "/".into(), stdin_is_terminal: false };
+    Config::load(&Flags::default(), &around).unwrap()
+}
+
+fn cell(code: &str) -> Cell {
+    Cell {
+        language: Language::Python,
+        name: "<cell>".into(),
+        code: code.into(),
+        args: vec![],
+        timeout: Duration::from_secs(20),
+        grace: Duration::from_millis(300),
+    }
+}
+
+/// A runner that completes every cell.
+fn obedient() -> FakeBackend {
+    FakeBackend::new(|mut runner| async move {
+        runner.greet().await;
+        while let Some((message, _)) = runner.hear().await {
+            match message {
+                ToRunner::Run(run) => {
+                    let done =
+                        FromRunner::Done { cell: run.cell, outcome: Outcome::Completed {}, fresh: false };
+                    runner.say(done, &[]).await;
+                }
+                ToRunner::Bye {} => return,
+                _ => {}
+            }
+        }
+    })
+}
+
+fn sessions(backend: impl Backend + 'static, most: usize, idle: Duration) -> Arc<Sessions> {
+    Sessions::new(Arc::new(backend), config().policy, Bounds { most, idle })
+}
+
+fn alice() -> Principal {
+    Principal("alice".into())
+}
+
+async fn run(session: &Session) -> CellEnd {
+    session.run(cell("x"), |_| {}, std::future::pending()).await
+}
+
+const LONG: Duration = Duration::from_secs(1800);
+
+#[tokio::test]
+async fn a_name_is_one_session_and_a_handle_finds_it() {
+    let sessions = sessions(obedient(), 8, LONG);
+    let first = sessions.hold(&alice(), Which::parse("work").unwrap(), None).await.unwrap();
+    let again = sessions.hold(&alice(), Which::parse("work").unwrap(), None).await.unwrap();
+    let by_handle = sessions.hold(&alice(), Which::parse(first.id().as_str()).unwrap(), None).await.unwrap();
+    assert_eq!((first.id(), first.id()), (again.id(), by_handle.id()));
+    let other = sessions.hold(&alice(), Which::New, None).await.unwrap();
+    assert_ne!(first.id(), other.id());
+    assert_eq!(run(&first).await, CellEnd::Completed { forgotten: false });
+    assert_eq!(sessions.count(), 2);
+}
+
+#[tokio::test]
+async fn names_and_handles_are_private() {
+    let sessions = sessions(obedient(), 8, LONG);
+    let hers = sessions.hold(&alice(), Which::Name("work".into()), None).await.unwrap();
+    let bob = Principal("bob".into());
+    let his = sessions.hold(&bob, Which::Name("work".into()), None).await.unwrap();
+    assert_ne!(hers.id(), his.id());
+    let stolen = sessions.hold(&bob, Which::Handle(hers.id().clone()), None).await;
+    assert!(matches!(stolen, Err(SessionError::Unknown { .. })));
+    let stopped = sessions.stop(&bob, Which::Handle(hers.id().clone())).await;
+    assert!(matches!(stopped, Err(SessionError::Unknown { .. })));
+    assert_eq!(run(&hers).await, CellEnd::Completed { forgotten: false });
+}
+
+#[tokio::test]
+async fn there_are_only_so_many() {
+    let sessions = sessions(obedient(), 2, LONG);
+    let first = sessions.hold(&alice(), Which::New, None).await.unwrap();
+    let _second = sessions.hold(&alice(), Which::New, None).await.unwrap();
+    let third = sessions.hold(&alice(), Which::New, None).await;
+    assert!(matches!(third, Err(SessionError::TooMany { most: 2 })));
+    sessions.stop(&alice(), Which::Handle(first.id().clone())).await.unwrap();
+    assert!(first.ended().is_some(), "what was stopped has ended");
+    sessions.hold(&alice(), Which::New, None).await.unwrap();
+}
+
+#[tokio::test]
+async fn many_who_ask_at_once_get_one_session() {
+    let sessions = sessions(obedient(), 8, LONG);
+    let asked = (0..20).map(|_| {
+        let sessions = Arc::clone(&sessions);
+        tokio::spawn(async move {
+            sessions.hold(&alice(), Which::Name("one".into()), None).await.unwrap().id().clone()
+        })
+    });
+    let mut ids = Vec::new();
+    for task in asked.collect::<Vec<_>>() {
+        ids.push(task.await.unwrap());
+    }
+    ids.dedup();
+    assert_eq!((ids.len(), sessions.count()), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_session_ends_and_one_in_use_does_not() {
+    let sessions = sessions(obedient(), 8, Duration::from_secs(60));
+    let held = sessions.hold(&alice(), Which::Name("held".into()), None).await.unwrap();
+    let idle = sessions.hold(&alice(), Which::Name("idle".into()), None).await.unwrap().id().clone();
+    tokio::time::sleep(Duration::from_secs(90)).await;
+    assert_eq!(sessions.count(), 1);
+    let gone = sessions.hold(&alice(), Which::Handle(idle), None).await;
+    assert!(matches!(gone, Err(SessionError::Unknown { .. })));
+    drop(held);
+    tokio::time::sleep(Duration::from_secs(90)).await;
+    assert_eq!(sessions.count(), 0);
+}
+
+#[tokio::test]
+async fn a_session_whose_sandbox_died_is_replaced_under_its_name() {
+    let backend = FakeBackend::new(|mut runner| async move {
+        runner.greet().await;
+        runner.cell().await;
+    })
+    .ending_as(Ending::Signalled(9));
+    let sessions = sessions(backend, 8, LONG);
+    let first = sessions.hold(&alice(), Which::Name("n".into()), None).await.unwrap();
+    assert_eq!(run(&first).await, CellEnd::SandboxEnded(Ending::Signalled(9)));
+    let gone = sessions.hold(&alice(), Which::Handle(first.id().clone()), None).await;
+    assert!(matches!(gone, Err(SessionError::Unknown { .. })));
+    let second = sessions.hold(&alice(), Which::Name("n".into()), None).await.unwrap();
+    assert_ne!(first.id(), second.id());
+}
+
+#[test]
+fn names_that_could_be_mistaken_are_refused() {
+    for bad in ["", "s_", "s_work", "a\nb", "a/b", "x\u{202e}", &"n".repeat(65)] {
+        assert!(matches!(Which::parse(bad), Err(SessionError::BadName { .. })), "{bad:?}");
+    }
+    for good in ["work", "my project", "a-b_c.d:1", "søk"] {
+        assert_eq!(Which::parse(good).unwrap(), Which::Name(good.into()));
+    }
+}
+
+#[tokio::test]
+async fn cells_of_one_session_queue_and_too_many_are_refused() {
+    let backend = FakeBackend::new(|mut runner| async move {
+        runner.greet().await;
+        while let Some((cell, _)) = runner.cell().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            runner.say(FromRunner::Done { cell, outcome: Outcome::Completed {}, fresh: false }, &[]).await;
+        }
+    });
+    let sessions = sessions(backend, 8, LONG);
+    let held = Arc::new(sessions.hold(&alice(), Which::New, None).await.unwrap());
+    let cells: Vec<_> = (0..20)
+        .map(|_| {
+            let held = Arc::clone(&held);
+            tokio::spawn(async move { run(&held).await })
+        })
+        .collect();
+    let mut ends = Vec::new();
+    for cell in cells {
+        ends.push(cell.await.unwrap());
+    }
+    let refused = ends.iter().filter(|end| matches!(end, CellEnd::Refused { waiting: 16 })).count();
+    let completed = ends.iter().filter(|end| end.is_success()).count();
+    assert_eq!((completed, refused), (16, 4));
+}
