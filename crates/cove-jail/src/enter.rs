@@ -105,10 +105,11 @@ fn make(control: &UnixStream) -> Result<Made, StepFailure> {
         | libc::CLONE_NEWNET
         | libc::CLONE_NEWIPC
         | libc::CLONE_NEWUTS;
-    match sys::clone_into_namespaces(namespaces).during(Step::Clone, || "create a user namespace".into())? {
+    let cloned = sys::clone_into_namespaces(namespaces, cgroups.born_inside());
+    match cloned.during(Step::Clone, || "create a user namespace".into())? {
         Cloned::Child => {
             drop(parent_end);
-            let failure = enter(&plan, sources, &child_end);
+            let failure = enter(&plan, sources, &cgroups, &child_end);
             if let Ok(text) = serde_json::to_vec(&failure) {
                 let _ = (&child_end).write_all(&text);
             }
@@ -144,28 +145,12 @@ fn settle(plan: &Plan, watched: &Watched, mut child: UnixStream) -> Result<(), S
     // When the machine runs out of memory, a sandbox goes before anything else does.
     std::fs::write(format!("/proc/{}/oom_score_adj", watched.child.as_raw_nonzero()), "1000")
         .during(Step::Cgroup, || "make the sandbox first to go when memory runs out".into())?;
-    child.write_all(b"g").during(Step::Clone, || "let the child go".into())?;
-    // Moving a process between cgroups can wait for every processor to take a breath. The child builds its root in
-    // the meantime, and asks again before it executes anything.
-    let helped = watched
-        .cgroups
-        .admit(watched.child)
-        .and_then(|()| child.write_all(b"g").during(Step::Clone, || "let the child go on".into()));
-    if helped.is_err() {
-        // Or it waits for ever.
-        let _ = child.shutdown(std::net::Shutdown::Write);
-    }
-    // The child's end closes when it executes the runner; before that it only speaks to tell of a failure.
+    let gone = child.write_all(b"g").during(Step::Clone, || "let the child go".into());
+    // The child's end closes when it executes the runner; before that it only speaks to tell of a failure, which may
+    // be why it could not be let go.
     let mut told = Vec::new();
     child.read_to_end(&mut told).during(Step::Clone, || "hear from the child".into())?;
-    match (told.is_empty(), helped) {
-        (true, helped) => helped,
-        (false, Ok(())) => Err(decode_failure(&told)),
-        // A child that has failed cannot be helped, and one that is not helped fails: whichever came first is told.
-        (false, Err(ours)) => {
-            Err(Some(decode_failure(&told)).filter(|theirs| theirs.step != Step::Clone).unwrap_or(ours))
-        }
-    }
+    if told.is_empty() { gone } else { Err(decode_failure(&told)) }
 }
 
 fn decode_failure(told: &[u8]) -> StepFailure {
@@ -175,24 +160,27 @@ fn decode_failure(told: &[u8]) -> StepFailure {
 }
 
 /// In the child: every step, in the order in which they must be taken. Only returns if one of them fails.
-fn enter(plan: &Plan, sources: Option<mount::Sources>, parent: &UnixStream) -> StepFailure {
-    match enter_steps(plan, sources, parent) {
+fn enter(
+    plan: &Plan,
+    sources: Option<mount::Sources>,
+    cgroups: &Cgroups,
+    parent: &UnixStream,
+) -> StepFailure {
+    match enter_steps(plan, sources, cgroups, parent) {
         Ok(never) => match never {},
         Err(failure) => failure,
     }
 }
 
-/// The parent has done its part.
-fn wait_for(mut parent: &UnixStream) -> Result<(), StepFailure> {
-    parent.read_exact(&mut [0u8; 1]).during(Step::Clone, || "wait for the parent".into())
-}
-
 fn enter_steps(
     plan: &Plan,
     sources: Option<mount::Sources>,
+    cgroups: &Cgroups,
     parent: &UnixStream,
 ) -> Result<std::convert::Infallible, StepFailure> {
-    wait_for(parent)?;
+    cgroups.walk_in()?;
+    namespaces::close_cgroup_view()?;
+    (&*parent).read_exact(&mut [0u8; 1]).during(Step::Clone, || "wait for the parent".into())?;
     user::become_user(&plan.identity)?;
     lifetime::tie_to_parent(parent.as_fd())?;
     namespaces::name_host(plan)?;
@@ -200,8 +188,6 @@ fn enter_steps(
     mount::make_private()?;
     let sources = sources.map_or_else(|| mount::open_sources(plan), Ok)?;
     let root = mount::build_root(plan, sources)?;
-    wait_for(parent)?;
-    namespaces::close_cgroup_view()?;
     namespaces::forbid_nested(plan)?;
     pivot::into_root(root, &plan.working_directory)?;
     rlimit::apply(plan)?;

@@ -8,6 +8,9 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::seccomp;
 
+/// Of linux/sched.h. The `libc` crate has it in a type that is too small.
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+
 /// Which side of `clone_into_namespaces` this process is.
 pub(crate) enum Cloned {
     Parent { child: rustix::process::Pid, pidfd: OwnedFd },
@@ -18,13 +21,16 @@ pub(crate) enum Cloned {
 ///
 /// Must only be called while this process has one thread, else the child may inherit a lock that nobody will release;
 /// that is checked here.
-pub(crate) fn clone_into_namespaces(flags: libc::c_int) -> io::Result<Cloned> {
+pub(crate) fn clone_into_namespaces(
+    flags: libc::c_int,
+    cgroup: Option<BorrowedFd<'_>>,
+) -> io::Result<Cloned> {
     if std::fs::read_dir("/proc/self/task")?.count() != 1 {
         return Err(io::Error::other("the process has more than one thread"));
     }
     let mut pidfd: RawFd = -1;
     let mut args = libc::clone_args {
-        flags: flags as u64 | libc::CLONE_PIDFD as u64,
+        flags: flags as u64 | libc::CLONE_PIDFD as u64 | if cgroup.is_some() { CLONE_INTO_CGROUP } else { 0 },
         pidfd: &raw mut pidfd as u64,
         child_tid: 0,
         parent_tid: 0,
@@ -34,10 +40,10 @@ pub(crate) fn clone_into_namespaces(flags: libc::c_int) -> io::Result<Cloned> {
         tls: 0,
         set_tid: 0,
         set_tid_size: 0,
-        cgroup: 0,
+        cgroup: cgroup.map_or(0, |folder| folder.as_raw_fd() as u64),
     };
     // SAFETY: `args` is a whole, initialised `clone_args` of the size given, alive during the call. `pidfd` points to
-    // a live integer. No stack is given and CLONE_VM is not set, so the child runs on a copy of this stack, and with
+    // a live integer, and a cgroup's descriptor is open. No stack is given and CLONE_VM is not set, so the child runs on a copy of this stack, and with
     // one thread (checked above) no lock can be held by a thread that the child lacks.
     let result = unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, size_of::<libc::clone_args>()) };
     match result {

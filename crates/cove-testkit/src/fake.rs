@@ -102,6 +102,10 @@ struct FakeControl {
 }
 
 impl Control for FakeControl {
+    fn start_failure(&mut self) -> Pending<'_, Option<StartError>> {
+        Box::pin(async { None })
+    }
+
     fn kill(&mut self) {
         *self.kills.lock().expect("no test panics while it counts") += 1;
         let _ = self.over.send(true);

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod fake;
+pub mod measure;
 pub mod program;
 pub mod skip;
 

@@ -9,13 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use cove::backend::jail::Jail;
-use cove::config::{Config, Flags, Surroundings};
-use cove::session::{Cell, Options, Session, Shown};
-use cove_jail::plan::Filter;
-use cove_protocol::Language;
+use cove::session::Shown;
+use cove_testkit::measure::{self, PYTHON, load, percentile, ratio};
 
-const PYTHON: &str = "/usr/bin/python3";
 /// As the runner starts it.
 const FLAGS: [&str; 4] = ["-I", "-X", "utf8", "-c"];
 const WARM_UP: usize = 3;
@@ -57,9 +53,9 @@ fn compare(title: &str, code: &str, rounds: usize) {
     let bare = peers.iter().position(|peer| peer.name == "bare python").unwrap_or(0);
     let bwrap = peers.iter().position(|peer| peer.name == "bwrap");
     for (index, peer) in peers.iter().enumerate() {
-        let ratio = |other: Option<usize>| match other {
+        let beside = |other: Option<usize>| match other {
             Some(other) => {
-                format!("{:.2}", median(times[index].iter().zip(&times[other]).map(|(a, b)| a / b)))
+                format!("{:.2}", ratio(&times[index], &times[other]))
             }
             None => "-".into(),
         };
@@ -69,8 +65,8 @@ fn compare(title: &str, code: &str, rounds: usize) {
             percentile(&times[index], 0.0),
             percentile(&times[index], 0.5),
             percentile(&times[index], 0.99),
-            ratio(Some(bare)),
-            ratio(bwrap),
+            beside(Some(bare)),
+            beside(bwrap),
         );
     }
     if bwrap.is_none() {
@@ -132,48 +128,23 @@ fn first_byte(mut command: Command) -> Duration {
 /// What an agent's first call costs in a server that runs: from asking for a session to the first byte.
 fn live_session(program: PathBuf) -> Box<dyn FnMut(&str) -> Duration> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
-    let jail = Jail::with_program(program, Filter::On);
-    let flags = Flags { config: None, values: [("python", vec![PYTHON.to_owned()])].into() };
-    let around = Surroundings { env: Default::default(), cwd: "/".into(), stdin_is_terminal: false };
-    let config = Config::load(&flags, &around).expect("the defaults are right");
+    let jail = measure::jail(program);
+    let config = measure::config();
     Box::new(move |code| {
         runtime.block_on(async {
             let start = Instant::now();
-            let options = Options { input: None, warm: Some(Language::Python) };
-            let session = Session::start(&jail, &config.policy, options).await.expect("a session starts");
+            let session = measure::session(&jail, &config).await;
             let mut first = None;
             let mut written: Vec<u8> = Vec::new();
-            let cell = Cell {
-                language: Language::Python,
-                name: "<cell 1>".into(),
-                code: code.to_owned(),
-                args: vec![],
-                timeout: config.cell.timeout,
-                grace: config.cell.grace,
-            };
             let show = |shown: Shown<'_>| {
                 let Shown::Text(_, bytes) = shown else { return };
                 first.get_or_insert_with(|| start.elapsed());
                 written.extend(bytes);
             };
-            let end = session.run(cell, show, std::future::pending()).await;
+            let end = session.run(measure::cell(&config, code), show, std::future::pending()).await;
             assert!(end.is_success() && written == b"42\n", "{end:?} {written:?}");
             session.stop().await;
             first.expect("something was written")
         })
     })
-}
-
-fn percentile(times: &[f64], part: f64) -> f64 {
-    let mut sorted = times.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted[((sorted.len() - 1) as f64 * part).round() as usize]
-}
-
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    percentile(&values.collect::<Vec<_>>(), 0.5)
-}
-
-fn load() -> String {
-    std::fs::read_to_string("/proc/loadavg").unwrap_or_default().trim().to_owned()
 }

@@ -18,7 +18,8 @@ pub type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub trait Backend: Send + Sync {
     fn name(&self) -> &'static str;
 
-    /// Starts a sandbox that enforces the policy, or refuses it. Nothing is weakened in silence.
+    /// Starts a sandbox that enforces the policy, or refuses it. Nothing is weakened in silence. What goes wrong after
+    /// this returns closes the stream, and `Control::start_failure` tells it.
     fn start<'a>(&'a self, policy: &'a Policy) -> Pending<'a, Result<Sandbox, StartError>>;
 
     /// The exact plan for a policy, for people: as text, or as JSON.
@@ -47,6 +48,9 @@ pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
 pub trait Control: Send {
+    /// Why the sandbox never came to run its runner; nothing if it did.
+    fn start_failure(&mut self) -> Pending<'_, Option<StartError>>;
+
     /// Ends the sandbox and everything in it. `wait` tells when that is done.
     fn kill(&mut self);
 

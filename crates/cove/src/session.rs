@@ -90,6 +90,9 @@ impl Session {
                 ended: OnceLock::new(),
             }),
             Ok(Err(error)) => {
+                if let Some(failure) = sandbox.control.start_failure().await {
+                    return Err(failure);
+                }
                 sandbox.control.kill();
                 let ending = sandbox.control.wait().await;
                 Err(failed.because(format!("{error}; the sandbox {}", cell::describe_ending(&ending))))

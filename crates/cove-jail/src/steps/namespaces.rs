@@ -11,7 +11,7 @@ pub(crate) fn name_host(plan: &Plan) -> Result<(), StepFailure> {
         .during(Step::Namespaces, || "name the sandbox".into())
 }
 
-/// Only after the parent has put this process into its cgroup, so that this is what the namespace's root is.
+/// Only once this process is in its cgroup, so that this is what the namespace's root is.
 pub(crate) fn close_cgroup_view() -> Result<(), StepFailure> {
     sys::unshare_cgroup_namespace().during(Step::Namespaces, || "create a cgroup namespace".into())
 }

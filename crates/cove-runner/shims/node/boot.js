@@ -67,6 +67,7 @@
   let turn = false;
   let begun = false;
   let socket = null;
+  let onInit = null;
   let pending = alloc(0);
   const standard = { stdout: null, stderr: null };
   const parts = { __proto__: null };
@@ -76,7 +77,7 @@
   // What the other parts get, and where they put what they define.
   const shim = {
     __proto__: null,
-    ...{ HOOK, cwd, functionText, hook, interrupt, label, own, post, put, standard, terminate },
+    ...{ HOOK, cwd, functionText, hook, interrupt, label, own, put, standard, stop },
     // Set by watch.js while a thread of its own sees every SIGINT.
     guarded: false,
   };
@@ -103,6 +104,7 @@
   }
 
   function leave(status) {
+    if (shim.guarded) shim.release();
     exit(process, status);
   }
 
@@ -221,8 +223,14 @@
     const argv = [process.execPath, name];
     for (let index = 0; index < count; index += 1) argv[index + 2] = next();
     process.argv = argv;
-    const cell = { name, code, fault: null, exit: null, interrupted: false };
-    cell.ready = cell.ending = false;
+    const cell = {
+      ...{ __proto__: null, name, code },
+      // How it ended: an exception, the status given to process.exit(), an interrupt.
+      ...{ fault: null, exit: null, interrupted: false },
+      // The inspector has refused it or was interrupted; it has a result; its end is being told.
+      ...{ lost: null, ready: false, ending: false },
+      promise: null,
+    };
     current = cell;
     begun = true;
     globalThis.__filename = resolve(cwd, name);
@@ -243,7 +251,7 @@
 
   function prepare(cell) {
     if (includes(cell.code, "import") || includes(cell.code, "export")) {
-      return need("imports", () => run(cell, shim.rewrite(cell.code)));
+      return need("imports", () => run(cell, shim.rewrite(cell.code, cell.name)));
     }
     run(cell, cell.code);
   }
@@ -256,8 +264,9 @@
     });
     turn = false;
     if (cell !== current) return;
-    if (cell.lost && !cell.interrupted) fault(new Error(cell.lost.message));
-    if (cell.ready || cell.interrupted || cell.fault) return finish(cell);
+    const stopped = cell.interrupted || cell.exit !== null;
+    if (cell.lost && !stopped) fault(new Error(cell.lost.message));
+    if (cell.ready || stopped) return finish(cell);
     // It waits for something. From here on its code runs as callbacks of the event loop.
     connect();
     need("watch", () => shim.watch());
@@ -288,7 +297,10 @@
       if (shim.guarded) hook.job();
       else runScript(watched, { breakOnSigint: true });
     } catch (error) {
-      if (error && error.code === "ERR_SCRIPT_EXECUTION_INTERRUPTED") cell.interrupted = true;
+      if (error && error.code === "ERR_SCRIPT_EXECUTION_INTERRUPTED") {
+        cell.interrupted = true;
+        balance();
+      }
       // A cell has broken something that the watchdog needs.
       else if (!started) step();
       // Thrown by a callback of process.nextTick().
@@ -299,6 +311,7 @@
   function evaluate(cell, code) {
     const expression = `${code}\n//# sourceURL=${label(cell.name)}`;
     const parameters = { expression, replMode: true, silent: true, objectGroup: "cell" };
+    if (includes(code, "await")) keep(cell);
     post("Runtime.evaluate", parameters, (error, reply) => {
       if (cell !== current || cell.ending) return;
       // It was interrupted, if not worse.
@@ -311,6 +324,21 @@
         else show(cell, value);
       }
     });
+  }
+
+  // Holds the promise that the inspector waits for, the first one made in an evaluation. When a cell
+  // awaits what nobody can resolve any more, that promise is garbage, and Node 22 dies of telling
+  // us so in the midst of a collection.
+  function keep(cell) {
+    try {
+      onInit = onInit || own("v8").promiseHooks.onInit;
+      const off = onInit((promise) => {
+        cell.promise = promise;
+        off();
+      });
+    } catch {
+      // A cell has broken that module.
+    }
   }
 
   // A name as V8 takes it in a sourceURL: no spaces, no quotes. U+2800 looks like a space and
@@ -394,10 +422,30 @@
     finish(current);
   }
 
+  // The same in the midst of the user's code, which comes to its end with this.
+  function stop() {
+    if (current) current.interrupted = true;
+    setImmediate(finish, current);
+    balance();
+    post("Runtime.terminateExecution");
+  }
+
+  // Node counts the callbacks it is in, and dies when one is not left as it was entered. Its
+  // function for exceptions begins anew.
+  function balance() {
+    if (hasUncaughtExceptionCaptureCallback()) return;
+    setUncaughtExceptionCaptureCallback(() => {});
+    try {
+      apply(fatalException, process, [new Error("interrupted"), false]);
+    } finally {
+      setUncaughtExceptionCaptureCallback(null);
+    }
+  }
+
   function finish(cell) {
     // process.exit() may have left it so.
     turn = false;
-    if (cell !== current || cell.ending) return;
+    if (!cell || cell !== current || cell.ending) return;
     cell.ending = true;
     if (cell.exit !== null) conclude(concat([from("x"), number(cell.exit)]));
     else if (cell.interrupted) conclude(from("i"));
@@ -432,10 +480,7 @@
     if (!current) put(2, `process.exit(${status}) between cells was ignored\n`);
     else if (current.exit === null) current.exit = status;
     setImmediate(finish, current);
-    terminate();
-  }
-
-  function terminate() {
+    balance();
     post("Runtime.terminateExecution");
     for (;;);
   }
@@ -504,13 +549,16 @@
     } catch {
       text = "<error>";
     }
-    let end = 0;
+    // Those of imports.js come first.
+    let begin = 0;
+    while (begin < frames.length && includes(`${frames[begin]}`, "cove:")) begin += 1;
+    let end = begin;
     while (end < frames.length && !includes(`${frames[end]}`, "cove:")) end += 1;
     if (end < frames.length) {
-      while (end > 0 && startsWith(`${frames[end - 1]}`, "Reflect.apply (")) end -= 1;
-      if (end > 0 && startsWith(`${frames[end - 1]}`, "Session.post (")) end -= 1;
+      while (end > begin && startsWith(`${frames[end - 1]}`, "Reflect.apply (")) end -= 1;
+      if (end > begin && startsWith(`${frames[end - 1]}`, "Session.post (")) end -= 1;
     }
-    for (let index = 0; index < end; index += 1) text += `\n    at ${frames[index]}`;
+    for (let index = begin; index < end; index += 1) text += `\n    at ${frames[index]}`;
     return unlabel(text);
   }
 

@@ -8,7 +8,7 @@
 // midst of whatever runs there.
 "use strict";
 const { SHARE_ENV, Worker } = shim.own("worker_threads");
-const { load, notify, store } = Atomics;
+const { load, notify, store, wait } = Atomics;
 const { Error } = globalThis;
 const { captureStackTrace } = Error;
 const { terminate } = Worker.prototype;
@@ -26,7 +26,7 @@ shim.watch = () => {
   try {
     worker = new Worker(`(${shim.functionText(watcher)})()`, {
       eval: true,
-      workerData: { state, expression: `${shim.HOOK}.stop()` },
+      workerData: { state, hook: shim.HOOK },
       execArgv: [],
       env: SHARE_ENV,
       stdout: true,
@@ -56,11 +56,18 @@ shim.watch = () => {
       notify(state, GO);
     }
   });
-  // Called by the inspector in the midst of whatever runs. There must be something, or the next
-  // callback to run, any at all, would be ended in its place. And nothing may come after `post`, or
-  // that is all that is ended.
-  shim.hook.stop = () => {
-    if (load(state, ASKED) === 1 && interrupting()) shim.post("Runtime.terminateExecution");
+  // Called by the inspector in the midst of whatever runs. There should be something, or the next
+  // callback to run, any at all, would be ended in its place; but a loop of nothing but promises may
+  // be between two of them each time. Nothing may come after it here, or that is all that is ended.
+  shim.hook.stop = (attempt) => {
+    if (load(state, ASKED) === 1 && (interrupting() || attempt > 2)) shim.stop();
+  };
+  // Before the process ends: Node would wait for the thread's inspector, and say so.
+  shim.release = () => {
+    store(state, ASKED, 0);
+    store(state, GO, 0);
+    notify(state, GO);
+    wait(state, ASKED, 0, 500);
   };
 };
 
@@ -89,7 +96,7 @@ function watcher() {
   const { parentPort, workerData } = require("worker_threads");
   const { Script } = require("vm");
   const { Session } = require("inspector");
-  const { state, expression } = workerData;
+  const { state, hook } = workerData;
   const session = new Session();
   session.connectToMainThread();
 
@@ -97,8 +104,8 @@ function watcher() {
     if (error.code !== "ERR_SCRIPT_EXECUTION_INTERRUPTED") throw error;
     Atomics.store(state, 1, 1);
     parentPort.postMessage(null);
-    if (Atomics.wait(state, 1, 1, 50) === "timed-out") {
-      session.post("Runtime.evaluate", { expression, silent: true });
+    for (let attempt = 1; Atomics.wait(state, 1, 1, 50) === "timed-out"; attempt += 1) {
+      session.post("Runtime.evaluate", { expression: `${hook}.stop(${attempt})`, silent: true });
     }
   }
 
@@ -108,7 +115,7 @@ function watcher() {
   globalThis.pause = () => Atomics.wait(state, 0, 1);
   const watch = new Script("watch()");
   globalThis.watch = () => {
-    for (;;) {
+    while (Atomics.load(state, 0) === 1) {
       try {
         pause.runInThisContext({ breakOnSigint: true });
       } catch (error) {
@@ -118,11 +125,14 @@ function watcher() {
   };
   parentPort.postMessage(null);
   Atomics.wait(state, 0, 0);
-  for (;;) {
+  while (Atomics.load(state, 0) === 1) {
     try {
       watch.runInThisContext({ breakOnSigint: true });
     } catch (error) {
       ask(error);
     }
   }
+  session.disconnect();
+  Atomics.store(state, 1, 2);
+  Atomics.notify(state, 1);
 }

@@ -18,7 +18,7 @@ use std::sync::{Mutex, PoisonError};
 use cove_jail::plan::{
     Access as JailAccess, Bind, Filter, Limits as JailLimits, Root as JailRoot, User as JailUser,
 };
-use cove_jail::{Event, HostFacts, Plan, Spec};
+use cove_jail::{HostFacts, Plan, Spec};
 use cove_protocol::{Interpreter, Language};
 use tokio::net::UnixStream;
 use tokio::process::Command;
@@ -123,15 +123,11 @@ impl Jail {
         let mut control = JailControl::new(jail, adopt(control).map_err(could_not)?);
         let plan = cove_jail::enter::encode_plan(&prepared.plan).map_err(|error| could_not(error.into()))?;
         control.send(&plan).await.map_err(could_not)?;
-        match control.next_event().await {
-            Some(Event::Started { .. }) => Ok(Sandbox {
-                stream: Box::new(adopt(stream).map_err(could_not)?),
-                control: Box::new(control),
-                interpreters: prepared.interpreters,
-            }),
-            Some(Event::Failed { failure }) => Err(hints::explain(&failure)),
-            _ => Err(StartError::new("could not start a sandbox").because(control.last_words().await)),
-        }
+        Ok(Sandbox {
+            stream: Box::new(adopt(stream).map_err(could_not)?),
+            control: Box::new(control),
+            interpreters: prepared.interpreters,
+        })
     }
 }
 

@@ -208,3 +208,79 @@ fn random() -> String {
     let state = RandomState::new();
     format!("{:016x}{:016x}", state.build_hasher().finish(), RandomState::new().hash_one(std::process::id()))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+    use std::os::unix::net::UnixStream;
+    use std::os::unix::process::CommandExt;
+    use std::process::Command;
+
+    use rustix::process::{WaitId, WaitIdOptions};
+
+    use super::*;
+    use crate::run::programs;
+
+    /// Does one harm to canaries that are well, and names what they should say of it.
+    fn check(harm: impl FnOnce(&Canaries) -> String, expected: &[&str]) {
+        let canaries = Canaries::new(Who::Root, &programs().sleep);
+        fs::write(canaries.program_file(), "").unwrap();
+        let output = harm(&canaries);
+        assert_eq!(canaries.harmed(&["", &output]), expected);
+    }
+
+    fn quietly(harm: impl FnOnce(&Canaries)) -> impl FnOnce(&Canaries) -> String {
+        |canaries| {
+            harm(canaries);
+            String::new()
+        }
+    }
+
+    #[test]
+    fn canaries_notice_what_is_done_to_them() {
+        check(|_| String::new(), &[]);
+        check(|canaries| canaries.secrets.file.clone(), &["the secret in a file was seen"]);
+        check(|canaries| canaries.secrets.world.clone(), &["the secret in a file open to all was seen"]);
+        check(|canaries| canaries.secrets.environment.clone(), &["the secret in the environment was seen"]);
+        check(quietly(|canaries| fs::write(canaries.file(), "").unwrap()), &["the canary file was changed"]);
+        check(
+            quietly(|canaries| fs::write(canaries.world.path(), "").unwrap()),
+            &["the file open to all was changed"],
+        );
+        let planted = |canaries: &Canaries| fs::write(canaries.folder.path().join("planted"), "").unwrap();
+        check(quietly(planted), &["the canary folder was changed"]);
+        let loopback =
+            |canaries: &Canaries| drop(TcpStream::connect(canaries.tcp.local_addr().unwrap()).unwrap());
+        check(quietly(loopback), &["the host's loopback was connected to"]);
+        let datagram = |canaries: &Canaries| {
+            let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+            sender.send_to(b"x", canaries.udp.local_addr().unwrap()).unwrap();
+        };
+        check(quietly(datagram), &["a datagram came over the host's loopback"]);
+        let socket =
+            |canaries: &Canaries| drop(UnixStream::connect(canaries.folder.path().join("socket")).unwrap());
+        check(quietly(socket), &["the host's socket was connected to"]);
+        let named = |canaries: &Canaries| {
+            let address = SocketAddr::from_abstract_name(&canaries.secrets.marker).unwrap();
+            drop(UnixStream::connect_addr(&address).unwrap());
+        };
+        check(quietly(named), &["the host's abstract socket was connected to"]);
+        let killed = |canaries: &Canaries| {
+            let pid = rustix::process::Pid::from_raw(canaries.process.id() as i32).unwrap();
+            rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+            let until_dead = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            rustix::process::waitid(WaitId::Pid(pid), until_dead).unwrap();
+        };
+        check(quietly(killed), &["the canary process is not alive"]);
+    }
+
+    #[test]
+    fn a_process_left_behind_is_noticed() {
+        let marker = format!("left-behind-{}", random());
+        let mut left = Command::new("/bin/sleep").arg0(&marker).arg("600").spawn().unwrap();
+        let noticed = is_running(&marker);
+        left.kill().unwrap();
+        left.wait().unwrap();
+        assert!(noticed && !is_running(&marker));
+    }
+}

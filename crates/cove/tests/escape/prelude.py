@@ -64,6 +64,7 @@ CALLS = {
     "setns": (308, 268),
     "settimeofday": (164, 170),
     "shmget": (29, 194),
+    "socket": (41, 198),
     "splice": (275, 76),
     "swapoff": (168, 225),
     "swapon": (167, 224),

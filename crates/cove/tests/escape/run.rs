@@ -28,13 +28,13 @@ const REPORT: &str = "unfiltered report: ";
 
 /// Copies that every user can execute, made once: while one is written nothing else of this process may fork, or it
 /// would hold the file open for writing and nobody could execute it.
-struct Programs {
+pub(crate) struct Programs {
     cove: Program,
     this: Program,
-    sleep: Program,
+    pub(crate) sleep: Program,
 }
 
-fn programs() -> &'static Programs {
+pub(crate) fn programs() -> &'static Programs {
     static PROGRAMS: OnceLock<Programs> = OnceLock::new();
     PROGRAMS.get_or_init(|| Programs {
         cove: Program::new(env!("CARGO_BIN_EXE_cove")),

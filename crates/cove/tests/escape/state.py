@@ -5,7 +5,8 @@ import resource
 import socket
 import stat
 
-FIELDS = ("Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp", "TracerPid")
+FIELDS = ("Uid", "Gid", "Groups", "NoNewPrivs", "Seccomp", "TracerPid")
+CAPABILITIES = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 
 
 def mounts():
@@ -32,9 +33,9 @@ def descriptors():
 
 
 STATE = {
-    "status": {name: status_field(name) for name in FIELDS},
-    "uid_map": open("/proc/self/uid_map").read().split(),
-    "gid_map": open("/proc/self/gid_map").read().split(),
+    "status": {name: status_field(name) for name in FIELDS + CAPABILITIES},
+    "uid_map": [int(number) for number in open("/proc/self/uid_map").read().split()],
+    "gid_map": [int(number) for number in open("/proc/self/gid_map").read().split()],
     "setgroups": open("/proc/self/setgroups").read().strip(),
     "namespaces": {name: os.stat(f"/proc/self/ns/{name}").st_ino for name in sorted(os.listdir("/proc/self/ns"))},
     "mounts": list(mounts()),

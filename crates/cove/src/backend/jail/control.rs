@@ -8,7 +8,8 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::process::{Child, ChildStderr};
 use tokio::task::JoinHandle;
 
-use crate::backend::{Control, Ending, MemoryKiller, Pending};
+use crate::backend::jail::hints;
+use crate::backend::{Control, Ending, MemoryKiller, Pending, StartError};
 
 /// Of what the jail and the runner write to standard error, this much is kept for a report.
 const KEPT_WORDS: usize = 4096;
@@ -60,14 +61,7 @@ impl JailControl {
     async fn until_end(&mut self) -> Ending {
         loop {
             match self.next_event().await {
-                Some(Event::Ended { exit, exceeded }) => {
-                    return match (exceeded, exit) {
-                        // The code's own end is not for memory, even if something was killed for it before.
-                        (_, Exit::Code(code)) => Ending::Exited(code),
-                        (Some(by), Exit::Signal(_)) => Ending::OutOfMemory(killer(by)),
-                        (None, Exit::Signal(signal)) => Ending::Signalled(signal),
-                    };
-                }
+                Some(Event::Ended { exit, exceeded }) => return ending(exit, exceeded),
                 Some(_) => {}
                 None => return Ending::Lost(self.last_words().await),
             }
@@ -76,6 +70,20 @@ impl JailControl {
 }
 
 impl Control for JailControl {
+    fn start_failure(&mut self) -> Pending<'_, Option<StartError>> {
+        Box::pin(async {
+            match self.next_event().await {
+                Some(Event::Failed { failure }) => Some(hints::explain(&failure)),
+                Some(Event::Ended { exit, exceeded }) => {
+                    self.ending = Some(ending(exit, exceeded));
+                    None
+                }
+                Some(Event::Started { .. } | Event::Memory { .. }) => None,
+                None => Some(StartError::new("could not start a sandbox").because(self.last_words().await)),
+            }
+        })
+    }
+
     fn kill(&mut self) {
         self.write = None;
     }
@@ -94,18 +102,27 @@ impl Control for JailControl {
             if self.send(&[Request::Memory.byte()]).await.is_err() {
                 return None;
             }
-            match self.next_event().await {
-                Some(Event::Memory { exceeded }) => exceeded.map(killer),
-                Some(Event::Ended { exit, exceeded }) => {
-                    self.ending = Some(match exit {
-                        Exit::Code(code) => Ending::Exited(code),
-                        Exit::Signal(signal) => Ending::Signalled(signal),
-                    });
-                    exceeded.map(killer)
+            loop {
+                match self.next_event().await {
+                    Some(Event::Started { .. }) => {}
+                    Some(Event::Memory { exceeded }) => return exceeded.map(killer),
+                    Some(Event::Ended { exit, exceeded }) => {
+                        self.ending = Some(ending(exit, exceeded));
+                        return exceeded.map(killer);
+                    }
+                    Some(Event::Failed { .. }) | None => return None,
                 }
-                _ => None,
             }
         })
+    }
+}
+
+fn ending(exit: Exit, exceeded: Option<OutOfMemory>) -> Ending {
+    match (exceeded, exit) {
+        // The code's own end is not for memory, even if something was killed for it before.
+        (_, Exit::Code(code)) => Ending::Exited(code),
+        (Some(by), Exit::Signal(_)) => Ending::OutOfMemory(killer(by)),
+        (None, Exit::Signal(signal)) => Ending::Signalled(signal),
     }
 }
 

@@ -1,0 +1,173 @@
+# The bash shim: runs cells in one lasting bash, which keeps its state however a cell ends.
+#
+# The runner starts `bash --norc --noprofile -c 'eval "$1";eval "$_cove_main"' bash <this text>` with its
+# socket on descriptor 3. Both `eval`s being on line 1 makes line numbers in messages those of the cell.
+#
+# A request is two lines, `<bytes> <mark>` and then that many bytes: name, code and arguments as
+# 'single quoted' words, a newline inside written as the mark (a control character that occurs in none
+# of them), and a newline at the end. An answer is `length:u32be D kind`.
+#
+# No bash code can stop a bash that has decided to exit: `exit`, a failure under `set -e`, an unset variable
+# under `set -u`. But the EXIT trap still has all state, and a subshell forked in it inherits that. So the
+# session moves there: the subshell tells the runner its process id (`P pid:u32be`), ends its parent, and
+# goes on. An interrupt takes the same way. What a move loses is the job table: `wait` and `%1`, not `$!`.
+#
+# Cells run at the top level, not in a function: there `declare` would make locals. All names begin with
+# `_cove`. `builtin` is before every command, for a cell may define functions of any name.
+
+# What a cell had left on of the options that would break or show the shim, as code for the next cell.
+_cove_options() {
+  _cove_o=
+  [[ -o allexport ]] && _cove_o+=a
+  [[ -o errexit ]] && _cove_o+=e
+  [[ -o nounset ]] && _cove_o+=u
+  [[ -o verbose ]] && _cove_o+=v
+  [[ -o xtrace ]] && _cove_o+=x
+  builtin set +aeuvx
+  _cove_o=${_cove_o:+builtin set -$_cove_o;}
+}
+
+_cove_u32() {
+  builtin printf -v _cove_u '\\%03o\\%03o\\%03o\\%03o' \
+    "$(($1 >> 24 & 255))" "$(($1 >> 16 & 255))" "$(($1 >> 8 & 255))" "$(($1 & 255))"
+}
+
+# Puts newlines for marks. `${_cove//…}` does it in quadratic time.
+_cove_newlines() {
+  builtin local - IFS=$_cove_mark
+  builtin set -f
+  builtin set -- $_cove.
+  IFS=$'\n'
+  _cove=$*
+  _cove=${_cove%.}
+}
+
+# Answers for the cell that has ended with status `_cove_s` and waits for another. Fails when there is none.
+_cove_next() {
+  builtin trap '' INT
+  if [[ ${_cove_running-} ]]; then
+    [[ ${_cove_result-} ]] || _cove_options
+    _cove_s=${_cove_result:-$_cove_s}
+    _cove_running= _cove_result=
+    case $_cove_s in
+      i) builtin printf '\0\0\0\2Di' >&230 || builtin return ;;
+      0) builtin printf '\0\0\0\2Dc' >&230 || builtin return ;;
+      *)
+        _cove_u32 "$_cove_s"
+        builtin printf "\0\0\0\6Dx$_cove_u" >&230 || builtin return
+        ;;
+    esac
+  fi
+  TMOUT= IFS=' ' builtin read -r -u 230 _cove_bytes _cove_mark || builtin return
+  LC_ALL=C TMOUT= IFS= builtin read -r -d '' -N "$_cove_bytes" -u 230 _cove || builtin return
+  [[ $_cove == *"$_cove_mark"* ]] && _cove_newlines
+  _cove_running=1
+  builtin trap _cove_interrupt INT
+}
+
+# Ends the cell from wherever it is. Unlike `exit` this error leaves all functions first, so that the EXIT
+# trap does not run among their local variables.
+_cove_end() {
+  _cove_options
+  _cove_result=$1
+  { : "${_cove_unset?}"; } 2>/dev/null
+}
+
+_cove_interrupt() {
+  [[ $BASHPID != "$_cove_pid" ]] || _cove_end i
+}
+
+_cove_exit() {
+  _cove_s=$?
+  # What ends in a subshell is the subshell, and bash knows what to say about odd arguments.
+  if [[ $BASHPID != "$_cove_pid" || $# -gt 1 || ! ${1-0} =~ ^-?[0-9]{1,9}$ ]]; then
+    builtin exit "${@-$_cove_s}"
+    builtin return
+  fi
+  builtin set -- "${1-$_cove_s}"
+  # In base ten: 08 is not octal.
+  case $1 in
+    -*) _cove_end "$((-10#${1#-} & 255))" ;;
+    *) _cove_end "$((10#$1 & 255))" ;;
+  esac
+}
+
+# Keeps the user's EXIT trap for the end of the session.
+_cove_trap() {
+  if [[ $BASHPID != "$_cove_pid" ]]; then
+    builtin trap "$@"
+    builtin return
+  fi
+  [[ ${1-} != -- ]] || builtin shift
+  if [[ $# -eq 0 || $1 == -[lp]* ]]; then
+    builtin trap "$@"
+    builtin return
+  fi
+  builtin local action=- signal failed=0
+  if (($# > 1)); then
+    action=$1
+    builtin shift
+  fi
+  for signal; do
+    case $signal in
+      EXIT | exit | SIGEXIT | 0) _cove_bye=$action ;;
+      *) builtin trap -- "$action" "$signal" || failed=1 ;;
+    esac
+  done
+  builtin return "$failed"
+}
+# Else a DEBUG trap set in it would be undone when it returns.
+builtin declare -ft _cove_trap
+
+# The EXIT trap's first part, in the process that ends.
+_cove_left() {
+  builtin trap '' INT
+  if [[ ! ${_cove_running-} ]]; then
+    builtin exec >&232 2>&233
+    _cove_pid=
+    [[ ${_cove_bye--} == - ]] || builtin eval "$_cove_bye"
+    builtin exit "$_cove_s"
+  fi
+  if [[ ! ${_cove_result-} ]]; then
+    _cove_options
+    _cove_result=$_cove_s
+  fi
+  _cove_traps=$(builtin trap -p)
+}
+
+# The second, in the process that goes on.
+_cove_move() {
+  builtin eval "$_cove_traps"
+  _cove_traps=
+  _cove_arm
+  _cove_u32 "$BASHPID"
+  builtin printf "\0\0\0\5P$_cove_u" >&230 || builtin return
+  builtin kill -KILL "$_cove_pid"
+  _cove_pid=$BASHPID
+}
+
+# `local` works, or `declare` does not, where bash has not left a function: `command exit` in one, or `eval` in
+# one under `set -e`. There the session cannot go on.
+_cove_arm() {
+  builtin trap '{ _cove_s=$?; builtin trap - DEBUG; builtin local _cove_d && builtin exit "$_cove_s"; builtin declare _cove_d=1 || builtin exit "$_cove_s"; _cove_left; } >/dev/null 2>&1; ( { _cove_move; } >/dev/null 2>&1 && builtin eval "$_cove_main" ); builtin exit "$?"' EXIT
+}
+
+# `until !` and not `while`: after `set -n` every command is a success that did nothing, and this ends.
+_cove_main='until ! { _cove_s=$?; unset -f unset builtin; builtin trap - DEBUG; _cove_next; } >/dev/null 2>&1; do builtin exec <&231 >&232 2>&233; builtin eval "set -- $_cove"; BASH_ARGV0=$1 _cove=$2; builtin shift 2; builtin eval "$_cove_o$_cove"; done'
+
+# Moves the channel to 230 and keeps copies of the standard descriptors, all closed on exec. Bash has no word
+# for that, but sets it on the copy it keeps of a redirected descriptor, which is 10, and on copies of such a copy.
+# Here 11 is open only if 10 was taken.
+if { true <&11; } 2>/dev/null; then
+  exec 230<&3 231<&0 232>&1 233>&2
+else
+  { exec 230<&10; } 3<&-
+  { exec 231<&10; } <&-
+  { exec 232>&10; } >&-
+  { exec 233>&10; } 2>&-
+fi
+exec 3<&-
+_cove_pid=$BASHPID _cove_o=
+_cove_arm
+shopt -s expand_aliases
+alias exit=_cove_exit trap=_cove_trap
