@@ -33,6 +33,7 @@
   const { alloc, concat, from } = Buffer;
   const { wait } = Atomics;
   const own = require;
+  const main = module;
   const { readSync, writeSync } = own("fs");
   const { resolve } = own("path");
   const { inspect, types } = own("util");
@@ -69,6 +70,7 @@
   let socket = null;
   let onInit = null;
   let pending = alloc(0);
+  const cells = [];
   const standard = { stdout: null, stderr: null };
   const parts = { __proto__: null };
   let firstAsked = null;
@@ -197,7 +199,8 @@
     if (!part) return;
     firstAsked = part.next;
     if (!firstAsked) lastAsked = null;
-    compileFunction(text, ["shim"], { filename: `cove:${part.name}` })(shim);
+    const options = { __proto__: null, filename: `cove:${part.name}` };
+    compileFunction(text, ["shim"], options)(shim);
     part.loaded = true;
     part.waiting();
   }
@@ -235,8 +238,7 @@
     begun = true;
     globalThis.__filename = resolve(cwd, name);
     arm();
-    if (shim.remember) shim.remember(name, code);
-    else remembered = { name, code, before: remembered };
+    remember(cell);
     if (ended(standard.stdout) || ended(standard.stderr)) {
       return need("repair", () => {
         shim.repair();
@@ -246,8 +248,23 @@
     prepare(cell);
   }
 
-  // The sources of cells, until faults.js takes them over.
-  let remembered = null;
+  // For excerpts in errors. Until the first error faults.js is not there to keep them.
+  function remember(cell) {
+    if (!shim.remember) {
+      cells[cells.length] = { name: cell.name, code: cell.code };
+      if (cells.length === 64) need("faults", () => remember(null));
+      return;
+    }
+    try {
+      for (let index = 0; index < cells.length; index += 1) {
+        shim.remember(cells[index].name, cells[index].code);
+      }
+      cells.length = 0;
+      if (cell) shim.remember(cell.name, cell.code);
+    } catch {
+      // A cell has broken a builtin that this needs. Errors then lack their excerpts.
+    }
+  }
 
   function prepare(cell) {
     if (includes(cell.code, "import") || includes(cell.code, "export")) {
@@ -257,6 +274,8 @@
   }
 
   function run(cell, code) {
+    // It may have been interrupted while a part was on its way.
+    if (cell !== current || cell.ending) return;
     turn = true;
     enter(cell, () => {
       evaluate(cell, asObject(code));
@@ -295,7 +314,7 @@
     };
     try {
       if (shim.guarded) hook.job();
-      else runScript(watched, { breakOnSigint: true });
+      else runScript(watched, { __proto__: null, breakOnSigint: true });
     } catch (error) {
       if (error && error.code === "ERR_SCRIPT_EXECUTION_INTERRUPTED") {
         cell.interrupted = true;
@@ -404,11 +423,8 @@
   function fault(error, details) {
     const cell = current;
     need("faults", () => {
-      while (remembered) {
-        shim.remember(remembered.name, remembered.code);
-        remembered = remembered.before;
-      }
-      shim.print(error, details);
+      remember(null);
+      shim.print(error, details, cell && cell.name);
     });
     if (cell && !cell.fault) {
       cell.fault = { error };
@@ -595,9 +611,6 @@
   process.execArgv = [];
   delete process._eval;
   globalThis.__dirname = cwd;
-  // So that `if (require.main === module)` holds in a cell.
-  globalThis.require.main = process.mainModule = globalThis.module;
-
   globalThis[HOOK] = hook;
   const declare = `const ${HOOK} = globalThis.${HOOK}; delete globalThis.${HOOK}; ${HOOK};`;
   post("Runtime.evaluate", { expression: declare }, (error, reply) => {
@@ -608,6 +621,8 @@
   on(process, "SIGINT", interrupt);
   // Not from here: to terminate the main script is to end the process.
   setImmediate(() => {
+    // Node has just put its module named `module` there. And in a cell `require.main === module`.
+    globalThis.module = process.mainModule = globalThis.require.main = main;
     while (!begun) readMore();
   });
 })();

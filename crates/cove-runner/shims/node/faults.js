@@ -26,10 +26,11 @@ shim.remember = (name, code) => {
   }
 };
 
-shim.print = (error, details) => {
+// `details` is what the inspector said of it, if it was the inspector who caught it.
+shim.print = (error, details, name) => {
   let text = "Uncaught exception";
   try {
-    text = describe(error, details);
+    text = describe(error, details, name);
   } catch {
     const { name, message } = shim.raised(error);
     text = `Uncaught ${name}: ${message}`;
@@ -38,12 +39,12 @@ shim.print = (error, details) => {
   shim.put(2, `${text}\n`);
 };
 
-function describe(error, details) {
+function describe(error, details, name) {
   if (!types.isNativeError(error) && !(error instanceof Error)) return `Uncaught ${inspect(error)}`;
-  // Only of code that did not compile does V8 tell a position, and then the stack has none.
-  if (details?.scriptId !== undefined && error instanceof SyntaxError) {
-    const [url, code] = [...sources].at(-1);
-    const lines = code.split("\n");
+  // Of code that did not compile, V8 tells the position there, and nothing in the stack.
+  if (details?.scriptId && !details.stackTrace && sources.has(shim.label(name))) {
+    const url = shim.label(name);
+    const lines = sources.get(url).split("\n");
     // The end of an unfinished cell is behind the line that we have added to it.
     const line = Math.min(details.lineNumber, lines.length - 1);
     const column = line < details.lineNumber ? lines[line].length : details.columnNumber;
@@ -74,14 +75,10 @@ function excerpt(url, line, column) {
   return `${name}:${line + 1}\n${text}\n${margin}^\n\n`;
 }
 
-// Also in the stacks of causes and of the errors of an AggregateError.
+// Frames of Node itself say nothing to the user, also in the stacks of causes and of the errors of an
+// AggregateError. The last one of a stack may be followed by the brace of its error's properties.
 function withoutNode(text) {
-  return text
-    .split("\n")
-    .filter((line) => !/^\s+at (?:.* \()?node:.*:\d+:\d+\)?(?: \{)?$/.test(line) || line.endsWith("{"))
-    .map((line) => (/^\s+at (?:.* \()?node:.*\{$/.test(line) ? "    {" : line))
-    .join("\n")
-    .replace(/\n {4}\{\n/g, " {\n");
+  return text.replace(/\n +at (?:[^\n]* \()?node:[^\n]*?:\d+:\d+\)?(?=[\n,{ ]|$)/g, "");
 }
 
 shim.raised = (error) => {

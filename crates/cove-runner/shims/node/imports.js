@@ -29,7 +29,9 @@ shim.rewrite = (code, name) => {
     url: pathToFileURL(filename).href,
     resolve(specifier) {
       const found = require.resolve(specifier);
-      return found.startsWith("/") ? pathToFileURL(found).href : `node:${found.replace("node:", "")}`;
+      return found.startsWith("/")
+        ? pathToFileURL(found).href
+        : `node:${found.replace("node:", "")}`;
     },
   };
   try {

@@ -25,6 +25,7 @@ shim.watch = () => {
   const state = new Int32Array(new SharedArrayBuffer(8));
   try {
     worker = new Worker(`(${shim.functionText(watcher)})()`, {
+      __proto__: null,
       eval: true,
       workerData: { state, hook: shim.HOOK },
       execArgv: [],

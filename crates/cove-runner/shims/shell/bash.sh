@@ -7,13 +7,14 @@
 # 'single quoted' words, a newline inside written as the mark (a control character that occurs in none
 # of them), and a newline at the end. An answer is `length:u32be D kind`.
 #
-# No bash code can stop a bash that has decided to exit: `exit`, a failure under `set -e`, an unset variable
-# under `set -u`. But the EXIT trap still has all state, and a subshell forked in it inherits that. So the
-# session moves there: the subshell tells the runner its process id (`P pid:u32be`), ends its parent, and
-# goes on. An interrupt takes the same way. What a move loses is the job table: `wait` and `%1`, not `$!`.
+# No code can stop a bash that has decided to exit: `exit`, a failure under `set -e`, an unset variable under
+# `set -u`. But the EXIT trap still has all state, and a subshell forked in it inherits that. So the session
+# moves there: the subshell tells the runner its process id (`P pid:u32be`), ends its parent, and goes on. An
+# interrupt takes the same way. What a move loses is the job table: `wait` and `%1`, not `$!`.
 #
 # Cells run at the top level, not in a function: there `declare` would make locals. All names begin with
-# `_cove`. `builtin` is before every command, for a cell may define functions of any name.
+# `_cove`. `builtin` is before every command, for a cell may define functions of any name; but `builtin exec`
+# would not keep its redirections.
 
 # What a cell had left on of the options that would break or show the shim, as code for the next cell.
 _cove_options() {
@@ -65,31 +66,9 @@ _cove_next() {
   builtin trap _cove_interrupt INT
 }
 
-# Ends the cell from wherever it is. Unlike `exit` this error leaves all functions first, so that the EXIT
-# trap does not run among their local variables.
-_cove_end() {
-  _cove_options
-  _cove_result=$1
-  { : "${_cove_unset?}"; } 2>/dev/null
-}
-
 _cove_interrupt() {
-  [[ $BASHPID != "$_cove_pid" ]] || _cove_end i
-}
-
-_cove_exit() {
-  _cove_s=$?
-  # What ends in a subshell is the subshell, and bash knows what to say about odd arguments.
-  if [[ $BASHPID != "$_cove_pid" || $# -gt 1 || ! ${1-0} =~ ^-?[0-9]{1,9}$ ]]; then
-    builtin exit "${@-$_cove_s}"
-    builtin return
-  fi
-  builtin set -- "${1-$_cove_s}"
-  # In base ten: 08 is not octal.
-  case $1 in
-    -*) _cove_end "$((-10#${1#-} & 255))" ;;
-    *) _cove_end "$((10#$1 & 255))" ;;
-  esac
+  _cove_result=i
+  builtin exit 130
 }
 
 # Keeps the user's EXIT trap for the end of the session.
@@ -120,40 +99,41 @@ _cove_trap() {
 builtin declare -ft _cove_trap
 
 # The EXIT trap's first part, in the process that ends.
-_cove_left() {
+_cove_keep() {
   builtin trap '' INT
   if [[ ! ${_cove_running-} ]]; then
-    builtin exec >&232 2>&233
+    exec >&232 2>&233
     _cove_pid=
     [[ ${_cove_bye--} == - ]] || builtin eval "$_cove_bye"
     builtin exit "$_cove_s"
   fi
-  if [[ ! ${_cove_result-} ]]; then
-    _cove_options
-    _cove_result=$_cove_s
-  fi
+  _cove_options
+  _cove_result=${_cove_result:-$_cove_s}
   _cove_traps=$(builtin trap -p)
 }
 
-# The second, in the process that goes on.
+# Its second, one process on: the trap may run among the local variables of functions, and a failure under
+# `set -e` leaves them all, if it is not itself in a function.
+_cove_leave='_cove_between=$BASHPID; builtin trap "$_cove_left" EXIT; builtin set -e; builtin false'
+_cove_left='builtin set +e; ( _cove_move && builtin eval "$_cove_main" ); builtin exit "$?"'
+
+# Its third, in the process that goes on.
 _cove_move() {
   builtin eval "$_cove_traps"
-  _cove_traps=
   _cove_arm
   _cove_u32 "$BASHPID"
   builtin printf "\0\0\0\5P$_cove_u" >&230 || builtin return
-  builtin kill -KILL "$_cove_pid"
+  # In this order, or the first would say that the second was killed.
+  builtin kill -KILL "$_cove_pid" "$_cove_between"
   _cove_pid=$BASHPID
 }
 
-# `local` works, or `declare` does not, where bash has not left a function: `command exit` in one, or `eval` in
-# one under `set -e`. There the session cannot go on.
 _cove_arm() {
-  builtin trap '{ _cove_s=$?; builtin trap - DEBUG; builtin local _cove_d && builtin exit "$_cove_s"; builtin declare _cove_d=1 || builtin exit "$_cove_s"; _cove_left; } >/dev/null 2>&1; ( { _cove_move; } >/dev/null 2>&1 && builtin eval "$_cove_main" ); builtin exit "$?"' EXIT
+  builtin trap '{ _cove_s=$?; builtin trap - DEBUG; _cove_keep; } >/dev/null 2>&1; ( builtin eval "$_cove_leave" ) >/dev/null 2>&1; builtin exit "$?"' EXIT
 }
 
 # `until !` and not `while`: after `set -n` every command is a success that did nothing, and this ends.
-_cove_main='until ! { _cove_s=$?; unset -f unset builtin; builtin trap - DEBUG; _cove_next; } >/dev/null 2>&1; do builtin exec <&231 >&232 2>&233; builtin eval "set -- $_cove"; BASH_ARGV0=$1 _cove=$2; builtin shift 2; builtin eval "$_cove_o$_cove"; done'
+_cove_main='until ! { _cove_s=$?; unset -f unset builtin exec; builtin trap - DEBUG; _cove_next; } >/dev/null 2>&1; do exec <&231 >&232 2>&233; builtin eval "set -- $_cove"; BASH_ARGV0=$1 _cove=$2; builtin shift 2; builtin eval "$_cove_o$_cove"; done'
 
 # Moves the channel to 230 and keeps copies of the standard descriptors, all closed on exec. Bash has no word
 # for that, but sets it on the copy it keeps of a redirected descriptor, which is 10, and on copies of such a copy.
@@ -170,4 +150,4 @@ exec 3<&-
 _cove_pid=$BASHPID _cove_o=
 _cove_arm
 shopt -s expand_aliases
-alias exit=_cove_exit trap=_cove_trap
+alias trap=_cove_trap

@@ -1,0 +1,217 @@
+// Drives the shim as the runner does: a real node, pipes for its output, a socket on descriptor 3.
+//
+// The node is the one named by the environment variable NODE, or the one that runs the tests.
+import assert from "node:assert/strict";
+import { execFileSync, spawn } from "node:child_process";
+import {
+  closeSync,
+  constants,
+  mkdtempSync,
+  openSync,
+  readFileSync,
+  readSync,
+  rmSync,
+  writeFileSync,
+} from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+
+const SHIM = join(import.meta.dirname ?? new URL(".", import.meta.url).pathname, "..");
+export const NODE = process.env.NODE || process.execPath;
+export const MAJOR = Number(
+  execFileSync(NODE, ["-p", "process.versions.node.split('.')[0]"], { encoding: "utf8" }),
+);
+const PATIENCE = 10_000;
+
+export const part = (name) => readFileSync(join(SHIM, `${name}.js`), "utf8");
+export const sleep = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
+
+const string = (text) => {
+  const bytes = Buffer.from(text);
+  const length = Buffer.alloc(4);
+  length.writeUInt32BE(bytes.length);
+  return Buffer.concat([length, bytes]);
+};
+
+const message = (tag, body) => {
+  const head = Buffer.alloc(5);
+  head.writeUInt32BE(body.length + 1);
+  head.write(tag, 4);
+  return Buffer.concat([head, body]);
+};
+
+// The bytes of a D, read.
+const parse = (body) => {
+  const kind = String.fromCharCode(body[0]);
+  const done = { kind };
+  if (kind === "r") {
+    const at = 5 + body.readUInt32BE(1);
+    done.type = body.toString("utf8", 5, at);
+    assert.equal(body.readUInt32BE(at), body.length - at - 4);
+    done.message = body.toString("utf8", at + 4);
+  } else if (kind === "x") {
+    assert.equal(body.length, 5);
+    done.code = body.readInt32BE(1);
+  } else {
+    assert.equal(body.length, 1);
+  }
+  return done;
+};
+
+export class Shim {
+  constructor({ files = {}, stdin = "ignore" } = {}) {
+    this.cwd = mkdtempSync(join(tmpdir(), "cove-node-"));
+    for (const [name, text] of Object.entries(files)) this.write(name, text);
+    this.count = 0;
+    this.loads = [];
+    this.status = null;
+    this.buffer = Buffer.alloc(0);
+    const [out, err] = [this.pipe("out"), this.pipe("err")];
+    this.readers = [out.read, err.read];
+    this.child = spawn(NODE, ["--no-force-async-hooks-checks", "-e", part("boot")], {
+      cwd: this.cwd,
+      env: { PATH: process.env.PATH, HOME: "/nonexistent" },
+      stdio: [stdin, out.write, err.write, "pipe"],
+      // A group of its own, as the runner gives it.
+      detached: true,
+    });
+    closeSync(out.write);
+    closeSync(err.write);
+    this.ended = new Promise((resolve) => {
+      this.child.on("exit", (code, signal) => {
+        this.status = signal ?? code;
+        this.waiting?.({ kind: "gone", status: this.status });
+        resolve(this.status);
+      });
+    });
+    this.socket = this.child.stdio[3];
+    this.socket.on("error", () => {});
+    this.socket.on("data", (bytes) => this.receive(bytes));
+  }
+
+  // Not what spawn() makes for "pipe", which is a socket.
+  pipe(name) {
+    const path = join(this.cwd, `.${name}`);
+    execFileSync("mkfifo", [path]);
+    const read = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK);
+    const write = openSync(path, constants.O_WRONLY);
+    rmSync(path);
+    return { read, write };
+  }
+
+  write(name, text) {
+    const path = join(this.cwd, name);
+    execFileSync("mkdir", ["-p", join(path, "..")]);
+    writeFileSync(path, text);
+  }
+
+  receive(bytes) {
+    this.buffer = Buffer.concat([this.buffer, bytes]);
+    while (this.buffer.length >= 4) {
+      const end = 4 + this.buffer.readUInt32BE();
+      if (this.buffer.length < end) return;
+      const frame = this.buffer.subarray(4, end);
+      this.buffer = this.buffer.subarray(end);
+      if (frame[0] === 0x4c) {
+        const name = frame.toString("utf8", 5);
+        this.loads.push(name);
+        this.socket.write(message("L", string(part(name))));
+      } else {
+        assert.equal(String.fromCharCode(frame[0]), "D");
+        assert(this.waiting, "a D that nobody waits for");
+        this.waiting(parse(frame.subarray(1)));
+      }
+    }
+  }
+
+  // What is in the pipes now: all that the code has written, for its writes block.
+  drain() {
+    this.readers.forEach((fd, index) => {
+      const chunk = Buffer.alloc(65536);
+      for (;;) {
+        let count = 0;
+        try {
+          count = readSync(fd, chunk);
+        } catch (error) {
+          if (error.code !== "EAGAIN") throw error;
+        }
+        if (count === 0) return;
+        this.output[index].push(Buffer.from(chunk.subarray(0, count)));
+      }
+    });
+  }
+
+  // Runs a cell. `interrupt` is after how many milliseconds to send SIGINT, once or several times.
+  async run(code, { name, args = [], interrupt = [], patience = PATIENCE } = {}) {
+    this.count += 1;
+    this.output = [[], []];
+    const count = Buffer.alloc(4);
+    count.writeUInt32BE(args.length);
+    const body = [string(name ?? `<cell ${this.count}>`), string(code), count, ...args.map(string)];
+    const began = performance.now();
+    const done = new Promise((resolve, reject) => {
+      this.waiting = resolve;
+      this.timer = setTimeout(() => {
+        this.drain();
+        const text = Buffer.concat(this.output.flat()).toString();
+        reject(new Error(`no end of ${JSON.stringify(code)}: ${text}`));
+      }, patience);
+    });
+    const pump = setInterval(() => this.drain(), 2);
+    const timers = [interrupt].flat().map((after) => setTimeout(() => this.interrupt(), after));
+    this.socket.write(message("R", Buffer.concat(body)));
+    try {
+      const result = await done;
+      result.took = performance.now() - began;
+      this.drain();
+      [result.out, result.err] = this.output.map((chunks) => Buffer.concat(chunks).toString());
+      return result;
+    } finally {
+      this.waiting = null;
+      clearTimeout(this.timer);
+      clearInterval(pump);
+      timers.forEach(clearTimeout);
+    }
+  }
+
+  // To the group, as the runner does.
+  interrupt() {
+    process.kill(-this.child.pid, "SIGINT");
+  }
+
+  // A cell that has to succeed without a word on stderr; its output.
+  async out(code, options) {
+    const { kind, out, err, ...rest } = await this.run(code, options);
+    assert.deepEqual({ kind, err }, { kind: "c", err: "" }, JSON.stringify({ code, out, rest }));
+    return out;
+  }
+
+  async check(code, expected, options) {
+    assert.equal(await this.out(code, options), expected, code);
+  }
+
+  async close() {
+    this.socket.end();
+    const timer = setTimeout(() => this.child.kill("SIGKILL"), 5000);
+    const status = await this.ended;
+    clearTimeout(timer);
+    this.readers.forEach(closeSync);
+    rmSync(this.cwd, { recursive: true, force: true });
+    return status;
+  }
+}
+
+// Calls `test` with a shim, which has to end well.
+export const withShim =
+  (options, test = options) =>
+  async () => {
+    const shim = new Shim(options === test ? {} : options);
+    try {
+      await test(shim);
+    } catch (error) {
+      shim.child.kill("SIGKILL");
+      await shim.close();
+      throw error;
+    }
+    assert.equal(await shim.close(), 0);
+  };
