@@ -207,9 +207,10 @@ impl CannotEnforce {
     }
 }
 
-/// Of the machine's `/etc`, only what programs need to find their libraries and certificates. The rest is made up.
+/// Of the machine's `/etc`, only what programs need to find their libraries, fonts and certificates. The rest is made up.
 pub const SHARED_ETC: &[&str] = &[
     "/etc/alternatives",
+    "/etc/fonts",
     "/etc/ld.so.cache",
     "/etc/ssl/certs",
     "/etc/pki/ca-trust/extracted",

@@ -5,9 +5,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
-use cove_protocol::limits::CHUNK;
+use cove_protocol::limits::{CHUNK, MAX_IMAGE, MAX_IMAGES};
 use cove_protocol::{
-    CellId, Decoder, FromRunner, Hello, Language, Outcome, Ready, Run, Stream, ToRunner, VERSION, encode,
+    CellId, Decoder, FromRunner, Hello, ImageFormat, Language, Outcome, Ready, Run, Stream, ToRunner,
+    VERSION, encode,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
@@ -58,6 +59,7 @@ struct Cell {
     id: CellId,
     language: Language,
     sent: [u64; 2],
+    images: usize,
     interrupted: bool,
     /// Its interpreter was started for it.
     fresh: bool,
@@ -284,8 +286,14 @@ impl Runner {
             let outcome = Outcome::Unavailable { reason: error.to_string() };
             return self.send(&FromRunner::Done { cell: run.cell, outcome, fresh }, &[]);
         }
-        self.cell =
-            Some(Cell { id: run.cell, language: run.language, sent: [0; 2], interrupted: false, fresh });
+        self.cell = Some(Cell {
+            id: run.cell,
+            language: run.language,
+            sent: [0; 2],
+            images: 0,
+            interrupted: false,
+            fresh,
+        });
         if let Some(interpreter) = self.interpreters.get_mut(&run.language) {
             interpreter.send(shim::run(&run.name, &code, &run.args));
         }
@@ -336,6 +344,7 @@ impl Runner {
         let Some(cell) = self.cell.as_ref().filter(|cell| cell.language == language) else { return Ok(()) };
         let outcome = match said {
             FromShim::Load(_) => return Ok(()),
+            FromShim::Image { format, bytes } => return self.forward_image(format, &bytes),
             FromShim::Completed => Outcome::Completed {},
             FromShim::Raised { exception, message } => Outcome::Raised { exception, message },
             FromShim::Exited(code) => Outcome::Exited { code },
@@ -346,6 +355,17 @@ impl Runner {
             }
         };
         self.finish(outcome)
+    }
+
+    /// The shim counts too, and tells the code; this is for code that talks to us past its shim.
+    fn forward_image(&mut self, format: ImageFormat, bytes: &[u8]) -> io::Result<()> {
+        let Some(cell) = self.cell.as_mut() else { return Ok(()) };
+        if cell.images == MAX_IMAGES || bytes.len() > MAX_IMAGE {
+            return Ok(());
+        }
+        cell.images += 1;
+        let image = FromRunner::Image { cell: cell.id, format };
+        self.send(&image, bytes)
     }
 
     /// Sends what the cell had written by now, then its end.

@@ -1,10 +1,11 @@
 //! What the runner and a shim say to each other over descriptor 3: `length:u32be tag:u8 body`, compact enough to be
 //! spoken by an interpreter that has loaded none of its library yet. The shim is hostile, as is all code inside.
 
-use cove_protocol::limits::MAX_EXCEPTION;
+use cove_protocol::ImageFormat;
+use cove_protocol::limits::{MAX_EXCEPTION, MAX_IMAGE};
 
-/// Longer than anything a shim has to say.
-const MAX_FROM_SHIM: usize = 64 * 1024;
+/// Longer than anything a shim has to say; an image is the longest.
+const MAX_FROM_SHIM: usize = MAX_IMAGE + 64;
 
 /// A cell for the shim to run.
 pub(crate) fn run(name: &str, code: &[u8], args: &[String]) -> Vec<u8> {
@@ -43,6 +44,10 @@ fn string(body: &mut Vec<u8>, bytes: &[u8]) {
 pub(crate) enum FromShim {
     /// It needs a part of itself by name.
     Load(String),
+    Image {
+        format: ImageFormat,
+        bytes: Vec<u8>,
+    },
     Completed,
     Raised {
         exception: String,
@@ -79,6 +84,18 @@ fn parse(message: &[u8]) -> Option<FromShim> {
     let (&tag, mut body) = message.split_first()?;
     let said = match tag {
         b'L' => FromShim::Load(take_string(&mut body)?),
+        b'I' => {
+            let (&format, bytes) = body.split_first()?;
+            body = &[];
+            let format = match format {
+                b'p' => ImageFormat::Png,
+                b'j' => ImageFormat::Jpeg,
+                b'g' => ImageFormat::Gif,
+                b'w' => ImageFormat::Webp,
+                _ => return None,
+            };
+            FromShim::Image { format, bytes: bytes.to_vec() }
+        }
         b'D' => {
             let (&kind, rest) = body.split_first()?;
             body = rest;

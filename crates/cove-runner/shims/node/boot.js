@@ -3,7 +3,8 @@
 // The runner starts `node --no-force-async-hooks-checks -e <this text>` with its socket on
 // descriptor 3. The other parts are asked for over that socket when they are needed: imports.js by
 // a cell with the word `import` or `export`, faults.js by errors, watch.js by a cell that waits for
-// something, repair.js by a cell after one that ended a standard stream.
+// something, redeclare.js by one that declares a name in another way than before, repair.js by one
+// after a standard stream was ended.
 //
 // A cell is evaluated by V8's own console mode (`Runtime.evaluate` with `replMode`), the only one
 // in which a `const` may be declared again by a later cell and top-level `await` keeps what is
@@ -227,11 +228,13 @@
     for (let index = 0; index < count; index += 1) argv[index + 2] = next();
     process.argv = argv;
     const cell = {
-      ...{ __proto__: null, name, code },
+      ...{ __proto__: null, name, code, source: code },
       // How it ended: an exception, the status given to process.exit(), an interrupt.
       ...{ fault: null, exit: null, interrupted: false },
       // The inspector has refused it or was interrupted; it has a result; its end is being told.
       ...{ lost: null, ready: false, ending: false },
+      // It was refused and is tried once more.
+      ...{ again: false, refusal: null },
       promise: null,
     };
     current = cell;
@@ -268,14 +271,18 @@
 
   function prepare(cell) {
     if (includes(cell.code, "import") || includes(cell.code, "export")) {
-      return need("imports", () => run(cell, shim.rewrite(cell.code, cell.name)));
+      return need("imports", () => {
+        cell.source = shim.rewrite(cell.code, cell.name);
+        run(cell, cell.source);
+      });
     }
-    run(cell, cell.code);
+    run(cell, cell.source);
   }
 
   function run(cell, code) {
     // It may have been interrupted while a part was on its way.
     if (cell !== current || cell.ending) return;
+    cell.again = false;
     turn = true;
     enter(cell, () => {
       evaluate(cell, asObject(code));
@@ -286,6 +293,7 @@
     const stopped = cell.interrupted || cell.exit !== null;
     if (cell.lost && !stopped) fault(new Error(cell.lost.message));
     if (cell.ready || stopped) return finish(cell);
+    if (cell.again) return;
     // It waits for something. From here on its code runs as callbacks of the event loop.
     connect();
     need("watch", () => shim.watch());
@@ -336,13 +344,31 @@
       // It was interrupted, if not worse.
       if (!reply) cell.lost = error;
       else if (has(reply, "exceptionDetails")) {
-        fault(fetch(reply.exceptionDetails.exception), reply.exceptionDetails);
+        refuse(cell, reply.exceptionDetails);
       } else {
         const value = fetch(reply.result);
         if (isPromise(value)) settle(cell, value);
         else show(cell, value);
       }
     });
+  }
+
+  // It failed. If it was not even begun, because of how it declares a name, it can be written anew.
+  function refuse(cell, details) {
+    const error = fetch(details.exception);
+    const { description } = details.exception;
+    const declared =
+      has(details, "scriptId") && includes(`${description}`, "already been declared");
+    if (!declared || has(details, "stackTrace")) return fault(error, details);
+    cell.refusal = cell.refusal || { error, details };
+    cell.again = true;
+    need("imports", () => need("redeclare", () => setImmediate(retry, cell, error.message)));
+  }
+
+  function retry(cell, message) {
+    const code = shim.redeclare(cell, message);
+    if (code !== null) run(cell, code);
+    else if (cell === current) fault(cell.refusal.error, cell.refusal.details);
   }
 
   // Holds the promise that the inspector waits for, the first one made in an evaluation. When a cell

@@ -35,7 +35,7 @@ shim.rewrite = (code, name) => {
     },
   };
   try {
-    return rewrite(code, tokenize(code));
+    return rewrite(code, shim.tokenize(code));
   } catch {
     return code;
   }
@@ -57,7 +57,7 @@ shim.hook.from = async (specifier, names, options) => {
 
 // A list of { kind, text, start, end }, and of each whether it is on a new line, how many brackets
 // it is in, and, for one that closes a bracket, whether a `/` after it begins an expression.
-function tokenize(code) {
+shim.tokenize = (code) => {
   const tokens = [];
   // Brackets that are open.
   const open = [];
@@ -143,7 +143,7 @@ function tokenize(code) {
     }
   }
   return tokens;
-}
+};
 
 function beginsExpression(last, before) {
   if (!last) return true;

@@ -14,6 +14,9 @@ flags = 0x2000
 held = 1, 10, 12, 14, 17, 26, 27
 # A cell with one of these may fork, print a traceback of its own, or await.
 words = "async", "await", "fork", "inspect", "logging", "thread", "traceback", "warn"
+# A cell with one of these may draw, and a value of these types may be an image.
+plots = "matplotlib", "pyplot", "plt.", ".plot", ".hist", "seaborn"
+pictures = "Figure", "Image", "PngImageFile", "JpegImageFile", "bytes", "PosixPath"
 
 
 def forked():
@@ -38,10 +41,24 @@ def show(value):
     if hook is not displayhook:
         hook(value)
     elif value is not None:
+        kind = type(value)
+        if (kind.__name__ in pictures or hasattr(kind, "_repr_png_")) and is_image(value):
+            builtins._ = value
+            return
         # As the original does, which fails when a cell has emptied sys.modules.
         builtins._ = None
         sys.stdout.write(repr(value) + "\n")
         builtins._ = value
+
+
+def is_image(value):
+    # The user's phase: an interrupt must not cut the answer in two.
+    before = signal(SIGINT, note)
+    try:
+        need("draw")
+    finally:
+        signal(SIGINT, before)
+    return show_image(value)
 
 
 def split(name, code):
@@ -116,6 +133,9 @@ def begin(frame):
     sources[name] = code
     while len(sources) > 1 and sum(map(len, sources.values())) > 8 << 20:
         del sources[next(iter(sources))]
+    if "draw" in globals() or any(map(code.__contains__, plots)):
+        need("draw")
+        guard(draw)
     if "traceback" in modules or "inspect" in modules or any(map(code.__contains__, words)):
         need("late")
         remember()
@@ -144,6 +164,8 @@ def cell(frame, error):
             done, fault = guard(free, settle, error)
             if fault is not None:
                 done = failed(error, fault)
+        if "draw" in globals():
+            guard(free, show_figures)
         frame = value = error = fault = None
         guard(flush)
         done = b"D" + done

@@ -18,13 +18,16 @@
 
 # What a cell had left on of the options that would break or show the shim, as code for the next cell.
 _cove_options() {
-  _cove_o=
-  [[ -o allexport ]] && _cove_o+=a
+  if [[ -o allexport ]]; then
+    builtin set +a
+    builtin set a
+  fi
+  _cove_o=${1-}
   [[ -o errexit ]] && _cove_o+=e
   [[ -o nounset ]] && _cove_o+=u
   [[ -o verbose ]] && _cove_o+=v
   [[ -o xtrace ]] && _cove_o+=x
-  builtin set +aeuvx
+  builtin set +euvx
   _cove_o=${_cove_o:+builtin set -$_cove_o;}
 }
 
@@ -43,18 +46,20 @@ _cove_newlines() {
   _cove=${_cove%.}
 }
 
-# Answers for the cell that has ended with status `_cove_s` and waits for another. Fails when there is none.
+# Answers for the cell that has ended, with this status if nothing else is known, and waits for another. Fails
+# when there is none.
 _cove_next() {
+  unset -f unset builtin exec
   builtin trap '' INT
   if [[ ${_cove_running-} ]]; then
     [[ ${_cove_result-} ]] || _cove_options
-    _cove_s=${_cove_result:-$_cove_s}
+    builtin set -- "${_cove_result:-$1}"
     _cove_running= _cove_result=
-    case $_cove_s in
+    case $1 in
       i) builtin printf '\0\0\0\2Di' >&230 || builtin return ;;
       0) builtin printf '\0\0\0\2Dc' >&230 || builtin return ;;
       *)
-        _cove_u32 "$_cove_s"
+        _cove_u32 "$1"
         builtin printf "\0\0\0\6Dx$_cove_u" >&230 || builtin return
         ;;
     esac
@@ -95,20 +100,19 @@ _cove_trap() {
   done
   builtin return "$failed"
 }
-# Else a DEBUG trap set in it would be undone when it returns.
-builtin declare -ft _cove_trap
 
 # The EXIT trap's first part, in the process that ends.
 _cove_keep() {
+  unset -f unset builtin exec
   builtin trap '' INT
   if [[ ! ${_cove_running-} ]]; then
     exec >&232 2>&233
     _cove_pid=
     [[ ${_cove_bye--} == - ]] || builtin eval "$_cove_bye"
-    builtin exit "$_cove_s"
+    builtin exit "$1"
   fi
   _cove_options
-  _cove_result=${_cove_result:-$_cove_s}
+  _cove_result=${_cove_result:-$1}
   _cove_traps=$(builtin trap -p)
 }
 
@@ -129,11 +133,11 @@ _cove_move() {
 }
 
 _cove_arm() {
-  builtin trap '{ _cove_s=$?; builtin trap - DEBUG; _cove_keep; } >/dev/null 2>&1; ( builtin eval "$_cove_leave" ) >/dev/null 2>&1; builtin exit "$?"' EXIT
+  builtin trap '{ _cove_keep "$?"; builtin trap - DEBUG; } >/dev/null 2>&1; ( builtin eval "$_cove_leave" ) >/dev/null 2>&1; builtin exit "$?"' EXIT
 }
 
 # `until !` and not `while`: after `set -n` every command is a success that did nothing, and this ends.
-_cove_main='until ! { _cove_s=$?; unset -f unset builtin exec; builtin trap - DEBUG; _cove_next; } >/dev/null 2>&1; do exec <&231 >&232 2>&233; builtin eval "set -- $_cove"; BASH_ARGV0=$1 _cove=$2; builtin shift 2; builtin eval "$_cove_o$_cove"; done'
+_cove_main='until ! { _cove_next "$?" && builtin trap - DEBUG; } >/dev/null 2>&1; do exec <&231 >&232 2>&233; builtin eval "set -- $_cove"; BASH_ARGV0=$1 _cove=$2; builtin shift 2; builtin eval "$_cove_o$_cove"; done'
 
 # Moves the channel to 230 and keeps copies of the standard descriptors, all closed on exec. Bash has no word
 # for that, but sets it on the copy it keeps of a redirected descriptor, which is 10, and on copies of such a copy.

@@ -13,14 +13,17 @@
 
 # What a cell had left on of the options that would break or show the shim, as code for the next cell.
 _cove_options() {
-  _cove_o=
-  case $- in *a*) _cove_o=a ;; esac
+  case $- in *a*)
+    set +a
+    set a
+    ;;
+  esac
+  _cove_o=${1-}
   case $- in *e*) _cove_o=${_cove_o}e ;; esac
-  set +ae
   case $- in *u*) _cove_o=${_cove_o}u ;; esac
   case $- in *v*) _cove_o=${_cove_o}v ;; esac
   case $- in *x*) _cove_o=${_cove_o}x ;; esac
-  set +uvx
+  set +euvx
   _cove_o=${_cove_o:+set -$_cove_o;}
 }
 
@@ -56,22 +59,23 @@ _cove_newlines() {
   [ -n "$_cove_rest" ] || set +f
 }
 
-# Answers for the cell that has ended with status `_cove_s` and waits for another. Fails when there is none.
+# Answers for the cell that has ended, with this status if nothing else is known, and waits for another. Fails
+# when there is none.
 _cove_next() {
   unset -f command
   if [ -n "${_cove_running-}" ]; then
     [ -n "${_cove_result-}" ] || _cove_options
     _cove_self
     # In busybox and old dash `command eval` also catches the errors of the cell's subshells: this is one.
-    [ "$_cove_me" = "$_cove_pid" ] || exit "$_cove_s"
+    [ "$_cove_me" = "$_cove_pid" ] || exit "$1"
     trap '' INT
-    _cove_s=${_cove_result:-$_cove_s}
+    set -- "${_cove_result:-$1}"
     _cove_running= _cove_result=
-    case $_cove_s in
+    case $1 in
       i) command printf '\0\0\0\2Di' >&9 || return ;;
       0) command printf '\0\0\0\2Dc' >&9 || return ;;
       *)
-        _cove_u32 "$_cove_s"
+        _cove_u32 "$1"
         command printf "\0\0\0\6Dx$_cove_u" >&9 || return
         ;;
     esac
@@ -95,11 +99,10 @@ _cove_end() {
 }
 
 _cove_exit() {
-  _cove_s=$?
+  set -- "${1-$?}"
   _cove_self
   # What ends in a subshell is the subshell, and the shell knows what to say about odd arguments.
-  [ "$_cove_me" = "$_cove_pid" ] || exit "${1-$_cove_s}"
-  set -- "${1-$_cove_s}"
+  [ "$_cove_me" = "$_cove_pid" ] || exit "$1"
   case $1 in '' | *[!0-9]* | ??????????*) exit "$1" ;; esac
   # 08 is not octal.
   while :; do case $1 in 0?*) set -- "${1#0}" ;; *) break ;; esac; done
@@ -139,11 +142,11 @@ _cove_left() {
     exec >&7 2>&8
     _cove_pid=-
     [ "${_cove_bye--}" = - ] || eval "$_cove_bye"
-    exit "$_cove_s"
+    exit "$1"
   fi
   if [ -z "${_cove_result-}" ]; then
     _cove_options
-    _cove_result=$_cove_s
+    _cove_result=$1
   fi
 }
 
@@ -159,11 +162,11 @@ _cove_move() {
 }
 
 _cove_arm() {
-  trap '{ _cove_s=$?; _cove_left; } >/dev/null 2>&1; ( { _cove_move; } >/dev/null 2>&1 && eval "$_cove_main" ); command exit "$?"' EXIT
+  trap '{ _cove_left "$?"; } >/dev/null 2>&1; ( { _cove_move; } >/dev/null 2>&1 && eval "$_cove_main" ); command exit "$?"' EXIT
 }
 
 # `until !` and not `while`: after `set -n` every command is a success that did nothing, and this ends.
-_cove_main='until ! { _cove_s=$?; _cove_next; } >/dev/null 2>&1; do eval "set -- $_cove"; _cove=$2; shift 2; command eval "$_cove_o$_cove" <&6 >&7 2>&8 6<&- 7>&- 8>&- 9<&-; done'
+_cove_main='until ! { _cove_next "$?"; } >/dev/null 2>&1; do eval "set -- $_cove"; _cove=$2; shift 2; command eval "$_cove_o$_cove" <&6 >&7 2>&8 6<&- 7>&- 8>&- 9<&-; done'
 
 if [ -n "${BASH_VERSION-}" ]; then
   eval "$2"

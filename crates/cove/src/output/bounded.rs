@@ -47,9 +47,17 @@ impl Bounded {
             return;
         }
         let count = text.chars().count();
+        self.total_chars += count as u64;
+        // Of a piece larger than the tail only its end can stay, found from that end.
+        if count > self.half {
+            let start = text.char_indices().rev().nth(self.half.saturating_sub(1)).map_or(0, |(at, _)| at);
+            self.tail.clear();
+            self.tail.push_str(if self.half == 0 { "" } else { &text[start..] });
+            self.tail_chars = self.half;
+            return;
+        }
         self.tail.push_str(text);
         self.tail_chars += count;
-        self.total_chars += count as u64;
         // Let it grow to twice its size before it is cut, so that each character is moved about once.
         if self.tail_chars > 2 * self.half.max(1024) {
             self.trim_tail();

@@ -76,13 +76,10 @@ RangeError: late
     await check(shim, "await Promise.reject(new TypeError('no'))", rejected);
     await check(shim, "Promise.reject(new TypeError('no'))", rejected);
     await check(shim, "(async () => { await 0; throw new TypeError('no') })()", rejected);
-    const nested = await shim.run(
-      "async function g() { await 0; throw new Error('g') }\nawait g()",
-      {
-        name: "<cell 9>",
-      },
-    );
-    assert.match(nested.err, /at g \(<cell 9>:1:37\)\n {4}at async <cell 9>:2:1\n$/);
+    const wait = "await new Promise((r) => setTimeout(r, 5))";
+    const code = `async function g() { ${wait}; throw new Error('g') }\nawait g()`;
+    const nested = await shim.run(code, { name: "<cell 9>" });
+    assert.match(nested.err, /at g \(<cell 9>:1:\d+\)\n {4}at async <cell 9>:2:1\n$/);
   }),
 );
 

@@ -1,0 +1,226 @@
+// How cells end other than by themselves: process.exit(), interrupts, and the end of everything.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { Shim, sleep, withShim } from "./driver.mjs";
+
+const never = "await new Promise(() => {})";
+const pause = (milliseconds) => `await new Promise((r) => setTimeout(r, ${milliseconds}))`;
+
+test(
+  "process.exit() ends the cell and keeps the state",
+  withShim(async (shim) => {
+    await shim.check("const kept = 1", "");
+    for (const [code, status] of [
+      ["process.exit(3)", 3],
+      ["process.exit()", 0],
+      ["process.exit(-1)", 255],
+      ["process.exit('7')", 7],
+      ["process.exitCode = 5; process.exit()", 5],
+      ["process.exit()", 0],
+      [
+        "(() => { try { process.exit(4) } catch { console.log('c') } finally { console.log('f') } })()",
+        4,
+      ],
+      ["try { process.exit(0) } catch { process.exit(1) }; console.log('after')", 0],
+      ["await 0; process.exit(5)", 5],
+      [`${pause(5)}; process.exit(6)`, 6],
+      [`setTimeout(() => process.exit(7), 5); ${never}`, 7],
+      [`setImmediate(() => process.exit(8)); ${never}`, 8],
+      [`process.nextTick(() => process.exit(9)); ${never}`, 9],
+      [`require("fs").stat("/", () => process.exit(10)); ${never}`, 10],
+      ["Promise.resolve().then(() => process.exit(11)); 1", 11],
+      ["const { exit } = process; exit(12)", 12],
+    ]) {
+      const done = await shim.run(code);
+      assert.deepEqual([done.kind, done.code, done.err], ["x", status, ""], code);
+      assert.doesNotMatch(done.out, /[a-z]/, code);
+      await shim.check("kept", "1\n");
+    }
+    await shim.check("process.exitCode = 3; 1", "1\n");
+  }),
+);
+
+test(
+  "process.exit() between cells is no more than a message",
+  withShim(async (shim) => {
+    await shim.check("setTimeout(() => process.exit(1), 5); const kept = 1", "");
+    await sleep(50);
+    const next = await shim.run("kept");
+    assert.deepEqual(
+      [next.kind, next.out, next.err],
+      ["c", "1\n", "process.exit(1) between cells was ignored\n"],
+    );
+  }),
+);
+
+for (const [what, first] of [
+  ["before any cell has waited", "0"],
+  ["after a cell has waited", pause(150)],
+]) {
+  test(
+    `an interrupt ends whatever runs, ${what}`,
+    withShim(async (shim) => {
+      await shim.out(`const kept = 1; ${first}; undefined`);
+      for (const code of [
+        "for (;;);",
+        "let n = 0; while (true) n++;",
+        "for (;;) await 0",
+        "await (async () => { for (;;) await null })()",
+        "try { for (;;); } catch { console.log('caught') } finally { console.log('finally') }",
+        "process.nextTick(() => { for (;;); }); 1",
+        "Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0)",
+        "/(a*)*b/.test('a'.repeat(40))",
+        "for (;;) console.log('x')",
+        "require('child_process').execSync('sleep 10')",
+        "({ [Symbol.for('nodejs.util.inspect.custom')]() { for (;;); } })",
+      ]) {
+        const done = await shim.run(code, { interrupt: 100 });
+        assert.equal(done.kind, "i", code);
+        assert(done.took < 1000, `${code}: ${done.took}`);
+        assert.doesNotMatch(done.out, /caught|finally/, code);
+        await shim.check("kept", "1\n");
+      }
+    }),
+  );
+}
+
+test(
+  "an interrupt ends what waits, and what spins after waiting",
+  withShim(async (shim) => {
+    await shim.check("const kept = 1", "");
+    for (const code of [
+      never,
+      "new Promise(() => {})",
+      pause(1e6),
+      `${pause(10)}; for (;;);`,
+      `${pause(10)}; for (;;) await 0`,
+      `setTimeout(() => { for (;;); }, 10); ${never}`,
+      `setTimeout(() => { process.nextTick(() => {}); for (;;); }, 10); ${never}`,
+      `setImmediate(() => { for (;;); }); ${never}`,
+      `require("fs").stat("/", () => { for (;;); }); ${never}`,
+      `require("net").createServer(() => { for (;;); }).listen(0, function () {
+        require("net").connect(this.address().port);
+      }); ${never}`,
+    ]) {
+      const done = await shim.run(code, { interrupt: 200 });
+      assert.equal(done.kind, "i", code);
+      assert(done.took < 1200, `${code}: ${done.took}`);
+      assert.equal(done.err, "", code);
+      await shim.check("kept", "1\n");
+    }
+    await shim.check(`${pause(20)}; "timers still work"`, "'timers still work'\n");
+  }),
+);
+
+test(
+  "interrupts with async hooks in use",
+  withShim(async (shim) => {
+    await shim.check(
+      `const { AsyncLocalStorage, createHook } = require("async_hooks");
+      const storage = new AsyncLocalStorage();
+      createHook({ init() {}, before() {}, after() {}, destroy() {} }).enable();
+      storage.run(1, () => storage.getStore())`,
+      "1\n",
+    );
+    for (const code of [
+      "for (;;) await 0",
+      `storage.run(2, () => setTimeout(() => { for (;;); }, 10)); ${never}`,
+      `storage.run(3, async () => { ${pause(10)}; for (;;) await 0; }); ${never}`,
+    ]) {
+      assert.equal((await shim.run(code, { interrupt: 150 })).kind, "i", code);
+      assert.equal((await shim.run("storage.run(4, () => process.exit(1))")).kind, "x");
+      await shim.check(pause(5), "");
+    }
+  }),
+);
+
+test(
+  "interrupts between cells are nothing",
+  withShim(async (shim) => {
+    await shim.check("1", "1\n");
+    for (const first of ["2", pause(150)]) {
+      await shim.out(`${first}; undefined`);
+      for (let count = 0; count < 5; count += 1) {
+        shim.interrupt();
+        await sleep(10);
+      }
+      await shim.check(`${pause(30)}; 3`, "3\n");
+      await shim.check("let i = 0; while (i < 1e6) i++; i", "1000000\n");
+    }
+  }),
+);
+
+test(
+  "several interrupts at once",
+  withShim(async (shim) => {
+    for (const code of ["for (;;);", `${pause(10)}; for (;;);`, never, "for (;;) await 0"]) {
+      const done = await shim.run(code, { interrupt: [150, 151, 160, 190] });
+      assert.equal(done.kind, "i", code);
+      await sleep(100);
+      await shim.check("4", "4\n");
+    }
+  }),
+);
+
+test(
+  "a cell's own handler for SIGINT does not keep it",
+  withShim(async (shim) => {
+    await shim.out("process.on('SIGINT', () => console.log('mine')); undefined");
+    for (const code of ["for (;;);", never, `${pause(10)}; for (;;);`, "for (;;);"]) {
+      assert.equal((await shim.run(code, { interrupt: 200 })).kind, "i", code);
+    }
+    // Without any, the next cell has ours again.
+    await shim.out("process.removeAllListeners('SIGINT'); undefined");
+    assert.equal((await shim.run(never, { interrupt: 100 })).kind, "i");
+    await shim.out(pause(150));
+    assert.equal((await shim.run(`${pause(5)}; for (;;);`, { interrupt: 100 })).kind, "i");
+  }),
+);
+
+test(
+  "garbage that the inspector waits for",
+  withShim(async (shim) => {
+    await shim.out(
+      `require("v8").setFlagsFromString("--expose-gc");
+      const gc = require("vm").runInNewContext("gc");`,
+    );
+    const collect = `setTimeout(() => { gc(); gc(); }, 20); ${never}`;
+    assert.equal((await shim.run(collect, { interrupt: 100 })).kind, "i");
+    await shim.check("gc(); gc(); 1", "1\n");
+  }),
+);
+
+test("the end of the socket is the end of the process", async () => {
+  for (const code of ["1", "setInterval(() => {}, 1); undefined", `${pause(100)}`]) {
+    const shim = new Shim();
+    await shim.out(code);
+    const began = performance.now();
+    assert.equal(await shim.close(), 0);
+    assert(performance.now() - began < 1000, code);
+  }
+  assert.equal(await new Shim().close(), 0);
+});
+
+test("what ends the process itself", async () => {
+  for (const [code, status] of [
+    ["process.abort()", "SIGABRT"],
+    ["process.kill(process.pid, 'SIGKILL')", "SIGKILL"],
+    ["process.reallyExit(9)", 9],
+  ]) {
+    const shim = new Shim();
+    assert.deepEqual((await shim.run(code)).status, status, code);
+    await shim.close();
+  }
+});
+
+test("a closed descriptor 3 makes no busy loop", async () => {
+  const shim = new Shim();
+  const done = await shim.run("require('fs').closeSync(3)");
+  assert.equal(done.kind, "gone");
+  await shim.close();
+  const later = new Shim();
+  await later.out("setTimeout(() => require('fs').closeSync(3), 10); undefined");
+  // The runner sees the end of the socket, or, as here, can tell it so.
+  await Promise.race([later.ended, sleep(200)]);
+  await later.close();
+});

@@ -1,0 +1,170 @@
+"""Cells that end well, and what stays from one to the next."""
+
+import os
+import tempfile
+import unittest
+
+from driver import PATIENCE, Case, each
+
+
+class Text(Case):
+    """Code, name and arguments arrive as they were sent."""
+
+    def test_exact(self):
+        for text in (
+            "",
+            "\n",
+            "\n\n  x\n\n",
+            "back\\slash\\\\ \\n %s %% 'single' \"double\" `tick` $dollar !bang",
+            "\t tab, \r carriage\r\n return, é, ☃, 😀, \x01 \x02 \x1b \x1e \x1f \x7f",
+            "-n",
+            "*",
+            "#!/bin/sh",
+        ):
+            with self.subTest(text=text):
+                done = self.sh.run("printf '[%s]' \"$@\"", args=(text, "end"))
+                self.assertEqual(done.out, f"[{text}][end]", done)
+                self.sh.run(f"cat <<'E O F'\n{text}\nE O F\n")
+                quoted = "'" + text.replace("'", "'\\''") + "'"
+                done = self.sh.run(f"printf %s {quoted}")
+                self.assertEqual(done.out, text, done)
+
+    def test_odd_code(self):
+        self.check("")
+        self.check("\n\n")
+        self.check("# only a comment")
+        self.check("#!/bin/sh\necho hi # no newline", "hi\n")
+        self.check("echo a\\\nb", "ab\n")
+        self.check("x=1 # ends in a backslash \\")
+        self.assertEqual(self.sh.run("cat <<X\nnever closed").out.rstrip(), "never closed")
+        self.check("echo ok", "ok\n")
+
+    def test_arguments(self):
+        self.check('echo "$# $1,$2"', "2 a b,c'd\n", args=("a b", "c'd"))
+        self.check('echo "$#"; set -- x y', "0\n")
+        self.check('echo "$#"', "0\n")
+
+    def test_large(self):
+        body = "".join(f"echo line number {n} of this cell >/dev/null\n" for n in range(23000))
+        code = f"x='{'y' * 100}'\nif false; then\n{body}fi\necho ${{#x}}"
+        self.assertGreater(len(code), 1_000_000)
+        self.check(code, "100\n", patience=3 * PATIENCE)
+        word = "é\n" * 300_000
+        done = self.sh.run(f"x='{word}'; printf %s \"$x\" | wc -c")
+        self.assertEqual(done.out.strip(), "900000", done)
+
+    def test_many_lines(self):
+        self.check("\n".join(f"n={n}" for n in range(10000)) + "\necho $n", "9999\n")
+
+
+class State(Case):
+    def test_variables(self):
+        self.check("x='a  b'; export y=2; readonly z=3; unset nothing")
+        self.check('echo "$x" $y $z; sh -c \'echo "[$x][$y]"\'', "a  b 2 3\n[][2]\n")
+
+    def test_places(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.check(f"cd {folder}; umask 077; f() {{ echo \"f $1\"; }}")
+            self.check("pwd; umask; f 1", f"{folder}\n0077\nf 1\n")
+
+    def test_aliases(self):
+        self.check("alias greet='echo hello'")
+        self.check("greet you", "hello you\n")
+
+    def test_options(self):
+        self.check("set -f; set -C; set -u")
+        self.check("echo *; case $- in *u*) echo u;; esac", "*\nu\n")
+
+    def test_allexport_exports_nothing_of_ours(self):
+        self.check("set -a; x=1")
+        self.check("y=2; env | grep -c _cove; env | grep '^[xy]=' | sort", "0\nx=1\ny=2\n")
+        self.check("set +a; z=3; env | grep '^z='", status=1)
+        self.check(": '" + "k" * 200_000 + "'; env >/dev/null && echo ran", "ran\n")
+
+    def test_trace(self):
+        done = self.sh.run("set -x; echo a")
+        self.assertRegex(done.err, r"^\++ echo a\n$")
+        done = self.sh.run("echo b")
+        self.assertRegex(done.err, r"^\++ echo b\n$")
+        self.sh.run("{ set +x; } 2>/dev/null")
+        self.check("echo c", "c\n")
+        self.check("set -v")
+        self.sh.run("echo d\necho e")
+        self.sh.run("set +v")
+        self.check("echo f", "f\n")
+
+    def test_separators(self):
+        self.check("IFS=0123456789ceot_")
+        self.check('set -- a0b; echo "$1"; x=axbxc; IFS=x; set -- $x; echo "$3"; exit 7', "a0b\nc\n", status=7)
+        self.check('printf "%s" "$IFS"', "x")
+        self.check("unset IFS")
+        self.check("x='a b'; set -- $x; echo $#\necho ${IFS-unset}", "2\nunset\n")
+
+    def test_redirections_last_for_a_cell(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.check(f"exec >{folder}/out 2>&1 </dev/null; echo hidden; exec 4>{folder}/four")
+            self.check(f"echo seen; echo four >&4; cat {folder}/out {folder}/four", "seen\nhidden\nfour\n")
+            self.check("exec >&- 2>&- <&-")
+            self.check("echo seen; echo also >&2", "seen\n", "also\n")
+
+    def test_descriptors(self):
+        """What a cell starts sees neither the channel nor the shim's copies."""
+        self.check("exec 3>&- 2>/dev/null; ls /proc/self/fd", "0\n1\n2\n3\n")
+        self.sh.run("set -e; false")
+        self.sh.run("set +e")
+        self.check("ls /proc/self/fd", "0\n1\n2\n3\n")
+
+    def test_input(self):
+        os.write(self.sh.stdin, b"one\ntwo\nthree\n")
+        self.check('read x; echo "$x"', "one\n")
+        self.check('read x; echo "$x"', "two\n")
+        self.check("head -n 1", "three\n")
+
+    def test_status(self):
+        self.check("true")
+        self.check("false", status=1)
+        self.check("(exit 42)", status=42)
+        self.assertEqual(self.sh.run("sh -c 'kill -9 $$'").code, 137)
+        self.check("nosuchcommand", err=None, status=127)
+        self.check("! true", status=1)
+        self.check("false; true")
+
+    def test_background(self):
+        self.check("sleep 60 & echo started", "started\n")
+        self.assertEqual(self.sh.run("kill $!; wait $!").code, 143)
+        self.check("echo on", "on\n")
+
+    def test_order(self):
+        self.check("for i in 1 2 3; do echo $i; sh -c \"echo $i.5\"; done", "1\n1.5\n2\n2.5\n3\n3.5\n")
+
+
+class Bash(Case):
+    only = ("bash", "posix")
+
+    def test_declared(self):
+        self.check("declare -A m=([a]=b); declare -a l=(1 2 3); declare -i n=3; typeset t=4; declare -r r=5")
+        self.check("n=n+1; echo ${m[a]} ${l[2]} $n $t $r", "b 3 4 4 5\n")
+        self.check("local x=1", status=1, err=None)
+
+    def test_name_and_lines(self):
+        self.check('echo "$0 $LINENO"\n\necho $LINENO', "job.sh 1\n3\n", name="job.sh")
+        self.check("\nnosuch", err="job.sh: line 2: nosuch: command not found\n", status=127, name="job.sh")
+
+    def test_shopts(self):
+        self.check("shopt -s extglob nullglob failglob nocasematch; set -o pipefail")
+        self.check("case A in a) echo same;; esac; false | true", "same\n", status=1)
+        self.check("set -E -T -B; x=abc; echo ${x/@(a|b)/-}", "-bc\n")
+
+    def test_debug_trap_lasts_for_a_cell(self):
+        self.assertEqual(set(self.sh.run("trap 'echo d' DEBUG; true").out), {"d", "\n"})
+        self.check("true")
+
+    def test_error_trap(self):
+        done = self.sh.run("trap 'echo failed $?' ERR; (exit 3); true")
+        self.assertEqual(done.out, "failed 3\n")
+
+
+each(globals())
+
+if __name__ == "__main__":
+    unittest.main()
