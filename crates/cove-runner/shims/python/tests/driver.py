@@ -105,7 +105,7 @@ class Shim:
 
     def finish(self, patience=PATIENCE, until=None):
         """Waits for the `D` frame, or for `until` to appear in the output."""
-        out, err = b"", b""
+        out, err, images = b"", b"", []
         open_fds = {self.socket.fileno(), self.stdout, self.stderr}
         deadline = time.monotonic() + patience
         while True:
@@ -142,9 +142,13 @@ class Shim:
                     part = frame[5:].decode()
                     self.loads.append(part)
                     self.load(part)
+                elif frame[:1] == b"I":
+                    images.append(frame[1:])
                 elif frame[:1] == b"D":
                     assert self.buffer == b"", self.buffer
-                    return Done(frame[1:], out, err)
+                    done = Done(frame[1:], out, err)
+                    done.images = images
+                    return done
                 else:
                     raise AssertionError(f"unknown frame {frame!r}")
                 frame = self.frame()
