@@ -1,6 +1,8 @@
 //! The real program and the real session, from outside: one binary, so that they are linked once.
 
 mod bad_input;
+mod doctor;
+mod endurance;
 mod hostile_runner;
 mod interpreters;
 mod layers;

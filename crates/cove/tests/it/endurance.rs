@@ -1,0 +1,179 @@
+//! Killed at any moment, or started thousands of times: nothing is left behind and nothing grows. A sample by default,
+//! all of it with `cargo xtask test --full`.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use cove_testkit::{Program, Who, measure};
+
+use crate::cove;
+
+fn count(sample: usize, full: usize) -> usize {
+    if std::env::var_os("COVE_TEST_FULL").is_some() { full } else { sample }
+}
+
+/// A copy that no other test runs, so that its processes can be told from theirs.
+fn private_copy(name: &str) -> (tempfile::TempDir, Program) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(name);
+    fs::copy(env!("CARGO_BIN_EXE_cove"), &path).unwrap();
+    let program = Program::new(&path);
+    (folder, program)
+}
+
+/// Processes that execute this very file, wherever they see it mounted.
+fn processes_of(program: &Path) -> Vec<i32> {
+    let file = fs::metadata(program).unwrap();
+    let same = |pid: &i32| {
+        fs::metadata(format!("/proc/{pid}/exe"))
+            .is_ok_and(|found| (found.dev(), found.ino()) == (file.dev(), file.ino()))
+    };
+    let all = fs::read_dir("/proc").unwrap().flatten();
+    all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(same).collect()
+}
+
+/// Cgroups of ours that no jail holds any more.
+fn abandoned_cgroups() -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    let mut folders = vec![PathBuf::from("/sys/fs/cgroup")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                continue;
+            }
+            let ours = entry.file_name().to_str().is_some_and(|name| name.starts_with("cove-"));
+            let lock = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+            let is_free =
+                || fs::File::open(entry.path()).is_ok_and(|dir| rustix::fs::flock(&dir, lock).is_ok());
+            if ours && is_free() {
+                found.insert(entry.path());
+            } else {
+                folders.push(entry.path());
+            }
+        }
+    }
+    found
+}
+
+fn wait_until(what: &str, done: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(30), "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_host_killed_at_any_moment_leaves_nothing() {
+    for who in Who::all("a_host_killed_at_any_moment_leaves_nothing") {
+        let (_folder, program) = private_copy(&format!("cove-killed-{who:?}"));
+        let code = "import time, subprocess\nsubprocess.Popen(['sleep', '1000'])\ntime.sleep(0.02)";
+        let rounds = count(24, 200);
+        for round in 0..rounds {
+            let mut child = program
+                .command(who)
+                .args(["run", "-c", code])
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            // From before the jail is there to after all has ended, spread evenly with a step that shares no rhythm.
+            std::thread::sleep(Duration::from_micros((round as u64 * 7919) % 80_000));
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        let path = program.path().to_owned();
+        wait_until("every process of the killed hosts ends", || processes_of(&path).is_empty());
+        // What a jail could not remove, because it was not there yet or not any more, the next start does.
+        program.run(who, &["run", "-c", "print(1)"]).expect_success();
+        let first = abandoned_cgroups();
+        if !first.is_empty() {
+            // Another test's jail may just have made one and not locked it yet.
+            std::thread::sleep(Duration::from_millis(500));
+            let still: Vec<_> = abandoned_cgroups().intersection(&first).cloned().collect();
+            assert_eq!(still, Vec::<PathBuf>::new(), "{who:?}");
+        }
+    }
+}
+
+#[test]
+fn a_jail_killed_at_any_moment_takes_its_sandbox_along() {
+    for who in Who::all("a_jail_killed_at_any_moment_takes_its_sandbox_along") {
+        let (_folder, program) = private_copy(&format!("cove-jail-killed-{who:?}"));
+        for round in 0..count(8, 100) {
+            let mut child = program
+                .command(who)
+                .args(["run", "--timeout", "60s", "-c", "import time; time.sleep(50)"])
+                .stdout(Stdio::null())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap();
+            std::thread::sleep(Duration::from_micros(3000 + (round as u64 * 7919) % 60_000));
+            // The jail is the one of its processes whose argument is that role. There may be none yet.
+            let mut killed = false;
+            for pid in processes_of(program.path()) {
+                let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+                if line.ends_with(b"\0jail\0") {
+                    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+                    killed |= rustix::process::kill_process(pid, rustix::process::Signal::KILL).is_ok();
+                }
+            }
+            if !killed {
+                child.kill().unwrap();
+            }
+            // A host whose jail is gone must say so and fail.
+            let status = child.wait().unwrap();
+            assert!(!status.success(), "{who:?}: {status}");
+        }
+        let path = program.path().to_owned();
+        wait_until("every sandbox ends with its jail", || processes_of(&path).is_empty());
+    }
+}
+
+#[test]
+fn thousands_of_starts_leave_no_trace() {
+    let rounds = count(60, 10_000);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (config, jail) = (measure::config(), measure::jail(cove().path()));
+    let start_and_stop = || {
+        runtime.block_on(async {
+            let session = measure::session(&jail, &config).await;
+            let end = session.run(measure::cell(&config, "print(1)"), |_| {}, std::future::pending()).await;
+            assert!(end.is_success(), "{end:?}");
+            session.stop().await;
+        });
+    };
+    let descriptors = || fs::read_dir("/proc/self/fd").unwrap().count();
+    let mounts = || fs::read_to_string("/proc/self/mountinfo").unwrap().lines().count();
+    let zombies = || {
+        let own = std::process::id().to_string();
+        let is_zombie_of_ours = |stat: String| {
+            let after_name = stat.rsplit(')').next().unwrap_or_default().to_owned();
+            let mut fields = after_name.split_whitespace();
+            fields.next() == Some("Z") && fields.next() == Some(own.as_str())
+        };
+        let all = fs::read_dir("/proc").unwrap().flatten();
+        all.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok())
+            .filter(|s| is_zombie_of_ours(s.clone()))
+            .count()
+    };
+    // The first ones fill caches.
+    (0..10).for_each(|_| start_and_stop());
+    measure::reset_peak();
+    let before = (measure::peak_kilobytes(), mounts());
+    (0..rounds).for_each(|_| start_and_stop());
+    // Other tests of this process open and close descriptors of their own: growth with the rounds would be far larger.
+    assert!(descriptors() < 200, "{} descriptors", descriptors());
+    let grown = measure::peak_kilobytes().saturating_sub(before.0);
+    assert!(grown < 32 * 1024, "{grown} kB more after {rounds} starts");
+    assert_eq!(mounts(), before.1);
+    wait_until("every jail is reaped", || {
+        // The runtime reaps when it runs.
+        runtime.block_on(async { tokio::time::sleep(Duration::from_millis(10)).await });
+        zombies() < 10
+    });
+}
