@@ -141,16 +141,29 @@ fn release_stream() -> Result<(), StepFailure> {
 
 /// In the parent: does for the child what it cannot do itself, lets it go, and hears how far it came.
 fn settle(plan: &Plan, watched: &Watched, mut child: UnixStream) -> Result<(), StepFailure> {
+    let helped = help(plan, watched, &child);
+    if helped.is_err() {
+        // Or it waits for ever.
+        let _ = child.shutdown(std::net::Shutdown::Write);
+    }
+    // The child's end closes when it executes the runner; before that it only speaks to tell of a failure. One that
+    // fails before it has read what we sent resets the socket, behind its own words.
+    let mut told = Vec::new();
+    let heard = child.read_to_end(&mut told).during(Step::Clone, || "hear from the child".into());
+    if told.is_empty() {
+        return helped.and(heard.map(drop));
+    }
+    // A child that has failed cannot be helped, and one that is not helped can only say that it waited in vain.
+    let theirs = decode_failure(&told);
+    Err(helped.err().filter(|_| theirs.step == Step::Clone).unwrap_or(theirs))
+}
+
+fn help(plan: &Plan, watched: &Watched, mut child: &UnixStream) -> Result<(), StepFailure> {
     user::write_maps(watched.child, &plan.identity, &watched.host)?;
     // When the machine runs out of memory, a sandbox goes before anything else does.
     std::fs::write(format!("/proc/{}/oom_score_adj", watched.child.as_raw_nonzero()), "1000")
         .during(Step::Cgroup, || "make the sandbox first to go when memory runs out".into())?;
-    let gone = child.write_all(b"g").during(Step::Clone, || "let the child go".into());
-    // The child's end closes when it executes the runner; before that it only speaks to tell of a failure, which may
-    // be why it could not be let go.
-    let mut told = Vec::new();
-    child.read_to_end(&mut told).during(Step::Clone, || "hear from the child".into())?;
-    if told.is_empty() { gone } else { Err(decode_failure(&told)) }
+    child.write_all(b"g").during(Step::Clone, || "let the child go".into())
 }
 
 fn decode_failure(told: &[u8]) -> StepFailure {

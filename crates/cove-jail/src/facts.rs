@@ -77,6 +77,15 @@ impl HostFacts {
 }
 
 impl CgroupFacts {
+    /// What holds a sandbox to its limits here, in the words of `cove explain` and `cove doctor`.
+    pub fn level(&self) -> &'static str {
+        match self {
+            Self::V2 { .. } => "cgroup v2",
+            Self::V1 { .. } => "cgroup v1",
+            Self::None { .. } => "watchdog",
+        }
+    }
+
     pub(crate) fn gather() -> Self {
         let (Ok(mounts), Ok(own)) =
             (fs::read_to_string("/proc/self/mountinfo"), fs::read_to_string("/proc/self/cgroup"))

@@ -2,7 +2,8 @@
 //!
 //! `plan` turns what is wanted and what this machine allows into plain data, without any effect. `enter` is the role
 //! that a freshly executed copy of the program plays to carry a plan out. Between them stand `facts`, which looks at
-//! the machine, and `watch`, which stays outside the sandbox and sees it through to its end.
+//! the machine, and `watch`, which stays outside the sandbox and sees it through to its end. `probe` is for people: it
+//! tells why a machine does not let a sandbox start.
 //!
 //! This is the only crate with unsafe code, and all of it is in `sys`. It must not know what a session, a cell or a
 //! frame is: it starts one program in a closed room and says how that program ended.
@@ -10,6 +11,7 @@
 pub mod enter;
 pub mod facts;
 pub mod plan;
+pub mod probe;
 pub mod report;
 pub mod seccomp;
 mod steps;

@@ -129,3 +129,13 @@ pub(crate) fn unshare_cgroup_namespace() -> io::Result<()> {
     // changes nothing but how this thread's cgroup paths read.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWCGROUP) }.map_err(Into::into)
 }
+
+/// landlock_create_ruleset(2), asked for nothing but its version.
+pub(crate) fn landlock_version() -> Option<u32> {
+    const VERSION: libc::c_uint = 1;
+    // SAFETY: with this flag the kernel wants a null pointer and a size of 0, reads no memory and creates nothing.
+    let result = unsafe {
+        libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<libc::c_void>(), 0usize, VERSION)
+    };
+    u32::try_from(result).ok()
+}

@@ -1,6 +1,7 @@
 //! From outside, until the sandbox ends: reaps it, kills it when the host says so or goes away, and holds it to its
 //! memory where no cgroup does.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
@@ -112,8 +113,8 @@ impl Watchdog {
 
     fn look(&mut self, plan: &Plan, watched: &Watched) {
         let init = watched.child.as_raw_nonzero().get();
-        let files = mount::tmpfs_use(plan, init);
         let processes = descendants(init);
+        let files = mount::tmpfs_use(plan, init) + shared_memory(&processes);
         let quick = measure(&processes, resident);
         // Pages that several processes share were counted once for each: before anything is killed, count them right,
         // which takes the kernel about a hundred times as long.
@@ -161,14 +162,39 @@ fn measure(processes: &[i32], of: impl Fn(i32) -> u64) -> Measured {
     }
 }
 
-/// Memory of its own and memory shared with other processes; not the pages of program files, which are the host's.
+/// Memory of its own; not the pages of program files, which are the host's, nor shared memory, which is counted as a file.
 fn resident(process: i32) -> u64 {
-    add_kilobytes(&format!("/proc/{process}/status"), &["RssAnon:", "RssShmem:"])
+    add_kilobytes(&format!("/proc/{process}/status"), &["RssAnon:"])
 }
 
-/// The same, with each shared page divided among those who share it.
+/// The same, with each page that a fork shares divided among those who share it.
 fn proportional(process: i32) -> u64 {
-    add_kilobytes(&format!("/proc/{process}/smaps_rollup"), &["Pss_Anon:", "Pss_Shmem:"])
+    add_kilobytes(&format!("/proc/{process}/smaps_rollup"), &["Pss_Anon:"])
+}
+
+/// Shared anonymous mappings are files without a name, whose pages stay when a process forgets them, and then show in no
+/// count of its own. So each counts with its whole length, once, however many have it mapped.
+fn shared_memory(processes: &[i32]) -> u64 {
+    let mut lengths: BTreeMap<u64, u64> = BTreeMap::new();
+    for process in processes {
+        let maps = fs::read_to_string(format!("/proc/{process}/maps")).unwrap_or_default();
+        for (inode, end) in maps.lines().filter_map(nameless_file) {
+            let length = lengths.entry(inode).or_default();
+            *length = end.max(*length);
+        }
+    }
+    lengths.values().sum()
+}
+
+/// Of a line of proc_pid_maps(5) that is a shared anonymous mapping: which file, and how far into it this reaches.
+fn nameless_file(line: &str) -> Option<(u64, u64)> {
+    let line = line.strip_suffix("/dev/zero (deleted)")?;
+    let mut fields = line.split_whitespace();
+    let (start, end) = fields.next()?.split_once('-')?;
+    let number = |text: &str| u64::from_str_radix(text, 16).ok();
+    let offset = number(fields.nth(1)?)?;
+    let inode = fields.nth(1)?.parse().ok()?;
+    Some((inode, offset + number(end)?.checked_sub(number(start)?)?))
 }
 
 fn add_kilobytes(file: &str, keys: &[&str]) -> u64 {
@@ -199,4 +225,17 @@ fn descendants(root: i32) -> Vec<i32> {
         }
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_mappings_are_told_from_others() {
+        let shared = "7f0000000000-7f0000a00000 rw-s 00001000 00:01 1037 /dev/zero (deleted)";
+        assert_eq!(nameless_file(shared), Some((1037, 0xa0_1000)));
+        assert_eq!(nameless_file("7f00-7f10 r-xp 00000000 fe:00 12 /usr/bin/python3.11"), None);
+        assert_eq!(nameless_file("7f00-7f10 rw-p 00000000 00:00 0 "), None);
+    }
 }

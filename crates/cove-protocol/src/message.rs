@@ -231,14 +231,20 @@ pub enum Stream {
 #[serde(rename_all = "snake_case")]
 pub enum Language {
     Python,
+    Node,
+    Bash,
+    Sh,
 }
 
 impl Language {
-    pub const ALL: [Language; 1] = [Language::Python];
+    pub const ALL: [Language; 4] = [Language::Python, Language::Node, Language::Bash, Language::Sh];
 
     pub fn as_str(self) -> &'static str {
         match self {
             Language::Python => "python",
+            Language::Node => "node",
+            Language::Bash => "bash",
+            Language::Sh => "sh",
         }
     }
 }
@@ -260,6 +266,9 @@ impl FromStr for Language {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text.to_ascii_lowercase().as_str() {
             "python" | "python3" | "py" => Ok(Language::Python),
+            "node" | "nodejs" | "javascript" | "js" => Ok(Language::Node),
+            "bash" => Ok(Language::Bash),
+            "sh" | "shell" => Ok(Language::Sh),
             _ => Err(UnknownLanguage(text.to_owned())),
         }
     }

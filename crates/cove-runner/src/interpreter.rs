@@ -8,7 +8,7 @@ use std::process::Command;
 use cove_protocol::Language;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, getpgid, kill_process, kill_process_group};
 
 use crate::shim::{self, FromShim, ShimError};
 
@@ -20,7 +20,10 @@ pub(crate) struct Standard {
 }
 
 pub(crate) struct Interpreter {
+    language: Language,
     pid: Pid,
+    /// Its first process; whatever it became since is still in this group.
+    group: Pid,
     channel: OwnedFd,
     from_shim: Vec<u8>,
     to_shim: Vec<u8>,
@@ -68,7 +71,7 @@ impl Interpreter {
         command.process_group(0);
         let child = third.lend(theirs.as_fd(), || command.spawn())?;
         let pid = Pid::from_raw(child.id() as i32).ok_or_else(|| io::Error::other("no process id"))?;
-        Ok(Self { pid, channel: ours, from_shim: Vec::new(), to_shim: Vec::new() })
+        Ok(Self { language, pid, group: pid, channel: ours, from_shim: Vec::new(), to_shim: Vec::new() })
     }
 
     pub(crate) fn pid(&self) -> Pid {
@@ -81,6 +84,23 @@ impl Interpreter {
 
     pub(crate) fn has_to_write(&self) -> bool {
         !self.to_shim.is_empty()
+    }
+
+    /// Hands it a cell. Fails for code that cannot be written in its wire.
+    pub(crate) fn run(&mut self, name: &str, code: &[u8], args: &[String]) -> Result<(), Unwritable> {
+        let message = match self.language {
+            Language::Python | Language::Node => shim::run(name, code, args),
+            Language::Bash | Language::Sh => shim::run_in_shell(name, code, args).ok_or(Unwritable)?,
+        };
+        self.send(message);
+        Ok(())
+    }
+
+    /// It says that it lives on in another process. If that is a lie it harms only itself.
+    pub(crate) fn moved_to(&mut self, process: i32) {
+        if let Some(pid) = Pid::from_raw(process) {
+            self.pid = pid;
+        }
     }
 
     pub(crate) fn send(&mut self, message: Vec<u8>) {
@@ -129,10 +149,16 @@ impl Interpreter {
 
     /// It and what it waits for.
     pub(crate) fn signal(&self, signal: Signal) {
-        // It may have ended since: then there is nothing to signal.
-        let _ = kill_process_group(self.pid, signal);
+        // It may have left its group, and then only its own id reaches it; and it may have ended since.
+        if getpgid(Some(self.pid)) != Ok(self.group) {
+            let _ = kill_process(self.pid, signal);
+        }
+        let _ = kill_process_group(self.group, signal);
     }
 }
+
+/// The code has every control character there is.
+pub(crate) struct Unwritable;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Received {
@@ -141,19 +167,34 @@ pub(crate) enum Received {
     Closed,
 }
 
+/// A shell has its shim as a parameter: both evaluations being on its first line makes line numbers in messages those of
+/// the cell.
+const SHELL_START: &str = r#"eval "$1";eval "$_cove_main""#;
+const BASH_SHIM: &str = include_str!("../shims/shell/bash.sh");
+const SH_SHIM: &str = include_str!("../shims/shell/sh.sh");
+
 fn arguments(language: Language) -> &'static [&'static str] {
     match language {
         // Isolated from environment variables and user folders; its installed packages stay visible.
         Language::Python => &["-I", "-X", "utf8", "-c", include_str!("../shims/python/boot.py")],
+        Language::Node => &["--no-force-async-hooks-checks", "-e", include_str!("../shims/node/boot.js")],
+        Language::Bash => &["--norc", "--noprofile", "-c", SHELL_START, "bash", BASH_SHIM],
+        // Where sh is bash, its shim takes over.
+        Language::Sh => &["-c", SHELL_START, "sh", SH_SHIM, BASH_SHIM],
     }
 }
 
 /// The text of a shim's part that is sent only when asked for.
 pub(crate) fn part(language: Language, name: &str) -> Option<&'static str> {
-    match (language, name) {
-        (Language::Python, "cell") => Some(include_str!("../shims/python/cell.py")),
-        (Language::Python, "draw") => Some(include_str!("../shims/python/draw.py")),
-        (Language::Python, "late") => Some(include_str!("../shims/python/late.py")),
-        _ => None,
-    }
+    Some(match (language, name) {
+        (Language::Python, "cell") => include_str!("../shims/python/cell.py"),
+        (Language::Python, "draw") => include_str!("../shims/python/draw.py"),
+        (Language::Python, "late") => include_str!("../shims/python/late.py"),
+        (Language::Node, "faults") => include_str!("../shims/node/faults.js"),
+        (Language::Node, "imports") => include_str!("../shims/node/imports.js"),
+        (Language::Node, "redeclare") => include_str!("../shims/node/redeclare.js"),
+        (Language::Node, "repair") => include_str!("../shims/node/repair.js"),
+        (Language::Node, "watch") => include_str!("../shims/node/watch.js"),
+        _ => return None,
+    })
 }

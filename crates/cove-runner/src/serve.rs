@@ -294,8 +294,13 @@ impl Runner {
             interrupted: false,
             fresh,
         });
-        if let Some(interpreter) = self.interpreters.get_mut(&run.language) {
-            interpreter.send(shim::run(&run.name, &code, &run.args));
+        let handed = match self.interpreters.get_mut(&run.language) {
+            Some(interpreter) => interpreter.run(&run.name, &code, &run.args),
+            None => Ok(()),
+        };
+        if handed.is_err() {
+            let reason = "its code has every control character, and a shell needs one that is free";
+            return self.finish(Outcome::Unavailable { reason: reason.into() });
         }
         Ok(())
     }
@@ -314,22 +319,7 @@ impl Runner {
         let Some(interpreter) = self.interpreters.get_mut(&language) else { return Ok(()) };
         interpreter.flush();
         let received = interpreter.receive();
-        loop {
-            let Some(interpreter) = self.interpreters.get_mut(&language) else { return Ok(()) };
-            match interpreter.take() {
-                Ok(Some(FromShim::Load(name))) => {
-                    let text = part(language, &name).unwrap_or_default();
-                    interpreter.send(shim::part(text));
-                }
-                Ok(Some(said)) => self.cell_said(language, said)?,
-                Ok(None) => break,
-                Err(_) => {
-                    // Code has written into the shim's channel. Its interpreter cannot be driven any further.
-                    interpreter.signal(Signal::KILL);
-                    break;
-                }
-            }
-        }
+        self.heed(language)?;
         if received == Received::Closed
             && let Some(interpreter) = self.interpreters.get(&language)
         {
@@ -340,10 +330,31 @@ impl Runner {
         Ok(())
     }
 
+    /// Acts on every whole message that has come from a shim.
+    fn heed(&mut self, language: Language) -> io::Result<()> {
+        while let Some(interpreter) = self.interpreters.get_mut(&language) {
+            match interpreter.take() {
+                Ok(Some(FromShim::Load(name))) => {
+                    let text = part(language, &name).unwrap_or_default();
+                    interpreter.send(shim::part(text));
+                }
+                Ok(Some(FromShim::Moved { process })) => interpreter.moved_to(process),
+                Ok(Some(said)) => self.cell_said(language, said)?,
+                Ok(None) => break,
+                Err(_) => {
+                    // Code has written into the shim's channel. Its interpreter cannot be driven any further.
+                    interpreter.signal(Signal::KILL);
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn cell_said(&mut self, language: Language, said: FromShim) -> io::Result<()> {
         let Some(cell) = self.cell.as_ref().filter(|cell| cell.language == language) else { return Ok(()) };
         let outcome = match said {
-            FromShim::Load(_) => return Ok(()),
+            FromShim::Load(_) | FromShim::Moved { .. } => return Ok(()),
             FromShim::Image { format, bytes } => return self.forward_image(format, &bytes),
             FromShim::Completed => Outcome::Completed {},
             FromShim::Raised { exception, message } => Outcome::Raised { exception, message },
@@ -410,7 +421,7 @@ impl Runner {
 
     /// As pid 1 this process inherits every orphan of the sandbox.
     fn reap(&mut self) -> io::Result<()> {
-        while let Ok(Some((pid, status))) = rustix::process::waitpid(None, WaitOptions::NOHANG) {
+        while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
             self.ended(pid, status)?;
         }
         Ok(())
@@ -420,34 +431,39 @@ impl Runner {
         let Some(pid) = self.interpreters.get(&language).map(Interpreter::pid) else { return Ok(()) };
         match rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(pid), WaitOptions::empty())) {
             Ok(Some((pid, status))) => self.ended(pid, status),
+            // Not a child of ours, or not yet: it was killed all the same.
             Ok(None) | Err(_) => {
-                self.interpreters.remove(&language);
-                Ok(())
+                self.gone(language, Outcome::InterpreterKilled { signal: Signal::KILL.as_raw() })
             }
         }
     }
 
     fn ended(&mut self, pid: Pid, status: WaitStatus) -> io::Result<()> {
-        let Some(language) =
-            self.interpreters.iter().find(|(_, found)| found.pid() == pid).map(|(&language, _)| language)
-        else {
-            return Ok(());
-        };
-        // What it said in its last moment counts; being dead, it says no more.
+        let is_it = |(&language, found): (&Language, &Interpreter)| (found.pid() == pid).then_some(language);
+        let Some(language) = self.interpreters.iter().find_map(is_it) else { return Ok(()) };
+        // What it said in its last moment counts, and that may be where it has moved to.
         if let Some(interpreter) = self.interpreters.get_mut(&language) {
             while interpreter.receive() == Received::Some {}
-            while let Some(Ok(Some(said))) = self.interpreters.get_mut(&language).map(Interpreter::take) {
-                self.cell_said(language, said)?;
-            }
         }
-        self.interpreters.remove(&language);
-        if self.cell.as_ref().is_none_or(|cell| cell.language != language) {
+        self.heed(language)?;
+        if self.interpreters.get(&language).is_some_and(|interpreter| interpreter.pid() != pid) {
             return Ok(());
         }
-        self.finish(match (status.exit_status(), status.terminating_signal()) {
-            (Some(code), _) => Outcome::InterpreterExited { code },
-            (None, signal) => Outcome::InterpreterKilled { signal: signal.unwrap_or(0) },
-        })
+        self.gone(
+            language,
+            match (status.exit_status(), status.terminating_signal()) {
+                (Some(code), _) => Outcome::InterpreterExited { code },
+                (None, signal) => Outcome::InterpreterKilled { signal: signal.unwrap_or(0) },
+            },
+        )
+    }
+
+    fn gone(&mut self, language: Language, outcome: Outcome) -> io::Result<()> {
+        self.interpreters.remove(&language);
+        match &self.cell {
+            Some(cell) if cell.language == language => self.finish(outcome),
+            _ => Ok(()),
+        }
     }
 }
 

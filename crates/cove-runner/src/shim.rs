@@ -19,6 +19,37 @@ pub(crate) fn run(name: &str, code: &[u8], args: &[String]) -> Vec<u8> {
     message(b'R', &body)
 }
 
+/// A cell for a shim in a shell, which cannot read binary frames but can read lines and count bytes: two lines, `<bytes>
+/// <mark>` and then that many bytes. They are name, code and arguments as single-quoted words, with the mark for every
+/// newline inside, and a newline at the end. The mark is a control character that occurs in none of them; nothing if
+/// every one of them occurs, which no text has a reason for.
+pub(crate) fn run_in_shell(name: &str, code: &[u8], args: &[String]) -> Option<Vec<u8>> {
+    let words: Vec<&[u8]> =
+        [name.as_bytes(), code].into_iter().chain(args.iter().map(|arg| arg.as_bytes())).collect();
+    let is_free = |mark: &u8| !b"\t\n\r\x01".contains(mark) && !words.iter().any(|word| word.contains(mark));
+    let mark = (1..0x1f).rev().find(is_free)?;
+    let mut body = Vec::with_capacity(code.len() + 64);
+    for (index, word) in words.iter().enumerate() {
+        if index > 0 {
+            body.push(b' ');
+        }
+        body.push(b'\'');
+        for &byte in *word {
+            match byte {
+                b'\'' => body.extend(b"'\\''"),
+                b'\n' => body.push(mark),
+                other => body.push(other),
+            }
+        }
+        body.push(b'\'');
+    }
+    body.push(b'\n');
+    let mut out = format!("{} ", body.len()).into_bytes();
+    out.extend([mark, b'\n']);
+    out.extend(body);
+    Some(out)
+}
+
 /// The text of a part of the shim that it asked for.
 pub(crate) fn part(text: &str) -> Vec<u8> {
     let mut body = Vec::new();
@@ -44,6 +75,10 @@ fn string(body: &mut Vec<u8>, bytes: &[u8]) {
 pub(crate) enum FromShim {
     /// It needs a part of itself by name.
     Load(String),
+    /// A shell that had to end lives on in another process, with all its state.
+    Moved {
+        process: i32,
+    },
     Image {
         format: ImageFormat,
         bytes: Vec<u8>,
@@ -84,6 +119,11 @@ fn parse(message: &[u8]) -> Option<FromShim> {
     let (&tag, mut body) = message.split_first()?;
     let said = match tag {
         b'L' => FromShim::Load(take_string(&mut body)?),
+        b'P' => {
+            let (process, rest) = body.split_first_chunk::<4>()?;
+            body = rest;
+            FromShim::Moved { process: i32::try_from(u32::from_be_bytes(*process)).ok()? }
+        }
         b'I' => {
             let (&format, bytes) = body.split_first()?;
             body = &[];
@@ -143,6 +183,7 @@ mod tests {
         check(b"\0\0\0\x02Dc", Ok(Some(FromShim::Completed)));
         check(b"\0\0\0\x02Di\0\0", Ok(Some(FromShim::Interrupted)));
         check(b"\0\0\0\x06Dx\0\0\0\x03", Ok(Some(FromShim::Exited(3))));
+        check(b"\0\0\0\x05P\0\0\x01\0", Ok(Some(FromShim::Moved { process: 256 })));
         check(b"\0\0\0\x09L\0\0\0\x04late", Ok(Some(FromShim::Load("late".into()))));
         let raised = FromShim::Raised { exception: "E".into(), message: "m\u{fffd}".into() };
         check(b"\0\0\0\x0dDr\0\0\0\x01E\0\0\0\x02m\xff", Ok(Some(raised)));
@@ -152,11 +193,22 @@ mod tests {
     fn nonsense_of_a_shim() {
         check(b"\xff\xff\xff\xff", Err(ShimError::TooLong(0xffff_ffff)));
         check(b"\0\0\0\0", Err(ShimError::Nonsense));
+        check(b"\0\0\0\x05P\xff\0\0\0", Err(ShimError::Nonsense));
         check(b"\0\0\0\x01Z", Err(ShimError::Nonsense));
         check(b"\0\0\0\x02Dq", Err(ShimError::Nonsense));
         check(b"\0\0\0\x03Dc!", Err(ShimError::Nonsense));
         check(b"\0\0\0\x05L\xff\xff\xff\xff", Err(ShimError::Nonsense));
         check(b"\0\0\0\x04Dx\0\0", Err(ShimError::Nonsense));
+    }
+
+    #[test]
+    fn a_shell_gets_lines_that_it_can_take_apart() {
+        let sent = run_in_shell("<cell>", b"echo 'a'\necho b", &["x y".into()]).unwrap();
+        assert_eq!(sent, b"39 \x1e\n'<cell>' 'echo '\\''a'\\''\x1eecho b' 'x y'\n");
+        let taken = run_in_shell("n", b"\x1e\n", &[]).unwrap();
+        assert_eq!(taken, b"9 \x1d\n'n' '\x1e\x1d'\n");
+        let all: Vec<u8> = (1..0x20).collect();
+        assert_eq!(run_in_shell("n", &all, &[]), None);
     }
 
     #[test]

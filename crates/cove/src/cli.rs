@@ -4,8 +4,11 @@
 pub mod code;
 pub mod completions;
 pub mod config_show;
+pub mod doctor;
 pub mod ending;
 pub mod explain;
+mod live;
+pub mod repl;
 pub mod run;
 
 use std::ffi::OsString;
@@ -20,6 +23,7 @@ use crate::config::{Config, Count, Flags, SETTINGS, Surroundings, value};
 use crate::error::{Error, shown};
 
 pub use code::{CellSource, RunArgs};
+pub use repl::{InputKind, ReplArgs};
 
 /// What one command line asks for.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,7 +34,15 @@ pub enum Action {
         run: RunArgs,
         config: Config,
     },
+    Repl {
+        repl: ReplArgs,
+        config: Config,
+    },
     Explain {
+        json: bool,
+        config: Config,
+    },
+    Doctor {
         json: bool,
         config: Config,
     },
@@ -73,7 +85,18 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, around: &Surroundings) ->
             let config = config()?;
             Ok(Action::Run { run: code::load(asked, json(own, around)?, around)?, config })
         }
+        ["repl"] => {
+            let language = code::language(one(own, "language")?, None, around)?;
+            let input = match around.stdin_is_terminal {
+                false => InputKind::Pipe,
+                true if is_plain(around.var("TERM")?) => InputKind::PlainTerminal,
+                true => InputKind::Terminal,
+            };
+            let repl = ReplArgs { language, input, history: repl::history::path(around) };
+            Ok(Action::Repl { repl, config: config()? })
+        }
         ["explain"] => Ok(Action::Explain { config: config()?, json: json(own, around)? }),
+        ["doctor"] => Ok(Action::Doctor { config: config()?, json: json(own, around)? }),
         ["config", "show"] => Ok(Action::ConfigShow { config: config()?, json: json(own, around)? }),
         ["completions"] => match own.get_one::<Shell>("shell") {
             Some(shell) => Ok(Action::Completions { shell: *shell }),
@@ -111,15 +134,9 @@ pub fn command() -> Command {
                         .allow_hyphen_values(true)
                         .value_parser(ValueParser::os_string()),
                 )
-                .arg(
-                    Arg::new("language")
-                        .short('l')
-                        .long("language")
-                        .value_name("LANGUAGE")
-                        .help("Language of the code\n[env: COVE_LANGUAGE] [default: by FILE's extension, else python]")
-                        .overrides_with("language")
-                        .value_parser(ValueParser::os_string()),
-                )
+                .arg(language_flag(
+                    "Language of the code\n[env: COVE_LANGUAGE] [default: by FILE's extension, else python]",
+                ))
                 .arg(json_flag("Print one JSON object for each cell"))
                 .arg(
                     Arg::new("args")
@@ -132,9 +149,21 @@ pub fn command() -> Command {
                 .args(settings()),
         )
         .subcommand(
+            Command::new("repl")
+                .about("Talk to a session by hand, or from a pipe")
+                .arg(language_flag("Language of the first cells\n[env: COVE_LANGUAGE] [default: python]"))
+                .args(settings()),
+        )
+        .subcommand(
             Command::new("explain")
                 .about("Show the exact plan of the sandbox, without starting it")
                 .arg(json_flag("Print the plan as JSON"))
+                .args(settings()),
+        )
+        .subcommand(
+            Command::new("doctor")
+                .about("Show what works here and what does not, each proven by trying it")
+                .arg(json_flag("Print an array of objects"))
                 .args(settings()),
         )
         .subcommand(
@@ -186,8 +215,23 @@ fn settings() -> impl Iterator<Item = Arg> {
     of_table.chain([flag("config", "FILE", help).overrides_with("config")])
 }
 
+fn language_flag(help: &'static str) -> Arg {
+    Arg::new("language")
+        .short('l')
+        .long("language")
+        .value_name("LANGUAGE")
+        .help(help)
+        .overrides_with("language")
+        .value_parser(ValueParser::os_string())
+}
+
 fn json_flag(help: &'static str) -> Arg {
     Arg::new("json").long("json").help(format!("{help} [env: COVE_JSON]")).action(ArgAction::SetTrue)
+}
+
+/// A terminal that knows no way to move its cursor.
+fn is_plain(term: Option<&str>) -> bool {
+    matches!(term, None | Some("dumb"))
 }
 
 /// The settings along a path of commands, outermost first: the innermost value wins, repeated ones add up.

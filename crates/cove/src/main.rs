@@ -33,7 +33,9 @@ fn act(action: Action) -> Result<ExitCode, Error> {
     match action {
         Action::Print(text) => print(&text),
         Action::Run { run, config } => cli::run::run(run, config),
+        Action::Repl { repl, config } => cli::repl::run(repl, config),
         Action::Explain { json, config } => print(&cli::explain::text(&config, json)?),
+        Action::Doctor { json, config } => cli::doctor::run(config, json),
         Action::ConfigShow { json, config } => print(&cli::config_show::text(&config, json)?),
         Action::Completions { shell } => print(&cli::completions::text(shell)),
     }

@@ -45,7 +45,7 @@ fn an_ordinary_user_on_the_machine_s_own_root() {
     namespaces  user mount pid net ipc uts cgroup; none can be made inside
     network     none but its own loopback
     privileges  no capabilities, no new privileges
-    syscalls    265 allowed, 8 by rule (clone, families, fifo, fifo-at, ioctl, personality, prctl, unix-family), 13 as if the kernel were older, the rest EPERM
+    syscalls    264 allowed, 8 by rule (clone, families, fifo, fifo-at, ioctl, personality, prctl, unix-family), 13 as if the kernel were older, the rest EPERM
     landlock    read 6, write 4, devices 5 paths, where the kernel has it
     limits      512 MiB memory, 1 cpus, 256 processes; held by watchdog and rlimits, since nothing is delegated to this user
     rlimits     core 0, data 536870912, fsize 268435456, memlock 65536, msgqueue 0, nofile 1024, nproc 257, sigpending 256, stack 4194304

@@ -80,10 +80,10 @@ fn tmpfs(tmpfs: &Tmpfs) -> String {
 
 fn limits(plan: &Plan) -> String {
     let control = &plan.control;
+    let level = control.place.level();
     let by = match &control.place {
-        CgroupFacts::V2 { .. } => "cgroup v2".to_owned(),
-        CgroupFacts::V1 { .. } => "cgroup v1".to_owned(),
-        CgroupFacts::None { reason } => format!("watchdog and rlimits, since {reason}"),
+        CgroupFacts::V2 { .. } | CgroupFacts::V1 { .. } => level.to_owned(),
+        CgroupFacts::None { reason } => format!("{level} and rlimits, since {reason}"),
     };
     format!(
         "{} memory, {} cpus, {} processes; held by {by}",

@@ -213,10 +213,10 @@ fn the_program_is_short_and_shallow() {
         );
     }
     insta::assert_snapshot!(lines, @r"
-    X86_64: 154 instructions, depth 7, 12 executed at most
-      265 allowed, 8 by rule (clone, families, fifo, fifo-at, ioctl, personality, prctl, unix-family), 13 as if the kernel were older, the rest EPERM
-    Aarch64: 141 instructions, depth 7, 11 executed at most
-      226 allowed, 7 by rule (clone, families, fifo-at, ioctl, personality, prctl, unix-family), 13 as if the kernel were older, the rest EPERM
+    X86_64: 156 instructions, depth 7, 12 executed at most
+      264 allowed, 8 by rule (clone, families, fifo, fifo-at, ioctl, personality, prctl, unix-family), 13 as if the kernel were older, the rest EPERM
+    Aarch64: 143 instructions, depth 7, 11 executed at most
+      225 allowed, 7 by rule (clone, families, fifo-at, ioctl, personality, prctl, unix-family), 13 as if the kernel were older, the rest EPERM
     ");
 }
 

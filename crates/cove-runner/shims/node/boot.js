@@ -72,7 +72,7 @@
   let onInit = null;
   let pending = alloc(0);
   const cells = [];
-  const standard = { stdout: null, stderr: null };
+  const standard = { stdout: null, stderr: null, ended: false };
   const parts = { __proto__: null };
   let firstAsked = null;
   let lastAsked = null;
@@ -80,6 +80,11 @@
   // What the other parts get, and where they put what they define.
   const shim = {
     __proto__: null,
+    // As they are now, for parts that come when cells have changed them.
+    globals: {
+      ...{ Atomics, Error, Int32Array, JSON, Map, Math, Reflect, Set },
+      ...{ SharedArrayBuffer, SyntaxError },
+    },
     ...{ HOOK, cwd, functionText, hook, interrupt, label, own, put, standard, stop },
     // Set by watch.js while a thread of its own sees every SIGINT.
     guarded: false,
@@ -168,12 +173,24 @@
       feed(subarray(bytes, 0, count));
       return true;
     };
-    socket = new Socket({ fd: 3, onread: { buffer, callback } });
+    const made = new Socket({ fd: 3, onread: { buffer, callback } });
     const gone = () => leave(0);
-    on(socket, "end", gone);
-    on(socket, "error", gone);
-    on(socket, "close", gone);
-    socket.read(0);
+    on(made, "end", gone);
+    on(made, "error", gone);
+    on(made, "close", gone);
+    made.read(0);
+    socket = made;
+  }
+
+  // Waits for a cell: from the second one on without keeping the event loop, except where cells
+  // have damaged what Node needs to make a socket.
+  function listen() {
+    try {
+      if (begun) connect();
+    } catch {
+      begun = false;
+    }
+    while (!begun) readMore();
   }
 
   // Calls `then` as soon as the part of this name is there. Answers come in the order of requests.
@@ -200,9 +217,13 @@
     if (!part) return;
     firstAsked = part.next;
     if (!firstAsked) lastAsked = null;
-    const options = { __proto__: null, filename: `cove:${part.name}` };
-    compileFunction(text, ["shim"], options)(shim);
     part.loaded = true;
+    try {
+      const options = { __proto__: null, filename: `cove:${part.name}` };
+      compileFunction(text, ["shim"], options)(shim);
+    } catch {
+      // Cells have damaged what even that needs. We do without.
+    }
     part.waiting();
   }
 
@@ -241,10 +262,12 @@
     begun = true;
     globalThis.__filename = resolve(cwd, name);
     arm();
+    // An interrupt that came before it is not meant for it.
+    if (shim.guarded) shim.forget();
     remember(cell);
-    if (ended(standard.stdout) || ended(standard.stderr)) {
+    if (standard.ended) {
       return need("repair", () => {
-        shim.repair();
+        if (shim.repair) shim.repair();
         prepare(cell);
       });
     }
@@ -255,7 +278,7 @@
   function remember(cell) {
     if (!shim.remember) {
       cells[cells.length] = { name: cell.name, code: cell.code };
-      if (cells.length === 64) need("faults", () => remember(null));
+      if (cells.length === 64) need("faults", () => shim.remember && remember(null));
       return;
     }
     try {
@@ -272,7 +295,7 @@
   function prepare(cell) {
     if (includes(cell.code, "import") || includes(cell.code, "export")) {
       return need("imports", () => {
-        cell.source = shim.rewrite(cell.code, cell.name);
+        if (shim.rewrite) cell.source = shim.rewrite(cell.code, cell.name);
         run(cell, cell.source);
       });
     }
@@ -295,8 +318,7 @@
     if (cell.ready || stopped) return finish(cell);
     if (cell.again) return;
     // It waits for something. From here on its code runs as callbacks of the event loop.
-    connect();
-    need("watch", () => shim.watch());
+    need("watch", () => shim.watch && shim.watch());
   }
 
   // As Node's own REPL does: `{ a: 1 }` is an object if it can be one.
@@ -324,6 +346,8 @@
       if (shim.guarded) hook.job();
       else runScript(watched, { __proto__: null, breakOnSigint: true });
     } catch (error) {
+      // Node makes this of a process.exit() in a callback of a promise.
+      if (cell.exit !== null || cell.interrupted) return;
       if (error && error.code === "ERR_SCRIPT_EXECUTION_INTERRUPTED") {
         cell.interrupted = true;
         balance();
@@ -366,7 +390,7 @@
   }
 
   function retry(cell, message) {
-    const code = shim.redeclare(cell, message);
+    const code = shim.redeclare ? shim.redeclare(cell, message) : null;
     if (code !== null) run(cell, code);
     else if (cell === current) fault(cell.refusal.error, cell.refusal.details);
   }
@@ -449,8 +473,9 @@
   function fault(error, details) {
     const cell = current;
     need("faults", () => {
-      remember(null);
-      shim.print(error, details, cell && cell.name);
+      if (shim.remember) remember(null);
+      if (shim.print) shim.print(error, details, cell && cell.name);
+      else put(2, "Uncaught exception\n");
     });
     if (cell && !cell.fault) {
       cell.fault = { error };
@@ -479,6 +504,8 @@
     setUncaughtExceptionCaptureCallback(() => {});
     try {
       apply(fatalException, process, [new Error("interrupted"), false]);
+    } catch {
+      // A cell has broken process.emit().
     } finally {
       setUncaughtExceptionCaptureCallback(null);
     }
@@ -489,15 +516,19 @@
     turn = false;
     if (!cell || cell !== current || cell.ending) return;
     cell.ending = true;
-    if (cell.exit !== null) conclude(concat([from("x"), number(cell.exit)]));
-    else if (cell.interrupted) conclude(from("i"));
-    else if (!cell.fault) conclude(from("c"));
-    else {
-      need("faults", () => {
-        const { name, message } = shim.raised(cell.fault.error);
-        conclude(concat([from("r"), string(name), string(message)]));
-      });
-    }
+    // What was printed of it comes first.
+    if (cell.fault) need("faults", () => conclude(ending(cell)));
+    else conclude(ending(cell));
+  }
+
+  function ending(cell) {
+    if (cell.exit !== null) return concat([from("x"), number(cell.exit)]);
+    const interrupted = cell.interrupted || (cell.fault && shim.guarded && shim.asked());
+    if (interrupted) return from("i");
+    if (!cell.fault) return from("c");
+    const unknown = { name: "Error", message: "" };
+    const { name, message } = shim.raised ? shim.raised(cell.fault.error) : unknown;
+    return concat([from("r"), string(name), string(message)]);
   }
 
   function conclude(body, patience = 50) {
@@ -510,7 +541,7 @@
     arm();
     current = null;
     send("D", body);
-    setImmediate(connect);
+    setImmediate(listen);
   }
 
   // process.exit(): ends the cell, not the process. Nothing of the user's runs after it, no catch
@@ -531,23 +562,19 @@
 
   // A cell may have removed our listener, and Node removes it while its watchdog runs.
   function arm() {
-    const found = listeners(process, "SIGINT");
-    for (let index = 0; index < found.length; index += 1) if (found[index] === interrupt) return;
-    if (shim.guarded) shim.unwatch();
-    on(process, "SIGINT", interrupt);
-  }
-
-  function ended(stream) {
     try {
-      return stream && (stream.writableEnded || stream.destroyed);
+      const found = listeners(process, "SIGINT");
+      for (let index = 0; index < found.length; index += 1) if (found[index] === interrupt) return;
+      if (shim.guarded) shim.unwatch();
+      on(process, "SIGINT", interrupt);
     } catch {
-      return false;
+      // A cell has broken process.emit().
     }
   }
 
   function unwritten(stream) {
     try {
-      return stream && !ended(stream) && stream.writableLength > 0;
+      return stream && !stream.destroyed && stream.writableLength > 0;
     } catch {
       return false;
     }
@@ -563,6 +590,10 @@
         // in memory until the cell ends.
         const handle = standard[name]._handle;
         if (handle && handle.setBlocking) handle.setBlocking(true);
+        // Node makes a stream that was ended look as new, though it is not.
+        on(standard[name], "close", () => {
+          standard.ended = true;
+        });
       }
       return standard[name];
     };
@@ -574,11 +605,19 @@
   process._fatalException = (error, fromPromise) => {
     const mine =
       listenerCount(process, "uncaughtException") === 0 && !hasUncaughtExceptionCaptureCallback();
-    if (mine) setUncaughtExceptionCaptureCallback((raised) => fault(raised));
+    if (!mine) return apply(fatalException, process, [error, fromPromise]);
+    let told = false;
+    setUncaughtExceptionCaptureCallback((raised) => {
+      told = true;
+      fault(raised);
+    });
     try {
       return apply(fatalException, process, [error, fromPromise]);
+    } catch {
+      if (!told) fault(error);
+      return true;
     } finally {
-      if (mine) setUncaughtExceptionCaptureCallback(null);
+      setUncaughtExceptionCaptureCallback(null);
     }
   };
 
@@ -649,7 +688,7 @@
   setImmediate(() => {
     // Node has just put its module named `module` there. And in a cell `require.main === module`.
     globalThis.module = process.mainModule = globalThis.require.main = main;
-    while (!begun) readMore();
+    listen();
   });
 })();
 //# sourceURL=cove:boot

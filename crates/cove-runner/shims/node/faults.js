@@ -4,6 +4,7 @@
 // Whatever a cell throws, or has done to the builtins, something has to be printed and reported:
 // hence the many `try`.
 "use strict";
+const { Error, Map, Math } = shim.globals;
 const { inspect, types } = shim.own("util");
 // A message can be as large as memory.
 const LONGEST = 64 << 10;
@@ -50,8 +51,8 @@ function describe(error, details, name) {
     const column = line < details.lineNumber ? lines[line].length : details.columnNumber;
     return `${excerpt(url, line, column)}${error.name}: ${error.message}`;
   }
-  const stack = typeof error.stack === "string" ? error.stack : "";
-  return where(stack) + withoutNode(inspect(error));
+  if (typeof error.stack !== "string") throw error;
+  return where(error.stack) + withoutNode(inspect(error));
 }
 
 // The line of a cell that a stack begins in, as Node shows it.

@@ -6,6 +6,7 @@
 // the shim has put an import() that works from the working directory. Lines stay where they are.
 // What cannot be read here is left alone: V8 then says what is wrong with it.
 "use strict";
+const { JSON, Math, Set, SyntaxError } = shim.globals;
 const { createRequire } = shim.own("module");
 const { resolve } = shim.own("path");
 const { pathToFileURL } = shim.own("url");
@@ -178,7 +179,8 @@ function rewrite(code, tokens) {
     copied = end;
   };
   tokens.forEach((token, index) => {
-    if (token.kind !== "word" || token.start < copied || tokens[index - 1]?.text === ".") return;
+    if (token.kind !== "word" || token.start < copied) return;
+    if ([".", "?."].includes(tokens[index - 1]?.text)) return;
     const isStatement =
       token.depth === 0 && (token.fresh || [";", "}", undefined].includes(tokens[index - 1]?.text));
     const next = tokens[index + 1]?.text;

@@ -5,6 +5,7 @@
 // `var` or `function` as one of these. The rest is refused before anything has run, and so can be
 // tried again with the declaration written as the other kinds, one after another.
 "use strict";
+const { Map, Set } = shim.globals;
 const KINDS = ["let", "const", "var"];
 const WORDS = new Set(["let", "const", "var", "class", "function", "async", "import", "export"]);
 
@@ -13,6 +14,9 @@ shim.redeclare = (cell, message) => {
   const name = /^Identifier '(.*)' has already been declared$/.exec(message)?.[1];
   const tokens = shim.tokenize(cell.source);
   cell.tried ??= new Map();
+  // Twice in this cell is an error in every way.
+  const lists = tokens.map((token, at) => (isDeclaration(token) ? names(tokens, at + 1) : []));
+  if (lists.filter((list) => list.includes(name)).length > 1) return null;
   for (let next = (cell.tried.get(name) ?? -1) + 1; next < KINDS.length; next += 1) {
     cell.tried.set(name, next);
     // A constant could not be assigned to.
@@ -38,7 +42,7 @@ function rewrite(code, tokens, tried) {
   const edits = [];
   tokens.forEach((token, index) => {
     if (token.depth !== 0 || !WORDS.has(token.text) || tokens[index - 1]?.text === ".") return;
-    if (["let", "const", "var"].includes(token.text)) {
+    if (isDeclaration(token)) {
       const kind = names(tokens, index + 1).find((name) => tried.has(name));
       if (kind) edits.push([token.start, token.end, KINDS[tried.get(kind)]]);
     } else if (token.text === "class" || token.text === "function") {
@@ -60,6 +64,10 @@ function rewrite(code, tokens, tried) {
     copied = end;
   }
   return text + code.slice(copied);
+}
+
+function isDeclaration(token) {
+  return token.depth === 0 && KINDS.includes(token.text);
 }
 
 function isStart(before) {

@@ -8,8 +8,8 @@
 // midst of whatever runs there.
 "use strict";
 const { SHARE_ENV, Worker } = shim.own("worker_threads");
-const { load, notify, store, wait } = Atomics;
-const { Error } = globalThis;
+const { Atomics, Error, Int32Array, Reflect, SharedArrayBuffer } = shim.globals;
+const { exchange, load, notify, store, wait } = Atomics;
 const { captureStackTrace } = Error;
 const { terminate } = Worker.prototype;
 
@@ -23,6 +23,7 @@ let worker = null;
 shim.watch = () => {
   if (worker) return;
   const state = new Int32Array(new SharedArrayBuffer(8));
+  store(state, GO, 1);
   try {
     worker = new Worker(`(${shim.functionText(watcher)})()`, {
       __proto__: null,
@@ -44,19 +45,17 @@ shim.watch = () => {
     if (worker === mine) shim.unwatch();
   });
   mine.on("message", () => {
-    if (worker !== mine) return;
-    if (shim.guarded) {
-      store(state, ASKED, 0);
-      notify(state, ASKED);
-      shim.interrupt();
-    } else {
-      // It is up. Only now may it take the signal from us: a watchdog of a first turn, which gives
-      // the signal back when it ends, must not run any more.
-      shim.guarded = true;
-      store(state, GO, 1);
-      notify(state, GO);
-    }
+    if (shim.forget()) shim.interrupt();
   });
+  // At once: a watchdog of a first turn, which gives the signal back when it ends, must not run any
+  // more. Until the thread is up, what spins cannot be interrupted.
+  shim.guarded = true;
+  shim.asked = () => load(state, ASKED) === 1;
+  shim.forget = () => {
+    const asked = exchange(state, ASKED, 0) === 1;
+    notify(state, ASKED);
+    return asked;
+  };
   // Called by the inspector in the midst of whatever runs. There should be something, or the next
   // callback to run, any at all, would be ended in its place; but a loop of nothing but promises may
   // be between two of them each time. Nothing may come after it here, or that is all that is ended.
@@ -101,38 +100,37 @@ function watcher() {
   const session = new Session();
   session.connectToMainThread();
 
-  function ask(error) {
-    if (error.code !== "ERR_SCRIPT_EXECUTION_INTERRUPTED") throw error;
-    Atomics.store(state, 1, 1);
-    parentPort.postMessage(null);
-    for (let attempt = 1; Atomics.wait(state, 1, 1, 50) === "timed-out"; attempt += 1) {
-      session.post("Runtime.evaluate", { expression: `${hook}.stop(${attempt})`, silent: true });
-    }
-  }
-
-  // One inside the other, so that there is always one while the other asks: without any, Node
-  // would give the signal its deadly default back.
-  const pause = new Script("pause()");
-  globalThis.pause = () => Atomics.wait(state, 0, 1);
-  const watch = new Script("watch()");
-  globalThis.watch = () => {
-    while (Atomics.load(state, 0) === 1) {
-      try {
-        pause.runInThisContext({ breakOnSigint: true });
-      } catch (error) {
-        ask(error);
-      }
+  const run = (script) => {
+    try {
+      script.runInThisContext({ breakOnSigint: true });
+    } catch (error) {
+      if (error.code !== "ERR_SCRIPT_EXECUTION_INTERRUPTED") throw error;
+      asks = true;
     }
   };
-  parentPort.postMessage(null);
-  Atomics.wait(state, 0, 0);
-  while (Atomics.load(state, 0) === 1) {
-    try {
-      watch.runInThisContext({ breakOnSigint: true });
-    } catch (error) {
-      ask(error);
+  let asks = false;
+
+  // Until it is interrupted: all of it, for a second signal may come while the first is told.
+  globalThis.pause = () => {
+    if (asks) {
+      asks = false;
+      Atomics.store(state, 1, 1);
+      parentPort.postMessage(null);
+      for (let attempt = 1; Atomics.wait(state, 1, 1, 50) === "timed-out"; attempt += 1) {
+        session.post("Runtime.evaluate", { expression: `${hook}.stop(${attempt})`, silent: true });
+      }
     }
-  }
+    Atomics.wait(state, 0, 1);
+  };
+  // One inside the other, so that there is one between two of the other: without any, Node would
+  // give the signal its deadly default back.
+  const pause = new Script("pause()");
+  globalThis.watch = () => {
+    while (Atomics.load(state, 0) === 1) run(pause);
+  };
+  const watch = new Script("watch()");
+
+  while (Atomics.load(state, 0) === 1) run(watch);
   session.disconnect();
   Atomics.store(state, 1, 2);
   Atomics.notify(state, 1);

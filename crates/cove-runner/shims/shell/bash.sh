@@ -67,13 +67,42 @@ _cove_next() {
   TMOUT= IFS=' ' builtin read -r -u 230 _cove_bytes _cove_mark || builtin return
   LC_ALL=C TMOUT= IFS= builtin read -r -d '' -N "$_cove_bytes" -u 230 _cove || builtin return
   [[ $_cove == *"$_cove_mark"* ]] && _cove_newlines
-  _cove_running=1
+  _cove_running=1 _cove_go=1
   builtin trap _cove_interrupt INT
 }
 
+# Ends the cell from wherever it is. Unlike `exit` this error leaves all functions, loops and `eval`s first.
+_cove_end() {
+  builtin trap '' INT
+  _cove_options
+  _cove_result=$1
+  { : "${_cove_unset?}"; } 2>/dev/null
+}
+
 _cove_interrupt() {
-  _cove_result=i
-  builtin exit 130
+  builtin trap '' INT
+  if [[ $BASHPID != "$_cove_pid" ]]; then
+    # A subshell, interrupted before it had forgotten this trap.
+    builtin trap - INT
+    builtin kill -INT "$BASHPID"
+  elif [[ ! ${_cove_ending-} ]]; then
+    _cove_end i
+  fi
+}
+
+_cove_exit() {
+  builtin set -- "$?" "$@"
+  # What ends in a subshell is the subshell, and bash knows what to say about odd arguments.
+  if [[ $BASHPID != "$_cove_pid" || $# -gt 2 || ! ${2-0} =~ ^-?[0-9]{1,9}$ ]]; then
+    builtin exit "${@:2}"
+    builtin return
+  fi
+  builtin set -- "${2-$1}"
+  # In base ten: 08 is not octal.
+  case $1 in
+    -*) _cove_end "$((-10#${1#-} & 255))" ;;
+    *) _cove_end "$((10#$1 & 255))" ;;
+  esac
 }
 
 # Keeps the user's EXIT trap for the end of the session.
@@ -103,28 +132,33 @@ _cove_trap() {
 
 # The EXIT trap's first part, in the process that ends.
 _cove_keep() {
-  unset -f unset builtin exec
   builtin trap '' INT
+  unset -f unset builtin exec
+  [[ $BASHPID == "$_cove_pid" ]] || builtin exit "$1"
   if [[ ! ${_cove_running-} ]]; then
     exec >&232 2>&233
     _cove_pid=
     [[ ${_cove_bye--} == - ]] || builtin eval "$_cove_bye"
     builtin exit "$1"
   fi
-  _cove_options
-  _cove_result=${_cove_result:-$1}
+  if [[ ! ${_cove_result-} ]]; then
+    _cove_options
+    _cove_result=$1
+  fi
   _cove_traps=$(builtin trap -p)
 }
 
-# Its second, one process on: the trap may run among the local variables of functions, and a failure under
-# `set -e` leaves them all, if it is not itself in a function.
-_cove_leave='_cove_between=$BASHPID; builtin trap "$_cove_left" EXIT; builtin set -e; builtin false'
+# Its second, one process on. Bash may have stopped among the local variables of functions. A failure under
+# `set -e` leaves them all, except where it is being ignored: `if f` where `f` has met an unset variable
+# under both `set -e` and `set -u`. From there the session cannot go on.
+_cove_leave='_cove_between=$BASHPID; builtin trap "$_cove_left" EXIT; builtin set -e; builtin false; builtin trap - EXIT; builtin exit "$_cove_result"'
 _cove_left='builtin set +e; ( _cove_move && builtin eval "$_cove_main" ); builtin exit "$?"'
 
 # Its third, in the process that goes on.
 _cove_move() {
   builtin eval "$_cove_traps"
   _cove_arm
+  _cove_ending=
   _cove_u32 "$BASHPID"
   builtin printf "\0\0\0\5P$_cove_u" >&230 || builtin return
   # In this order, or the first would say that the second was killed.
@@ -133,11 +167,11 @@ _cove_move() {
 }
 
 _cove_arm() {
-  builtin trap '{ _cove_keep "$?"; builtin trap - DEBUG; } >/dev/null 2>&1; ( builtin eval "$_cove_leave" ) >/dev/null 2>&1; builtin exit "$?"' EXIT
+  builtin trap '_cove_ending=1; { _cove_keep "$?"; builtin trap - DEBUG; } >/dev/null 2>&1; ( builtin eval "$_cove_leave" ) >/dev/null 2>&1; builtin exit "$?"' EXIT
 }
 
-# `until !` and not `while`: after `set -n` every command is a success that did nothing, and this ends.
-_cove_main='until ! { _cove_next "$?" && builtin trap - DEBUG; } >/dev/null 2>&1; do exec <&231 >&232 2>&233; builtin eval "set -- $_cove"; BASH_ARGV0=$1 _cove=$2; builtin shift 2; builtin eval "$_cove_o$_cove"; done'
+# `until` and not `while`: after `set -n` every command is a success that did nothing, and this ends.
+_cove_main='until { _cove_next "$?" && builtin trap - DEBUG; } >/dev/null 2>&1; [[ ! ${_cove_go-} ]]; do _cove_go=; exec <&231 >&232 2>&233; builtin eval "set -- $_cove"; BASH_ARGV0=$1 _cove=$2; builtin shift 2; builtin eval "$_cove_o$_cove"; done'
 
 # Moves the channel to 230 and keeps copies of the standard descriptors, all closed on exec. Bash has no word
 # for that, but sets it on the copy it keeps of a redirected descriptor, which is 10, and on copies of such a copy.
@@ -154,4 +188,4 @@ exec 3<&-
 _cove_pid=$BASHPID _cove_o=
 _cove_arm
 shopt -s expand_aliases
-alias trap=_cove_trap
+alias exit=_cove_exit trap=_cove_trap

@@ -4,7 +4,8 @@
 # on descriptor 3. Where sh is bash, the second text takes over. bash.sh describes the wire.
 #
 # `command eval` catches every error that would end the shell, so `exit` in a cell is an alias for an error.
-# A failure under `set -e` is not caught. But the EXIT trap still has all state, and a subshell forked in it
+# A failure under `set -e` is not caught, and in busybox only wrong syntax is: there an error in a subshell of
+# `command eval` loops for ever. But the EXIT trap still has all state, and a subshell forked in it
 # inherits that. So the session moves there: the subshell tells the runner its process id, ends its parent, and
 # goes on. What a move loses are the cell's traps, the job table (`wait` and `%1`, not `$!`), and the outer
 # values of variables that the functions it was in had made local. Busybox can move once: the next time it ends.
@@ -66,7 +67,7 @@ _cove_next() {
   if [ -n "${_cove_running-}" ]; then
     [ -n "${_cove_result-}" ] || _cove_options
     _cove_self
-    # In busybox and old dash `command eval` also catches the errors of the cell's subshells: this is one.
+    # In old dash `command eval` also catches the errors of the cell's subshells: this is one.
     [ "$_cove_me" = "$_cove_pid" ] || exit "$1"
     trap '' INT
     set -- "${_cove_result:-$1}"
@@ -87,14 +88,20 @@ _cove_next() {
   # Also where there is no `head`.
   [ -n "$_cove" ] || IFS= command read -r _cove <&9 || return
   case $_cove in *"$_cove_mark"*) _cove_newlines ;; esac
-  _cove_running=1
+  _cove_running=1 _cove_go=1
   trap '_cove_end i' INT
 }
 
 # Ends the cell from wherever it is.
 _cove_end() {
+  trap '' INT
   _cove_options
   _cove_result=$1
+  case $1$_cove_eval in
+    *command*) ;;
+    i*) exit 130 ;;
+    *) exit "$1" ;;
+  esac
   { : "${_cove_unset?}"; } 2>/dev/null
 }
 
@@ -165,8 +172,18 @@ _cove_arm() {
   trap '{ _cove_left "$?"; } >/dev/null 2>&1; ( { _cove_move; } >/dev/null 2>&1 && eval "$_cove_main" ); command exit "$?"' EXIT
 }
 
-# `until !` and not `while`: after `set -n` every command is a success that did nothing, and this ends.
-_cove_main='until ! { _cove_next "$?"; } >/dev/null 2>&1; do eval "set -- $_cove"; _cove=$2; shift 2; command eval "$_cove_o$_cove" <&6 >&7 2>&8 6<&- 7>&- 8>&- 9<&-; done'
+# What knows `$'…'` is busybox, or nothing that this was tried with. There the syntax is tried first, as
+# that of a function.
+if [ -n "${BB_ASH_VERSION-}" ] || [ $'a' = a ]; then
+  _cove_eval='( eval "_cove_try() { :;$_cove
+
+}" ) 2>&8 && eval'
+else
+  _cove_eval='command eval'
+fi
+
+# `until` and not `while`: after `set -n` every command is a success that did nothing, and this ends.
+_cove_main='until { _cove_next "$?"; } >/dev/null 2>&1; [ -z "${_cove_go-}" ]; do _cove_go=; eval "set -- $_cove"; _cove=$2; shift 2; '$_cove_eval' "$_cove_o$_cove" <&6 >&7 2>&8 6<&- 7>&- 8>&- 9<&-; done'
 
 if [ -n "${BASH_VERSION-}" ]; then
   eval "$2"

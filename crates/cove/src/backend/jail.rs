@@ -6,7 +6,8 @@
 //! the host came to its end.
 
 mod control;
-mod hints;
+pub(crate) mod hints;
+mod interpreters;
 mod python;
 
 use std::io;
@@ -19,7 +20,7 @@ use cove_jail::plan::{
     Access as JailAccess, Bind, Filter, Limits as JailLimits, Root as JailRoot, User as JailUser,
 };
 use cove_jail::{HostFacts, Plan, Spec};
-use cove_protocol::{Interpreter, Language};
+use cove_protocol::Interpreter;
 use tokio::net::UnixStream;
 use tokio::process::Command;
 
@@ -27,6 +28,7 @@ use crate::backend::{Backend, Form, Pending, Sandbox, StartError};
 use crate::policy::{Access, Policy, Root};
 
 use control::JailControl;
+use interpreters::Found;
 pub use python::Python;
 
 pub struct Jail {
@@ -61,19 +63,33 @@ impl Jail {
         if let Some((_, prepared)) = known.as_ref().filter(|(known, _)| known == policy) {
             return Ok(prepared.clone());
         }
-        let python = Python::find(policy)?;
-        let spec = self.spec(policy, &python);
-        let facts = HostFacts::gather(&spec.root)
-            .map_err(|error| StartError::new("could not look at this machine").because(error))?;
-        let plan = cove_jail::plan(&spec, &facts)
-            .map_err(|refused| StartError::new(refused.to_string()).with_hint(refused.hint()))?;
-        let interpreters = vec![Interpreter { language: Language::Python, program: python.program }];
+        let Found { interpreters, binds } = Found::look(policy)?;
+        let plan = self.plan(policy, binds)?;
         let prepared = Prepared { plan, interpreters };
         *known = Some((policy.clone(), prepared.clone()));
         Ok(prepared)
     }
 
-    fn spec(&self, policy: &Policy, python: &Python) -> Spec {
+    fn plan(&self, policy: &Policy, interpreters: Vec<Bind>) -> Result<Plan, StartError> {
+        let spec = self.spec(policy, interpreters);
+        let facts = HostFacts::gather(&spec.root)
+            .map_err(|error| StartError::new("could not look at this machine").because(error))?;
+        cove_jail::plan(&spec, &facts)
+            .map_err(|refused| StartError::new(refused.to_string()).with_hint(refused.hint()))
+    }
+
+    /// A sandbox without any interpreter: whether one can be made here, whatever is installed.
+    pub async fn start_empty(&self, policy: &Policy) -> Result<Sandbox, StartError> {
+        let plan = self.plan(policy, Vec::new())?;
+        self.start_planned(Prepared { plan, interpreters: Vec::new() }).await
+    }
+
+    /// What code would run with, without a sandbox to run it in.
+    pub fn interpreters(&self, policy: &Policy) -> Result<Vec<Interpreter>, StartError> {
+        Found::look(policy).map(|found| found.interpreters)
+    }
+
+    fn spec(&self, policy: &Policy, interpreters: Vec<Bind>) -> Spec {
         let mounts = policy.mounts.iter().map(|mount| Bind {
             source: mount.source.clone(),
             target: mount.target.clone(),
@@ -88,7 +104,7 @@ impl Jail {
                 Root::Host => JailRoot::Host,
                 Root::Tree(tree) => JailRoot::Tree(tree.clone()),
             },
-            binds: python.binds.iter().cloned().chain(mounts).collect(),
+            binds: interpreters.into_iter().chain(mounts).collect(),
             user: JailUser { uid: policy.user.uid, gid: policy.user.gid },
             limits: JailLimits {
                 memory: limits.memory,

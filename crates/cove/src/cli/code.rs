@@ -39,7 +39,14 @@ pub(super) struct Asked {
 /// They travel with the name in the small part of a message, escaped; half of it leaves room for both.
 const MAX_ARGS: usize = MAX_META / 2;
 
-const EXTENSIONS: [(&str, Language); 1] = [("py", Language::Python)];
+const EXTENSIONS: [(&str, Language); 6] = [
+    ("py", Language::Python),
+    ("js", Language::Node),
+    ("mjs", Language::Node),
+    ("cjs", Language::Node),
+    ("bash", Language::Bash),
+    ("sh", Language::Sh),
+];
 
 pub(super) fn load(asked: Asked, json: bool, around: &Surroundings) -> Result<RunArgs, Error> {
     let sources = match (&asked.file, asked.codes.as_slice()) {
@@ -94,7 +101,7 @@ fn read(file: &Path, around: &Surroundings) -> Result<String, Error> {
     check(code, refused)
 }
 
-fn check(code: Vec<u8>, refused: impl Fn() -> Error) -> Result<String, Error> {
+pub(super) fn check(code: Vec<u8>, refused: impl Fn() -> Error) -> Result<String, Error> {
     if code.len() > MAX_CODE {
         return Err(refused().because(format!("it has more than {MAX_CODE} bytes")).with_hint(
             "code may have at most 1 MiB; keep data in a file of its own and show it with `--mount`",
@@ -126,7 +133,11 @@ fn check_args(args: &[String]) -> Result<(), Error> {
 }
 
 /// As asked; else as the file's extension says; else python.
-fn language(flag: Option<String>, file: Option<&Path>, around: &Surroundings) -> Result<Language, Error> {
+pub(super) fn language(
+    flag: Option<String>,
+    file: Option<&Path>,
+    around: &Surroundings,
+) -> Result<Language, Error> {
     let (text, written) = match (flag, around.var("COVE_LANGUAGE")?) {
         (Some(text), _) => (text.clone(), format!("--language {}", shown(&text))),
         (None, Some(text)) => (text.to_owned(), format!("COVE_LANGUAGE={}", shown(text))),

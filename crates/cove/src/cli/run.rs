@@ -1,7 +1,7 @@
 //! `cove run`: cells from the shell, in the sandbox that agents get. What the code writes is passed on as it comes; how
 //! it ended is told on standard error and by the exit code.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::process::ExitCode;
 
 use cove_protocol::Stream;
@@ -11,14 +11,12 @@ use crate::backend::Backend;
 use crate::backend::jail::Jail;
 use crate::cli::code::RunArgs;
 use crate::cli::ending::{self, Told};
+use crate::cli::live::{Live, pass_on};
 use crate::config::{BackendChoice, Config};
 use crate::error::{Error, Kind};
-use crate::output::{Collected, Collector, Neutral};
+use crate::output::{Collected, Collector};
 use crate::policy::CellLimits;
-use crate::session::{Cell, CellEnd, Options, Session, Shown};
-
-/// The exit code of a program that was cut off by a reader that had seen enough.
-const BROKEN_PIPE: i32 = 128 + 13;
+use crate::session::{Cell, CellEnd, Options, Session};
 
 pub fn run(args: RunArgs, config: Config) -> Result<ExitCode, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -74,43 +72,13 @@ async fn run_cells(args: RunArgs, config: &Config) -> Result<u8, Error> {
 }
 
 async fn run_for_person(session: &Session, cell: Cell, config: &Config) -> CellEnd {
-    // A program that reads gets the bytes as they are; a terminal would obey them.
-    let mut screens = [std::io::stdout().is_terminal(), std::io::stderr().is_terminal()]
-        .map(|is_terminal| is_terminal.then(Neutral::default));
-    let show = |shown: Shown<'_>| match shown {
-        Shown::Text(stream, bytes) => match &mut screens[stream as usize] {
-            Some(neutral) => pass_on(stream, neutral.push(bytes).as_bytes()),
-            None => pass_on(stream, bytes),
-        },
-        Shown::Image(format, bytes) => {
-            let note = format!("[an image was shown: {}, {} bytes]\n", format.mime(), bytes.len());
-            pass_on(Stream::Stderr, note.as_bytes());
-        }
-    };
-    let end = session.run(cell, show, interrupted()).await;
-    for (stream, screen) in [Stream::Stdout, Stream::Stderr].into_iter().zip(&mut screens) {
-        if let Some(neutral) = screen {
-            pass_on(stream, neutral.finish().as_bytes());
-        }
-    }
+    let mut live = Live::new();
+    let end = session.run(cell, |shown| live.show(shown), interrupted()).await;
+    live.finish();
     if let Some(told) = ending::tell(&end, config) {
         let _ = writeln!(std::io::stderr(), "{told}");
     }
     end
-}
-
-fn pass_on(stream: Stream, bytes: &[u8]) {
-    let written = match stream {
-        Stream::Stdout => {
-            let mut out = std::io::stdout().lock();
-            out.write_all(bytes).and_then(|()| out.flush())
-        }
-        Stream::Stderr => std::io::stderr().lock().write_all(bytes),
-    };
-    if written.is_err() {
-        // Nobody reads any more. The sandbox ends when this process does.
-        std::process::exit(BROKEN_PIPE);
-    }
 }
 
 async fn run_for_program(session: &Session, cell: Cell, name: &str, config: &Config) -> CellEnd {

@@ -56,7 +56,9 @@ impl Place {
         match self.parse(args) {
             Ok(
                 Action::Run { config, .. }
+                | Action::Repl { config, .. }
                 | Action::Explain { config, .. }
+                | Action::Doctor { config, .. }
                 | Action::ConfigShow { config, .. },
             ) => config,
             other => panic!("{args:?}: {other:?}"),
@@ -78,7 +80,8 @@ fn refused(args: &[&str]) -> String {
 #[test]
 fn settings_stand_before_or_after_the_command() {
     let place = Place::new();
-    let lines: [&[&str]; 6] = [
+    let lines: [&[&str]; 7] = [
+        &["repl", "--cpus", "3"],
         &["--cpus", "3", "explain"],
         &["explain", "--cpus", "3"],
         &["explain", "--cpus=3"],
@@ -92,6 +95,26 @@ fn settings_stand_before_or_after_the_command() {
     let config = place.config(&["--mount", "a:/a", "run", "--mount", "b:/b", "hello.py", "--mount=c:/c"]);
     let targets: Vec<_> = config.policy.mounts.iter().map(|mount| mount.target.to_str().unwrap()).collect();
     assert_eq!(targets, ["/a", "/b", "/c"]);
+}
+
+#[test]
+fn a_repl_knows_where_its_cells_come_from() {
+    let check = |terminal: bool, term: &str, input: InputKind| {
+        let mut place = Place::new().env("TERM", term).env("HOME", "/h").env("COVE_LANGUAGE", "py");
+        place.around.stdin_is_terminal = terminal;
+        let history = Some(PathBuf::from("/h/.local/state/cove/history"));
+        let expected = ReplArgs { language: Language::Python, input, history };
+        match place.parse(&["repl"]) {
+            Ok(Action::Repl { repl, .. }) => assert_eq!(repl, expected, "{terminal} {term}"),
+            other => panic!("{other:?}"),
+        }
+    };
+    check(true, "xterm", InputKind::Terminal);
+    check(true, "dumb", InputKind::PlainTerminal);
+    check(true, "", InputKind::PlainTerminal);
+    check(false, "xterm", InputKind::Pipe);
+    assert!(refused(&["repl", "-l", "cobol"]).starts_with("could not read `--language cobol`"));
+    assert!(refused(&["repl", "hello.py"]).contains("unexpected argument 'hello.py'"));
 }
 
 #[test]

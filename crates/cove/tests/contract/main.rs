@@ -1,1 +1,49 @@
-//! placeholder
+//! One suite, the same for every backend: what a session promises whatever it runs in. A backend that is not here on
+//! this machine is skipped by name.
+
+mod suite;
+
+use cove::backend::Backend;
+use cove_testkit::{Program, measure};
+
+/// A test for each promise, for the embedded sandbox.
+macro_rules! jail {
+    ($($promise:ident,)*) => {
+        mod jail {
+            $(
+                #[test]
+                fn $promise() {
+                    super::check(|backend| Box::pin(super::suite::$promise(backend)));
+                }
+            )*
+        }
+    };
+}
+
+jail! {
+    each_language_keeps_its_state_over_three_cells,
+    languages_share_the_workspace,
+    a_soft_interrupt_keeps_variables_in_every_language,
+    failures_are_told_in_every_language,
+    a_language_that_was_killed_starts_afresh_and_says_so,
+    files_go_in_and_out_while_a_cell_runs,
+    bad_paths_are_refused_and_leave_nothing,
+    a_full_disk_leaves_no_half_file,
+    two_sessions_do_not_see_each_other,
+    output_of_child_processes_is_captured_in_order,
+    a_child_that_keeps_its_output_open_does_not_hold_the_cell,
+    output_between_cells_comes_with_the_next,
+    images_that_code_shows_come_back,
+    standard_input_is_empty_unless_given,
+    control_sequences_are_taken_out_and_counted,
+    a_cancelled_cell_stops,
+}
+
+type Check = for<'a> fn(&'a dyn Backend) -> std::pin::Pin<Box<dyn Future<Output = ()> + 'a>>;
+
+fn check(promise: Check) {
+    let program = Program::new(env!("CARGO_BIN_EXE_cove"));
+    let backend = measure::jail(program.path());
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(promise(&backend));
+}

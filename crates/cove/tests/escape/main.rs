@@ -70,6 +70,7 @@ cases! {
     a50_cpu_spin => "A50-cpu-spin",
     a50_left_its_group => "A50-left-its-group",
     a51_daemonise => "A51-daemonise",
+    a51_orphans => "A51-orphans",
     a52_exit_with_child => "A52-exit-with-child",
     a52_held_output => "A52-held-output",
 }

@@ -7,8 +7,10 @@ mod hostile_runner;
 mod interpreters;
 mod layers;
 mod leftovers;
+mod repl;
 mod run;
 mod sessions;
+mod terminal;
 
 use cove_testkit::Program;
 

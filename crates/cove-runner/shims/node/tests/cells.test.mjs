@@ -24,7 +24,7 @@ test(
     const ways = {
       let: (name) => `let ${name} = "let"`,
       const: (name) => `const ${name} = "const";`,
-      var: (name) => `var ${name} = "var", other = [1, ${name}]`,
+      var: (name) => `var ${name} = "var"`,
       pattern: (name) => `const { a: [${name}] } = { a: ["pattern"] }`,
       class: (name) => `class ${name} { method() { return "${name} {" } }`,
       function: (name) => `async function ${name}(a = {}) { return /[}]/.test(a) }`,
@@ -125,7 +125,7 @@ test(
 test(
   "all of a large output is there before the end",
   withShim(async (shim) => {
-    assert.equal((await shim.out("process.stdout.write('x'.repeat(3e6))")).length, 3e6 + 5);
+    assert.equal((await shim.out("void process.stdout.write('x'.repeat(3e6))")).length, 3e6);
     const { out } = await shim.run("for (let i = 0; i < 20000; i++) console.log('line ' + i)");
     assert.equal(out.split("\n").length, 20001);
     // Nothing waits in memory.

@@ -42,18 +42,8 @@ ReferenceError: nope is not defined
     await check(shim, "require('fs').readFileSync('/nope')", {
       type: "Error",
       message: "ENOENT: no such file or directory, open '/nope'",
-      err: `<cell 1>:1
-require('fs').readFileSync('/nope')
-              ^
-
-Error: ENOENT: no such file or directory, open '/nope'
-    at <cell 1>:1:15 {
-  errno: -2,
-  code: 'ENOENT',
-  syscall: 'open',
-  path: '/nope'
-}
-`,
+      // The order of its properties differs between versions.
+      err: /^<cell 1>:1\nrequire.*\n {14}\^\n\nError: ENOENT: .*\n {4}at <cell 1>:1:15 \{\n {2}errno/,
     });
   }),
 );
@@ -96,18 +86,12 @@ test(
       message: "all",
       err: /AggregateError: all\n.*\[errors\]: \[\n {4}Error: e1\n.*\n {4}Error: e2\n/s,
     });
-    await check(shim, "Buffer.alloc(-1)", {
-      type: "RangeError",
-      message: 'The value of "size" is out of range.',
-      err: /^RangeError \[ERR_OUT_OF_RANGE\]: The value/m,
-    }).catch((error) => {
-      // The rest of the message differs between versions.
-      assert.match(error.message, /RangeError/);
-    });
+    const ofNode = await shim.run("Buffer.alloc('')");
+    assert.match(ofNode.err, /^TypeError \[ERR_INVALID_ARG_TYPE\]: The "size" argument/m);
     await check(shim, "class Mine extends Error {}\nthrow new Mine('own')", {
       type: "Mine",
       message: "own",
-      err: /^(Mine|Error): own$/m,
+      err: /^(Mine|Error|Mine \[Error\]): own$/m,
     });
   }),
 );
@@ -127,7 +111,7 @@ test(
     });
     await check(shim, "`open\nand more", {
       type: "SyntaxError",
-      message: "Unterminated template literal",
+      message: "Unexpected end of input",
       err: /^<cell 1>:\d\n/,
     });
     const inJson = await shim.run("JSON.parse('{')", { name: "<cell 1>" });
@@ -265,13 +249,16 @@ test(
 test(
   "what fails between cells is printed with the next one",
   withShim(async (shim) => {
-    await shim.check("setTimeout(() => { throw new Error('between') }, 5); const kept = 1", "");
-    await sleep(100);
+    await shim.check(
+      "void setTimeout(() => { throw new Error('between') }, 100); const kept = 1",
+      "",
+    );
+    await sleep(250);
     const next = await shim.run("kept");
     assert.deepEqual([next.kind, next.out], ["c", "1\n"]);
     assert.match(next.err, /^Error: between$/m);
-    await shim.check("setTimeout(() => Promise.reject(new Error('rejected')), 5); 1", "1\n");
-    await sleep(100);
+    await shim.check("setTimeout(() => Promise.reject(new Error('rejected')), 100); 1", "1\n");
+    await sleep(250);
     assert.match((await shim.run("2")).err, /^Error: rejected$/m);
     await shim.check("3", "3\n");
   }),
@@ -300,7 +287,7 @@ test(
     async (shim) => {
       const { err, message } = await shim.run("await import('./bad.mjs')");
       assert.equal(message, "in module");
-      assert.match(err, /at file:\/\/.*\/bad\.mjs:2:7\n$/);
+      assert.match(err, /at file:\/\/.*\/bad\.mjs:2:7\n/);
       const worse = await shim.run("require('./worse.js')");
       assert.equal(worse.type, "SyntaxError");
       // Node 24 tells the place to nobody but itself.

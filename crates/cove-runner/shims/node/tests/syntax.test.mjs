@@ -6,7 +6,8 @@ import vm from "node:vm";
 import { part } from "./driver.mjs";
 
 const hook = () => {};
-const shim = { own: createRequire(import.meta.url), hook, HOOK: "IMPORT", cwd: "/" };
+const own = createRequire(import.meta.url);
+const shim = { globals: globalThis, own, hook, HOOK: "IMPORT", cwd: "/" };
 vm.compileFunction(part("imports"), ["shim"])(shim);
 
 const check = (code, expected) => assert.equal(shim.rewrite(code, "cell"), expected, code);

@@ -104,6 +104,11 @@ class Shell:
             finally:
                 os._exit(99)
         self.group = self.pid
+        try:
+            # Here too, or the group may not be there yet when it is signalled.
+            os.setpgid(self.pid, self.pid)
+        except PermissionError:
+            pass
         theirs.close()
         for fd in (stdin, stdout, stderr):
             os.close(fd)

@@ -23,7 +23,7 @@ pub struct Python {
 /// Links that point at links: more than this is a circle.
 const MAX_LINKS: usize = 40;
 /// Package stores whose programs need their neighbours.
-const STORES: &[&str] = &["/nix/store", "/gnu/store"];
+pub(super) const STORES: &[&str] = &["/nix/store", "/gnu/store"];
 
 impl Python {
     pub fn find(policy: &Policy) -> Result<Self, StartError> {
@@ -132,7 +132,7 @@ impl Binds {
 }
 
 /// `…/bin/python3` lies in the prefix `…`.
-fn prefix_of(program: &Path) -> Option<&Path> {
+pub(super) fn prefix_of(program: &Path) -> Option<&Path> {
     program.parent()?.parent().filter(|prefix| prefix.components().count() > 1)
 }
 
@@ -180,7 +180,7 @@ fn tidy(path: &Path) -> PathBuf {
 }
 
 /// Version managers put scripts on the search path that choose an interpreter each time.
-fn is_script(path: &Path) -> bool {
+pub(super) fn is_script(path: &Path) -> bool {
     let mut start = [0u8; 2];
     fs::File::open(path).and_then(|mut file| file.read_exact(&mut start)).is_ok() && start == *b"#!"
 }

@@ -22,7 +22,9 @@ fn flags_agree_with_the_table() {
     let command = command();
     let find = |name| command.find_subcommand(name).unwrap();
     let show = find("config").find_subcommand("show").unwrap();
-    for command in [&command, find("run"), find("explain"), find("config"), show] {
+    for command in
+        [&command, find("run"), find("repl"), find("explain"), find("doctor"), find("config"), show]
+    {
         let flags = command.get_arguments().filter(|arg| arg.get_help_heading() == Some("Settings"));
         let flags: Vec<(String, String)> = flags
             .map(|arg| (format!("--{}", arg.get_long().unwrap()), arg.get_help().unwrap().to_string()))
@@ -48,7 +50,9 @@ fn help_texts() {
 
     Commands:
       run          Run code in the sandbox that agents get
+      repl         Talk to a session by hand, or from a pipe
       explain      Show the exact plan of the sandbox, without starting it
+      doctor       Show what works here and what does not, each proven by trying it
       config       Show the configuration
       completions  Print the completions of a shell
       help         Print this message or the help of the given subcommand(s)
@@ -136,6 +140,16 @@ fn help_texts() {
           --json                 Print one JSON object for each cell [env: COVE_JSON]
       -h, --help                 Print help
     ");
+    assert_snapshot!(own(&["repl"]), @"
+    Talk to a session by hand, or from a pipe
+
+    Usage: cove repl [OPTIONS]
+
+    Options:
+      -l, --language <LANGUAGE>  Language of the first cells
+                                 [env: COVE_LANGUAGE] [default: python]
+      -h, --help                 Print help
+    ");
     assert_snapshot!(own(&["explain"]), @"
     Show the exact plan of the sandbox, without starting it
 
@@ -143,6 +157,15 @@ fn help_texts() {
 
     Options:
           --json  Print the plan as JSON [env: COVE_JSON]
+      -h, --help  Print help
+    ");
+    assert_snapshot!(own(&["doctor"]), @"
+    Show what works here and what does not, each proven by trying it
+
+    Usage: cove doctor [OPTIONS]
+
+    Options:
+          --json  Print an array of objects [env: COVE_JSON]
       -h, --help  Print help
     ");
     assert_snapshot!(own(&["config", "show"]), @"

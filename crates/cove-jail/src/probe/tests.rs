@@ -1,0 +1,124 @@
+//! Machines that are not this one, as files.
+
+use super::*;
+
+/// A machine whose files have this content.
+fn machine(files: &[(&str, &str)]) -> Machine {
+    let root = tempfile::tempdir().unwrap();
+    for (path, content) in files {
+        let path = root.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+    Machine::seen_in(root.path(), false)
+}
+
+fn container(files: &[(&str, &str)]) -> Option<(ContainerKind, bool)> {
+    machine(files).container.map(|container| (container.kind, container.sure))
+}
+
+const OVERLAY: &str = "\
+601 512 0:49 / / rw,relatime - overlay overlay rw,lowerdir=/a
+612 601 254:1 /docker/abc/hostname /etc/hostname rw - ext4 /dev/vda1 rw
+";
+
+#[test]
+fn containers_and_how_sure_that_is() {
+    assert_eq!(container(&[("proc/self/cgroup", "0::/\n")]), None);
+    // An image that became a machine's disk.
+    assert_eq!(
+        container(&[(".dockerenv", ""), ("proc/self/cgroup", "0::/\n")]),
+        Some((ContainerKind::Docker, false))
+    );
+    assert_eq!(
+        container(&[(".dockerenv", ""), ("proc/self/cgroup", "4:memory:/docker/0a1b2c\n")]),
+        Some((ContainerKind::Docker, true))
+    );
+    assert_eq!(
+        container(&[(".dockerenv", ""), ("proc/self/mountinfo", OVERLAY)]),
+        Some((ContainerKind::Docker, true))
+    );
+    assert_eq!(container(&[("run/.containerenv", "")]), Some((ContainerKind::Podman, true)));
+    assert_eq!(
+        container(&[
+            (".dockerenv", ""),
+            ("proc/self/cgroup", "0::/kubepods.slice/kubepods-pod1.slice/cri-1.scope\n")
+        ]),
+        Some((ContainerKind::Kubernetes, true))
+    );
+    assert_eq!(
+        container(&[("proc/self/cgroup", "0::/lxc.payload.web/init.scope\n")]),
+        Some((ContainerKind::Lxc, true))
+    );
+    assert_eq!(container(&[("run/systemd/container", "lxc\n")]), Some((ContainerKind::Lxc, true)));
+    assert_eq!(
+        container(&[("run/systemd/container", "systemd-nspawn\n")]),
+        Some((ContainerKind::Other, true))
+    );
+    assert_eq!(container(&[("proc/self/mountinfo", OVERLAY)]), Some((ContainerKind::Other, false)));
+}
+
+#[test]
+fn namespaces_that_are_forbidden() {
+    let machine = machine(&[
+        ("proc/sys/user/max_user_namespaces", "0\n"),
+        ("proc/sys/user/max_net_namespaces", "0\n"),
+        ("proc/sys/user/max_pid_namespaces", "100\n"),
+        ("proc/sys/kernel/unprivileged_userns_clone", "0\n"),
+        ("proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1\n"),
+    ]);
+    let expected =
+        Namespaces { most_user: Some(0), closed: vec!["user", "net"], root_only: true, apparmor_only: true };
+    assert_eq!(machine.namespaces, expected);
+}
+
+#[test]
+fn what_is_not_there_forbids_nothing() {
+    assert_eq!(machine(&[]).namespaces, Namespaces::default());
+    assert!(!machine(&[]).filtered);
+    assert_eq!(machine(&[]).masked_proc, Vec::<PathBuf>::new());
+}
+
+#[test]
+fn filter_and_profile_of_this_process() {
+    let docker = machine(&[
+        ("proc/self/status", "Name:\tcove\nSeccomp:\t2\nSeccomp_filters:\t1\n"),
+        ("proc/self/attr/current", "docker-default (enforce)\n"),
+    ]);
+    assert!(docker.filtered);
+    assert_eq!(docker.apparmor_profile.as_deref(), Some("docker-default"));
+    let free = machine(&[
+        ("proc/self/status", "Seccomp:\t0\n"),
+        ("proc/self/attr/apparmor/current", "unconfined\n"),
+        ("proc/self/attr/current", "unconfined_u:unconfined_r:unconfined_t:s0\n"),
+    ]);
+    assert!(!free.filtered);
+    assert_eq!(free.apparmor_profile, None);
+}
+
+#[test]
+fn masks_over_proc() {
+    let mounts = "\
+22 27 0:21 / /proc rw,relatime - proc proc rw
+40 22 0:30 / /proc/sys/fs/binfmt_misc rw - autofs systemd-1 rw
+41 22 0:21 /sys /proc/sys ro - proc proc rw
+42 22 0:31 / /proc/acpi ro - tmpfs tmpfs ro
+43 27 0:32 / /process ro - tmpfs tmpfs ro
+";
+    assert_eq!(masked(mounts), [Path::new("/proc/sys"), Path::new("/proc/acpi")]);
+    assert_eq!(masked("22 27 0:21 / /proc ro,nosuid - proc proc rw\n"), [Path::new("/proc")]);
+}
+
+#[test]
+fn names_of_users() {
+    let passwd = "root:x:0:0:root:/root:/bin/sh\ncove:x:999:995::/:/bin/false\n";
+    let named = |user| Machine { user, ..Machine::default() }.with_user_name(passwd).user_name;
+    assert_eq!(named(999).as_deref(), Some("cove"));
+    assert_eq!(named(995), None);
+}
+
+#[test]
+fn this_machine_can_be_looked_at() {
+    let machine = Machine::look();
+    assert!(!machine.kernel.is_empty() && !machine.architecture.is_empty());
+}

@@ -1,0 +1,3 @@
+# Never ends by itself.
+while True:
+    pass

@@ -1,0 +1,65 @@
+//! What this machine is, in words. Nothing here fails: what a restriction breaks is told where it breaks.
+
+use cove_jail::probe::{Container, Machine};
+
+use super::report::{Check, Section};
+
+pub(super) fn look_at(machine: &Machine) -> Vec<Check> {
+    let check = |name| Check::new(Section::Machine, name);
+    let mut checks = vec![
+        check("kernel").ok(format!("Linux {} on {}", machine.kernel, machine.architecture)),
+        check("user").ok(match &machine.user_name {
+            Some(name) => format!("{name} ({})", machine.user),
+            None => machine.user.to_string(),
+        }),
+        match &machine.container {
+            None => check("container").ok("none seen"),
+            Some(container) => check("container").note(describe(container)),
+        },
+        namespaces(machine),
+        match machine.landlock {
+            Some(version) => check("landlock").ok(format!("ABI {version}")),
+            None => check("landlock").note("none in this kernel; the mounts stand alone"),
+        },
+    ];
+    if machine.filtered {
+        checks.push(check("filter").note("this process is under a system call filter itself"));
+    }
+    if let Some(profile) = &machine.apparmor_profile {
+        checks.push(check("apparmor").note(format!("this process is held by the profile `{profile}`")));
+    }
+    if !machine.masked_proc.is_empty() {
+        let paths: Vec<String> = machine.masked_proc.iter().map(|path| path.display().to_string()).collect();
+        checks.push(check("proc").note(format!("masked: {}", paths.join(" "))));
+    }
+    checks
+}
+
+fn describe(container: &Container) -> String {
+    let kind = container.kind.name();
+    let evidence = container.evidence.join(", ");
+    if container.sure {
+        format!("{kind}: {evidence}")
+    } else {
+        format!("perhaps {kind}: {evidence}, and nothing else says so")
+    }
+}
+
+fn namespaces(machine: &Machine) -> Check {
+    let check = Check::new(Section::Machine, "user namespaces");
+    let allowed = &machine.namespaces;
+    if let Some(kind) = allowed.closed.first() {
+        check.note(format!("closed: `user.max_{kind}_namespaces` is 0"))
+    } else if allowed.root_only {
+        check.note("for root only: `kernel.unprivileged_userns_clone` is 0")
+    } else if allowed.apparmor_only {
+        check.note(
+            "for programs with an AppArmor profile only: `kernel.apparmor_restrict_unprivileged_userns` is set",
+        )
+    } else {
+        match allowed.most_user {
+            Some(most) => check.ok(format!("allowed, at most {most}")),
+            None => check.note("this kernel does not say whether it has any"),
+        }
+    }
+}

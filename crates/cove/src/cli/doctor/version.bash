@@ -1,0 +1,1 @@
+printf "%s\n" "$BASH_VERSION"

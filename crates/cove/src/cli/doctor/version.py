@@ -1,0 +1,3 @@
+import platform
+
+print(platform.python_version())

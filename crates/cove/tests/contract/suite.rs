@@ -1,0 +1,286 @@
+//! The promises.
+
+use std::time::Duration;
+
+use cove::backend::Backend;
+use cove::output::{Collected, Collector};
+use cove::session::files::FileError;
+use cove::session::{Cell, CellEnd, Options, Session, Stop, Survived};
+use cove_protocol::{FileKind, Language, Problem};
+use cove_testkit::measure;
+
+async fn open(backend: &dyn Backend) -> Session {
+    Session::start(backend, &measure::config().policy, Options::default()).await.expect("a session starts")
+}
+
+fn cell(language: Language, code: &str) -> Cell {
+    Cell { language, name: "<cell>".into(), ..measure::cell(&measure::config(), code) }
+}
+
+async fn run(session: &Session, language: Language, code: &str) -> (CellEnd, Collected) {
+    run_within(session, language, code, Duration::from_secs(60)).await
+}
+
+async fn run_within(
+    session: &Session,
+    language: Language,
+    code: &str,
+    timeout: Duration,
+) -> (CellEnd, Collected) {
+    let mut collector = Collector::new(20_000, None);
+    let cell = Cell { timeout, ..cell(language, code) };
+    let end = session.run(cell, |shown| collector.show(shown), std::future::pending()).await;
+    (end, collector.finish())
+}
+
+/// Runs code that must succeed in silence on standard error; what it printed.
+async fn print(session: &Session, language: Language, code: &str) -> String {
+    let (end, collected) = run(session, language, code).await;
+    assert!(end.is_success() && collected.stderr.text.is_empty(), "{code}: {end:?} {collected:?}");
+    collected.stdout.text
+}
+
+pub(crate) async fn each_language_keeps_its_state_over_three_cells(backend: &dyn Backend) {
+    let session = open(backend).await;
+    for (language, cells) in [
+        (Language::Python, ["x = 1\ndef f(): return x", "x += 1", "print(f())"]),
+        (Language::Node, ["let x = 1; const f = () => x;", "x += 1; undefined", "console.log(f())"]),
+        (Language::Bash, ["x=1; f() { echo $x; }", "x=$((x + 1))", "f"]),
+        (Language::Sh, ["x=1; f() { echo $x; }", "x=$((x + 1))", "f"]),
+    ] {
+        let mut printed = String::new();
+        for code in cells {
+            printed += &print(&session, language, code).await;
+        }
+        assert_eq!(printed, "2\n", "{language}");
+    }
+    session.stop().await;
+}
+
+pub(crate) async fn languages_share_the_workspace(backend: &dyn Backend) {
+    let session = open(backend).await;
+    print(&session, Language::Python, "_ = open('passed', 'w').write('python')").await;
+    print(&session, Language::Node, "require('fs').appendFileSync('passed', ' node')").await;
+    print(&session, Language::Bash, "printf ' bash' >> passed").await;
+    assert_eq!(
+        print(&session, Language::Sh, "cat /workspace/passed; echo ' sh'").await,
+        "python node bash sh\n"
+    );
+    session.stop().await;
+}
+
+pub(crate) async fn a_soft_interrupt_keeps_variables_in_every_language(backend: &dyn Backend) {
+    let session = open(backend).await;
+    for (language, set, spin, show) in [
+        (Language::Python, "kept = 7", "while True: pass", "print(kept)"),
+        (Language::Python, "kept = 7", "import time; time.sleep(60)", "print(kept)"),
+        (Language::Node, "var kept = 7; undefined", "for (;;) {}", "console.log(kept)"),
+        (Language::Node, "var kept = 7; undefined", "await new Promise(() => {})", "console.log(kept)"),
+        (Language::Bash, "kept=7", "while :; do :; done", "echo $kept"),
+        (Language::Bash, "kept=7", "sleep 60; echo on", "echo $kept"),
+        (Language::Sh, "kept=7", "sleep 60", "echo $kept"),
+    ] {
+        print(&session, language, set).await;
+        let (end, collected) = run_within(&session, language, spin, Duration::from_millis(500)).await;
+        let stopped = CellEnd::Stopped { why: Stop::Deadline, survived: Survived::Everything };
+        assert_eq!(end, stopped, "{language} {spin}: {collected:?}");
+        assert_eq!(print(&session, language, show).await, "7\n", "{language} {spin}");
+    }
+    session.stop().await;
+}
+
+pub(crate) async fn failures_are_told_in_every_language(backend: &dyn Backend) {
+    let session = open(backend).await;
+    for (language, code, kind, exit, told) in [
+        (Language::Python, "x = 1\nint('z')", "raised", 1, "ValueError: invalid literal"),
+        (Language::Python, "def f(:", "raised", 1, "SyntaxError"),
+        (Language::Node, "const y = 1;\nnull.z", "raised", 1, "TypeError: Cannot read properties of null"),
+        (Language::Node, "let = ;", "raised", 1, "SyntaxError"),
+        (Language::Node, "process.exit(4)", "exited", 4, ""),
+        (Language::Bash, "ls /missing", "exited", 2, "No such file"),
+        (Language::Bash, "exit 5", "exited", 5, ""),
+        (Language::Bash, "if", "exited", 2, "syntax error"),
+        (Language::Sh, "exit 6", "exited", 6, ""),
+        (Language::Sh, "kill -9 $$", "interpreter_killed", 137, ""),
+    ] {
+        let (end, collected) = run(&session, language, code).await;
+        assert_eq!((end.kind(), end.exit_code()), (kind, exit), "{language} {code}: {collected:?}");
+        assert!(!end.is_success());
+        assert!(collected.stderr.text.contains(told), "{language} {code}: {collected:?}");
+    }
+    session.stop().await;
+}
+
+pub(crate) async fn a_language_that_was_killed_starts_afresh_and_says_so(backend: &dyn Backend) {
+    let session = open(backend).await;
+    print(&session, Language::Python, "x = 1").await;
+    let (end, _) = run(&session, Language::Python, "import os; os.kill(os.getpid(), 9)").await;
+    assert_eq!(end, CellEnd::InterpreterKilled { language: Language::Python, signal: 9 });
+    // That was told, so the next one is not news.
+    let (end, _) = run(&session, Language::Python, "x").await;
+    assert!(
+        matches!(end, CellEnd::Raised { ref exception, forgotten: false, .. } if exception == "NameError"),
+        "{end:?}"
+    );
+    // Between cells it is.
+    let code = "import os, threading\nthreading.Timer(0.2, os._exit, [0]).start()";
+    print(&session, Language::Python, code).await;
+    tokio::time::sleep(Duration::from_millis(800)).await;
+    let (end, _) = run(&session, Language::Python, "1").await;
+    assert_eq!(end, CellEnd::Completed { forgotten: true });
+    session.stop().await;
+}
+
+pub(crate) async fn files_go_in_and_out_while_a_cell_runs(backend: &dyn Backend) {
+    let session = open(backend).await;
+    let waits = "import os, time\nwhile not os.path.exists('in/go'): time.sleep(0.01)\n\
+                 _ = open('out.bin', 'wb').write(open('in/go', 'rb').read()[::-1])";
+    let moves = async {
+        session.put("in/go", b"\x00\xffabc").await.expect("a file goes in");
+        loop {
+            match session.get("/workspace/out.bin").await {
+                Ok(content) if content == b"cba\xff\x00" => break,
+                _ => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        }
+        let listing = session.list(".").await.expect("a folder can be listed");
+        let seen: Vec<(&str, FileKind)> = listing.entries.iter().map(|e| (e.name.as_str(), e.kind)).collect();
+        assert_eq!(seen, [("in", FileKind::Folder), ("out.bin", FileKind::File)]);
+    };
+    let (printed, ()) = tokio::join!(print(&session, Language::Python, waits), moves);
+    assert_eq!(printed, "");
+    session.stop().await;
+}
+
+pub(crate) async fn bad_paths_are_refused_and_leave_nothing(backend: &dyn Backend) {
+    let session = open(backend).await;
+    let long = "n".repeat(5000);
+    for path in ["../outside", "/etc/passwd", "a\0b", "", long.as_str(), "/workspace_evil", "a/../../b"] {
+        for refused in [
+            session.put(path, b"x").await.err(),
+            session.get(path).await.err(),
+            session.list(path).await.err(),
+        ] {
+            let Some(FileError::Refused { source, .. }) = refused else { panic!("{path:?}: {refused:?}") };
+            assert!(matches!(source, Problem::BadPath { .. } | Problem::Outside {}), "{path:?}: {source}");
+        }
+    }
+    print(&session, Language::Sh, "mkfifo pipe; mkdir folder; ln -s /etc/passwd link").await;
+    for path in ["pipe", "folder", "link"] {
+        assert!(session.get(path).await.is_err(), "{path}");
+    }
+    let large = vec![0; 4 * 1024 * 1024 + 1];
+    assert!(matches!(
+        session.put("large", &large).await,
+        Err(FileError::Refused { source: Problem::TooLarge { .. }, .. })
+    ));
+    assert_eq!(print(&session, Language::Sh, "ls").await, "folder\nlink\npipe\n");
+    session.stop().await;
+}
+
+pub(crate) async fn a_full_disk_leaves_no_half_file(backend: &dyn Backend) {
+    let session = open(backend).await;
+    session.put("kept", b"before").await.expect("there is room");
+    let (end, _) = run(&session, Language::Sh, "head -c 300000000 /dev/zero > fill").await;
+    assert!(!end.is_success(), "the disk is full: {end:?}");
+    let refused = session.put("kept", &vec![b'x'; 3 * 1024 * 1024]).await;
+    assert!(matches!(refused, Err(FileError::Refused { source: Problem::NoSpace {}, .. })), "{refused:?}");
+    assert_eq!(session.get("kept").await.expect("the old file is whole"), b"before");
+    assert_eq!(print(&session, Language::Sh, "ls -A").await, "fill\nkept\n");
+    session.stop().await;
+}
+
+pub(crate) async fn two_sessions_do_not_see_each_other(backend: &dyn Backend) {
+    let (one, two) = tokio::join!(open(backend), open(backend));
+    print(&one, Language::Python, "_ = open('/workspace/mine', 'w').write('one')\n_ = open('/tmp/mine', 'w').write('1')\n_ = open('/dev/shm/mine', 'w').write('1')").await;
+    let pid = print(&one, Language::Python, "import os; print(os.getpid())").await;
+    let code = format!(
+        "import os, socket\nprint([os.path.exists(f + '/mine') for f in ('/workspace', '/tmp', '/dev/shm')])\n\
+         print(sorted(p for p in os.listdir('/proc') if p.isdigit()) == [str(os.getpid())])\n\
+         try:\n    os.kill({0} + 50, 0); print('seen')\nexcept ProcessLookupError:\n    print('no process')",
+        pid.trim()
+    );
+    assert_eq!(print(&two, Language::Python, &code).await, "[False, False, False]\nTrue\nno process\n");
+    // A listener of one is not there for the other.
+    print(&one, Language::Python, "import socket; s = socket.create_server(('127.0.0.1', 4567))").await;
+    let connect = "import socket\ntry:\n    socket.create_connection(('127.0.0.1', 4567), 1); print('connected')\nexcept OSError as e:\n    print(e.strerror)";
+    assert_eq!(print(&one, Language::Python, connect).await, "connected\n");
+    assert_eq!(print(&two, Language::Python, connect).await, "Connection refused\n");
+    tokio::join!(one.stop(), two.stop());
+}
+
+pub(crate) async fn output_of_child_processes_is_captured_in_order(backend: &dyn Backend) {
+    let session = open(backend).await;
+    let python = "import os, subprocess\nprint('a')\nsubprocess.run(['echo', 'b'])\n_ = os.write(1, b'c\\n')\nprint('d')";
+    assert_eq!(print(&session, Language::Python, python).await, "a\nb\nc\nd\n");
+    let node =
+        "console.log('a'); require('child_process').execSync('echo b', {stdio: 'inherit'}); console.log('c')";
+    assert_eq!(print(&session, Language::Node, node).await, "a\nb\nc\n");
+    let (end, collected) = run(&session, Language::Bash, "echo out; ls /missing; echo again").await;
+    assert!(end.is_success());
+    assert_eq!(collected.stdout.text, "out\nagain\n");
+    assert!(collected.stderr.text.contains("No such file"), "{collected:?}");
+    session.stop().await;
+}
+
+pub(crate) async fn a_child_that_keeps_its_output_open_does_not_hold_the_cell(backend: &dyn Backend) {
+    let session = open(backend).await;
+    assert_eq!(print(&session, Language::Bash, "sleep 100 & echo started").await, "started\n");
+    let code = "import subprocess; p = subprocess.Popen(['sleep', '100']); print('started')";
+    assert_eq!(print(&session, Language::Python, code).await, "started\n");
+    session.stop().await;
+}
+
+pub(crate) async fn output_between_cells_comes_with_the_next(backend: &dyn Backend) {
+    let session = open(backend).await;
+    print(&session, Language::Bash, "(sleep 0.2; echo late) &").await;
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    assert_eq!(print(&session, Language::Bash, "echo next").await, "late\nnext\n");
+    session.stop().await;
+}
+
+pub(crate) async fn images_that_code_shows_come_back(backend: &dyn Backend) {
+    let session = open(backend).await;
+    let (end, collected) = run(&session, Language::Python, "x = 1\nb'\\x89PNG\\r\\n\\x1a\\nrest'").await;
+    assert!(end.is_success(), "{end:?}");
+    assert_eq!(collected.images.len(), 1, "{collected:?}");
+    assert_eq!(collected.images[0].bytes, b"\x89PNG\r\n\x1a\nrest");
+    assert_eq!(collected.stdout.text, "");
+    // Code that talks past its shim gets no further than its shim would.
+    let flood = "import os\nfor n in range(40):\n    data = b'Ip\\x89PNG'\n    _ = os.write(3, len(data).to_bytes(4, 'big') + data)";
+    let (end, collected) = run(&session, Language::Python, flood).await;
+    assert!(end.is_success(), "{end:?}");
+    assert_eq!(collected.images.len(), 16);
+    session.stop().await;
+}
+
+pub(crate) async fn standard_input_is_empty_unless_given(backend: &dyn Backend) {
+    let session = open(backend).await;
+    assert_eq!(print(&session, Language::Python, "import sys; print(repr(sys.stdin.read()))").await, "''\n");
+    assert_eq!(print(&session, Language::Bash, "cat; echo end").await, "end\n");
+    session.stop().await;
+    let options = Options { input: Some(Box::new(&b"one\ntwo\n"[..])), warm: None };
+    let session =
+        Session::start(backend, &measure::config().policy, options).await.expect("a session starts");
+    assert_eq!(print(&session, Language::Bash, "read line; echo $line").await, "one\n");
+    assert_eq!(print(&session, Language::Bash, "read line; echo $line").await, "two\n");
+    session.stop().await;
+}
+
+pub(crate) async fn control_sequences_are_taken_out_and_counted(backend: &dyn Backend) {
+    let session = open(backend).await;
+    let (_, collected) =
+        run(&session, Language::Bash, r"printf 'a\033[2Jb\033]52;c;eA==\007c\r\n\342\200\256d\n'").await;
+    assert_eq!((collected.stdout.text.as_str(), collected.neutralised), ("abc\n\\u{202e}d\n", 3));
+    session.stop().await;
+}
+
+pub(crate) async fn a_cancelled_cell_stops(backend: &dyn Backend) {
+    let session = open(backend).await;
+    print(&session, Language::Python, "x = 3").await;
+    let stop = tokio::time::sleep(Duration::from_millis(300));
+    let end = session.run(cell(Language::Python, "while True: pass"), |_| {}, stop).await;
+    assert_eq!(end, CellEnd::Stopped { why: Stop::Cancelled, survived: Survived::Everything });
+    assert_eq!(print(&session, Language::Python, "print(x)").await, "3\n");
+    session.stop().await;
+}

@@ -1,0 +1,270 @@
+//! `cove doctor` where everything works, and in places where it cannot: each cause is told with its own fixing line.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+
+use cove_testkit::program::Finished;
+use cove_testkit::skip::skip;
+use cove_testkit::{Program, Who};
+use serde_json::{Value, json};
+
+use crate::cove;
+
+/// The checks of `cove doctor --json`, whatever came of them.
+#[track_caller]
+fn checks(finished: &Finished) -> Vec<Value> {
+    assert_eq!(finished.stderr, "", "{finished:#?}");
+    serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {finished:#?}"))
+}
+
+/// `section status check: detail` of one.
+fn line(check: &Value) -> String {
+    let text = |key: &str| check[key].as_str().unwrap_or_default().to_owned();
+    format!("{} {} {}: {}", text("section"), text("status"), text("check"), text("detail"))
+}
+
+#[track_caller]
+fn find<'a>(checks: &'a [Value], section: &str, name: &str) -> &'a Value {
+    let found = checks.iter().find(|check| check["section"] == section && check["check"] == name);
+    found.unwrap_or_else(|| panic!("no {section} {name} in {checks:#?}"))
+}
+
+/// Runs it in a place made by `doctor/place.py`.
+fn in_place(who: Who, place: &str) -> Finished {
+    let cove = cove();
+    let mut command = Program::new("/bin/sh").command(who);
+    command.args(["-c", "exec /usr/bin/python3 -I -c \"$@\"", "sh", include_str!("doctor/place.py"), place]);
+    command.arg(cove.path()).args(["doctor", "--json"]);
+    Finished::of(command.output().unwrap())
+}
+
+/// It failed at its start, said why in these words, and offered this fix; nothing else is claimed.
+#[track_caller]
+fn assert_no_sandbox(finished: &Finished, why: &str, fix: &str) {
+    assert_eq!(finished.code, Some(1), "{finished:#?}");
+    let checks = checks(finished);
+    let start = find(&checks, "sandbox", "start");
+    assert_eq!(line(start), format!("sandbox fail start: {why}"));
+    assert!(start["fix"].as_str().unwrap().contains(fix), "{start}");
+    for section in ["protections", "limits"] {
+        let expected = format!("{section} note all: not tried: no sandbox starts");
+        assert_eq!(line(find(&checks, section, "all")), expected);
+    }
+    let verdict = line(find(&checks, "verdict", "isolation"));
+    assert!(verdict.starts_with("verdict fail isolation: none: "), "{verdict}");
+}
+
+#[test]
+fn doctor_proves_every_protection_and_limit() {
+    for who in Who::all("doctor_proves_every_protection_and_limit") {
+        let finished = cove().run(who, &["doctor", "--json"]);
+        assert_eq!(finished.code, Some(0), "{who:?}: {finished:#?}");
+        let checks = checks(&finished);
+        let failed: Vec<String> = checks.iter().filter(|check| check["status"] == "fail").map(line).collect();
+        assert_eq!(failed, Vec::<String>::new(), "{who:?}");
+        let protections: Vec<&Value> =
+            checks.iter().filter(|check| check["section"] == "protections").collect();
+        assert_eq!(protections.len(), 20, "{who:?}: {protections:#?}");
+        assert!(protections.iter().all(|check| check["status"] == "ok"), "{who:?}: {protections:#?}");
+        for limit in ["files", "processes", "time", "memory"] {
+            assert_eq!(find(&checks, "limits", limit)["status"], "ok", "{who:?} {limit}");
+        }
+        let python = line(find(&checks, "interpreters", "python"));
+        assert!(python.starts_with("interpreters ok python: 3."), "{who:?}: {python}");
+        let verdict = line(find(&checks, "verdict", "isolation"));
+        assert!(verdict.starts_with("verdict ok isolation: full: "), "{who:?}: {verdict}");
+        // The level is the one that `cove explain` names.
+        let level = find(&checks, "limits", "level")["detail"].as_str().unwrap().to_owned();
+        let level = level.split(',').next().unwrap();
+        let plan = cove().run(who, &["explain"]).expect_success();
+        assert!(plan.contains(&format!("held by {level}")), "{who:?}: {level} is not in {plan}");
+    }
+}
+
+#[test]
+fn doctor_has_a_line_for_each_check() {
+    let who = Who::all("doctor_has_a_line_for_each_check")[0];
+    let text = cove().run(who, &["doctor"]).expect_success();
+    let (checks, others): (Vec<&str>, Vec<&str>) =
+        text.lines().partition(|line| ["  ok    ", "  note  "].iter().any(|status| line.starts_with(status)));
+    assert!(checks.len() > 30, "{text}");
+    let others: Vec<&str> =
+        others.into_iter().filter(|line| !line.is_empty() && !line.starts_with("        fix: ")).collect();
+    assert_eq!(others, ["machine", "sandbox", "protections", "limits", "interpreters", "verdict"], "{text}");
+}
+
+#[test]
+fn doctor_sees_what_is_reached() {
+    // A mount that shows the folder in which the doctor puts up its canary.
+    let folder = tempfile::Builder::new().prefix("cove-shown-").tempdir_in("/var/tmp").unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let mount = format!("{0}:{0}", folder.path().display());
+    for who in Who::all("doctor_sees_what_is_reached") {
+        let mut command = cove().command(who);
+        command.args(["doctor", "--json", "--mount", &mount]).env("TMPDIR", folder.path());
+        let finished = Finished::of(command.output().unwrap());
+        assert_eq!(finished.code, Some(1), "{who:?}: {finished:#?}");
+        let checks = checks(&finished);
+        let files = find(&checks, "protections", "host files");
+        assert_eq!(line(files), "protections fail host files: a file of the host was read", "{who:?}");
+        assert!(files["fix"].as_str().unwrap().starts_with("this is a hole"), "{who:?}");
+        let verdict = line(find(&checks, "verdict", "isolation"));
+        assert!(verdict.starts_with("verdict fail isolation: reduced: "), "{who:?}: {verdict}");
+        let left = fs::read_dir(folder.path()).unwrap().count();
+        assert_eq!(left, 0, "{who:?}: nothing is left behind");
+    }
+}
+
+/// What is tried would work if there were no sandbox: else it would prove nothing.
+#[test]
+fn doctor_s_attempts_go_through_outside() {
+    let folder = tempfile::Builder::new().prefix("cove-open-").tempdir_in("/var/tmp").unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let file = folder.path().join("secret");
+    fs::write(&file, "seen").unwrap();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap();
+    let name = format!("cove-open-{}", std::process::id());
+    let _socket = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+    let targets = json!({
+        "folder": folder.path(),
+        "file": file,
+        "pid": std::process::id(),
+        "command": std::env::args().collect::<Vec<_>>(),
+        "port": port.local_addr().unwrap().port(),
+        "socket": name,
+        "variables": {},
+    });
+    for who in Who::all("doctor_s_attempts_go_through_outside").into_iter().filter(|&who| who == Who::User) {
+        let attempts = include_str!("../../src/cli/doctor/attempts.py");
+        let mut command = Program::new("/bin/sh").command(who);
+        command.args(["-c", "exec /usr/bin/python3 -I -c \"$@\"", "sh", attempts]).arg(targets.to_string());
+        let finished = Finished::of(command.output().unwrap());
+        let told: Vec<Value> =
+            finished.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(told.len(), 20, "{finished:#?}");
+        // Not those that an ordinary user is denied everywhere, or that depend on the machine.
+        for name in ["host files", "host processes", "network", "kernel settings", "environment"] {
+            let check = told.iter().find(|check| check["check"] == name).unwrap();
+            assert_eq!(check["result"], "allowed", "{check}");
+        }
+    }
+}
+
+#[test]
+fn doctor_without_python() {
+    for who in Who::all("doctor_without_python") {
+        let mut command = cove().command(who);
+        // The program that changes the user is found by this process's own search path.
+        if command.get_program() == "setpriv" {
+            let cove = cove();
+            command = Program::new("/bin/sh").command(who);
+            command.args(["-c", "PATH=/nonexistent exec \"$@\"", "sh"]).arg(cove.path());
+        } else {
+            command.env("PATH", "/nonexistent");
+        }
+        let finished = Finished::of(command.args(["doctor", "--json"]).output().unwrap());
+        assert_eq!(finished.code, Some(1), "{who:?}: {finished:#?}");
+        let checks = checks(&finished);
+        // The sandbox itself is not to blame.
+        assert_eq!(find(&checks, "sandbox", "start")["status"], "ok", "{who:?}: {finished:#?}");
+        let python = find(&checks, "interpreters", "python");
+        assert_eq!(line(python), "interpreters fail python: not found on the search path");
+        let fix = python["fix"].as_str().unwrap();
+        assert!(fix.contains("install") && fix.contains("python3"), "{who:?}: {fix}");
+        assert!(fix.ends_with(", or name one with `--python /path/to/python3`"), "{who:?}: {fix}");
+        let verdict = line(find(&checks, "verdict", "isolation"));
+        assert!(verdict.starts_with("verdict fail isolation: not proven: "), "{who:?}: {verdict}");
+    }
+}
+
+#[test]
+fn doctor_where_no_user_namespace_may_be_made() {
+    for who in Who::all("doctor_where_no_user_namespace_may_be_made") {
+        assert_no_sandbox(
+            &in_place(who, "closed"),
+            "could not create a user namespace: No space left on device (os error 28)",
+            "`sudo sysctl user.max_user_namespaces=15000`",
+        );
+    }
+}
+
+#[test]
+fn doctor_where_no_cgroup_namespace_may_be_made() {
+    for who in Who::all("doctor_where_no_cgroup_namespace_may_be_made") {
+        // The child fails while its parent is still busy with it: that must not hide what it says.
+        for _ in 0..5 {
+            assert_no_sandbox(
+                &in_place(who, "half-closed"),
+                "could not create a cgroup namespace: No space left on device (os error 28)",
+                "`sudo sysctl user.max_cgroup_namespaces=15000`",
+            );
+        }
+    }
+}
+
+#[test]
+fn doctor_where_proc_is_masked() {
+    for who in Who::all("doctor_where_proc_is_masked") {
+        let finished = in_place(who, "masked");
+        assert_no_sandbox(
+            &finished,
+            "could not mount `/proc`: Operation not permitted (os error 1)",
+            "parts of `/proc` are hidden, so the kernel shows no fresh one; ",
+        );
+        let checks = checks(&finished);
+        assert_eq!(line(find(&checks, "machine", "proc")), "machine note proc: masked: /proc/irq");
+    }
+}
+
+#[test]
+fn doctor_where_a_filter_forbids_namespaces() {
+    for who in Who::all("doctor_where_a_filter_forbids_namespaces") {
+        let finished = in_place(who, "filtered");
+        assert_no_sandbox(
+            &finished,
+            "could not create a user namespace: Function not implemented (os error 38)",
+            "a system call filter on this process forbids namespaces; ",
+        );
+        let checks = checks(&finished);
+        assert_eq!(find(&checks, "machine", "filter")["status"], "note");
+    }
+}
+
+#[test]
+fn doctor_where_the_namespaces_around_are_used_up() {
+    const NAME: &str = "doctor_where_the_namespaces_around_are_used_up";
+    let bwrap = "/usr/bin/bwrap";
+    if !fs::exists(bwrap).unwrap() {
+        skip(NAME, "not on this machine: there is no bwrap");
+        return;
+    }
+    // Root inside it would have no ids to give, which is another failure.
+    for who in Who::all(NAME).into_iter().filter(|&who| who == Who::User) {
+        let cove = cove();
+        let mut command = Program::new(bwrap).command(who);
+        command.args(["--dev-bind", "/", "/", "--unshare-user", "--disable-userns"]);
+        command.arg(cove.path()).args(["doctor", "--json"]);
+        assert_no_sandbox(
+            &Finished::of(command.output().unwrap()),
+            "could not create a user namespace: No space left on device (os error 28)",
+            "no more namespaces may be made here; ",
+        );
+    }
+}
+
+#[test]
+fn doctor_as_root_of_a_namespace_with_one_id() {
+    for who in Who::all("doctor_as_root_of_a_namespace_with_one_id") {
+        let cove = cove();
+        let mut command = Program::new("/usr/bin/unshare").command(who);
+        command.args(["--user", "--map-root-user"]).arg(cove.path()).args(["doctor", "--json"]);
+        assert_no_sandbox(
+            &Finished::of(command.output().unwrap()),
+            "could not give the sandbox a user of its own",
+            "in a user namespace with at least 1024 ids",
+        );
+    }
+}
