@@ -18,7 +18,10 @@ use tally::{Skip, Tally};
 
 /// The user that the tests run the program as, beside root.
 const USER: &str = "cove-tests";
-const PYTHON_TESTS: &str = "crates/cove-runner/shims/python/tests";
+/// Tests of the shims in their own languages.
+const PYTHON_TESTS: [&str; 2] =
+    ["crates/cove-runner/shims/python/tests", "crates/cove-runner/shims/shell/tests"];
+const NODE_TESTS: &str = "crates/cove-runner/shims/node/tests";
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
@@ -47,7 +50,10 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     let log = SkipLog::create()?;
     let mut tally = Tally::default();
     tally.add(&rust_tests(options, &machine, &log)?);
-    tally.add(&python_tests(&machine)?);
+    for tests in PYTHON_TESTS {
+        tally.add(&python_tests(&machine, tests)?);
+    }
+    tally.add(&node_tests(&machine)?);
     let skips = log.read()?;
     tally.add_skips(&skips);
 
@@ -78,6 +84,9 @@ fn rust_tests(options: &Options, machine: &Machine, log: &SkipLog) -> Result<Tal
     if machine.who == Who::Root {
         command.env("COVE_TEST_USER", USER);
     }
+    if let Some(venv) = &machine.venv {
+        command.env("COVE_TEST_VENV", venv);
+    }
     if options.full {
         command.env("COVE_TEST_FULL", "1");
     }
@@ -90,15 +99,15 @@ fn rust_tests(options: &Options, machine: &Machine, log: &SkipLog) -> Result<Tal
     Ok(Tally::of_cargo(&output).ended(status))
 }
 
-fn python_tests(machine: &Machine) -> Result<Tally, String> {
-    println!("\n     Running {PYTHON_TESTS}");
-    if !cargo::root().join(PYTHON_TESTS).is_dir() {
-        eprintln!("could not find the python tests in `{PYTHON_TESTS}`");
+fn python_tests(machine: &Machine, tests: &str) -> Result<Tally, String> {
+    println!("\n     Running {tests}");
+    if !cargo::root().join(tests).is_dir() {
+        eprintln!("could not find the tests in `{tests}`");
         return Ok(Tally::one_failure());
     }
     let mut command = Command::new(&machine.python);
     command
-        .args(["-m", "unittest", "discover", "-s", PYTHON_TESTS])
+        .args(["-m", "unittest", "discover", "-s", tests])
         .current_dir(cargo::root())
         // Leaves no `__pycache__` in the tree.
         .env("PYTHONDONTWRITEBYTECODE", "1")
@@ -107,6 +116,31 @@ fn python_tests(machine: &Machine) -> Result<Tally, String> {
     let output = tee(child.stderr.take(), &mut io::stderr())?;
     let status = child.wait().map_err(|error| format!("could not wait for python\ncaused by: {error}"))?;
     Ok(Tally::of_unittest(&output).ended(status))
+}
+
+fn node_tests(machine: &Machine) -> Result<Tally, String> {
+    println!("\n     Running {NODE_TESTS}");
+    let folder = cargo::root().join(NODE_TESTS);
+    let entries = fs::read_dir(&folder)
+        .map_err(|error| format!("could not read `{NODE_TESTS}`\ncaused by: {error}"))?;
+    let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    // By name: what `node --test` makes of a folder differs from version to version.
+    files.retain(|path| path.to_string_lossy().ends_with(".test.mjs"));
+    files.sort();
+    let mut command = Command::new(&machine.node);
+    command
+        .args(["--test", "--test-reporter=tap"])
+        .args(files)
+        .current_dir(cargo::root())
+        .stdout(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| format!("could not start node\ncaused by: {error}"))?;
+    let output = tee(child.stdout.take(), &mut io::sink())?;
+    let status = child.wait().map_err(|error| format!("could not wait for node\ncaused by: {error}"))?;
+    let tally = Tally::of_node(&output).ended(status);
+    if tally.failed > 0 {
+        println!("{output}");
+    }
+    Ok(tally)
 }
 
 /// Passes output on as it comes, a line at a time, and keeps it.

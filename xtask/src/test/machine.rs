@@ -11,6 +11,9 @@ use super::{USER, is_program};
 pub(super) struct Machine {
     pub(super) who: Who,
     pub(super) python: PathBuf,
+    pub(super) node: PathBuf,
+    /// A virtual environment with numpy and pandas, if it could be made.
+    pub(super) venv: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +59,16 @@ const NEEDS: &[Need] = &[
             search.python().is_some_and(|python| succeeds(&python, &["-c", "import venv, ensurepip"]))
         },
     },
+    program("node", "nodejs", "cells run in it", |search| search.find("node").is_some()),
+    program("bash", "bash", "cells run in it", |search| search.find("bash").is_some()),
+    program("gcc", "gcc", "it is run in a sandbox", |search| search.find("gcc").is_some()),
+    // A compiler without a C library's headers builds nothing.
+    program("the C library's headers", "libc6-dev", "gcc needs them", |_| {
+        Path::new("/usr/include/stdio.h").exists()
+    }),
+    program("git", "git", "it is run in a sandbox", |search| search.find("git").is_some()),
+    program("xz", "xz-utils", "it is run in a sandbox", |search| search.find("xz").is_some()),
+    program("perl", "perl", "it is run in a sandbox", |search| search.find("perl").is_some()),
     Need {
         what: "setpriv",
         package: "util-linux",
@@ -71,6 +84,15 @@ const NEEDS: &[Need] = &[
         is_present: |search| search.find("useradd").is_some() || user_exists(),
     },
 ];
+
+const fn program(
+    what: &'static str,
+    package: &'static str,
+    why: &'static str,
+    is_present: fn(&Search) -> bool,
+) -> Need {
+    Need { what, package, why, for_whom: ForWhom::Everyone, is_present }
+}
 
 /// Where to look for programs.
 #[derive(Debug)]
@@ -118,7 +140,42 @@ pub(super) fn prepare() -> Result<Machine, String> {
         Who::Person => println!("not root: the tests skip what only root can do"),
     }
     let python = search.python().ok_or("could not find python3")?;
-    Ok(Machine { who, python })
+    let node = search.find("node").ok_or("could not find node")?;
+    let venv = make_venv(&python)?;
+    Ok(Machine { who, python, node, venv: Some(venv) })
+}
+
+/// Made once, where every user can read it.
+fn make_venv(python: &Path) -> Result<PathBuf, String> {
+    let uid = own_uid();
+    let venv = env::temp_dir().join(format!("cove-tests-venv-{uid}"));
+    let inside = venv.join("bin/python");
+    if succeeds(&inside, &["-c", "import numpy, pandas"]) {
+        return Ok(venv);
+    }
+    println!("making a virtual environment with numpy and pandas");
+    let run = |program: &Path, arguments: &[&str]| {
+        let status = Command::new(program).args(arguments).stdin(Stdio::null()).status();
+        match status {
+            Ok(status) if status.success() => Ok(()),
+            _ => Err(format!(
+                "could not make a virtual environment with numpy and pandas\ncaused by: `{} {}` failed\n\
+                 hint: the tests need the Python package index once",
+                program.display(),
+                arguments.join(" ")
+            )),
+        }
+    };
+    let folder = venv.to_string_lossy().into_owned();
+    run(python, &["-m", "venv", "--clear", &folder])?;
+    run(&inside, &["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "numpy", "pandas"])?;
+    Ok(venv)
+}
+
+/// The owner of this very process's files.
+fn own_uid() -> u32 {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self").map_or(0, |found| found.uid())
 }
 
 fn missing(search: &Search, who: Who) -> Vec<&'static Need> {

@@ -68,6 +68,20 @@ impl Tally {
         tally
     }
 
+    /// The closing lines of node's runner: `# pass 3`.
+    pub(super) fn of_node(output: &str) -> Self {
+        let count = |name: &str| {
+            let lines = output.lines().filter_map(|line| line.strip_prefix("# ")?.strip_prefix(name));
+            lines.filter_map(|number| number.trim().parse::<usize>().ok()).sum()
+        };
+        Tally {
+            passed: count("pass "),
+            failed: count("fail "),
+            skipped: count("skipped ") + count("todo "),
+            names: Vec::new(),
+        }
+    }
+
     pub(super) fn one_failure() -> Self {
         Tally { failed: 1, ..Tally::default() }
     }
@@ -169,6 +183,14 @@ test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
             "7 passed, 2 failed, 0 skipped",
         );
         check(Tally::of_unittest("No module named unittest"), "0 passed, 0 failed, 0 skipped");
+    }
+
+    #[test]
+    fn node_s_result_is_read() {
+        check(
+            Tally::of_node("# tests 5\n# pass 3\n# fail 1\n# cancelled 0\n# skipped 1\n# todo 0\n"),
+            "3 passed, 1 failed, 1 skipped",
+        );
     }
 
     #[test]

@@ -16,7 +16,7 @@
 (() => {
   "use strict";
   const { Error, Int32Array, Number, SharedArrayBuffer } = globalThis;
-  const { process, setImmediate, setTimeout } = globalThis;
+  const { console, process, setImmediate, setTimeout } = globalThis;
   const { apply, ownKeys } = Reflect;
   const { defineProperty, getOwnPropertyDescriptor, getPrototypeOf } = Object;
   const bind = (method) => (self, a, b, c) => apply(method, self, [a, b, c]);
@@ -669,6 +669,17 @@
   });
   standardStream("stdout");
   standardStream("stderr");
+  // While an inspector is connected, V8 would keep the arguments of the last thousand calls of
+  // console.log() alive for it. Node's own methods are beneath.
+  const { Console } = console;
+  const methods = ownKeys(Console.prototype);
+  for (let index = 0; index < methods.length; index += 1) {
+    const name = methods[index];
+    const method = Console.prototype[name];
+    if (typeof name !== "string" || typeof method !== "function" || name === "constructor") continue;
+    console[name] = (...values) => apply(method, console, values);
+    defineProperty(console[name], "name", { value: name });
+  }
   process.exit = function exit(code) {
     exitCell(code);
   };

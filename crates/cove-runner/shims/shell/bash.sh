@@ -94,7 +94,7 @@ _cove_exit() {
   builtin set -- "$?" "$@"
   # What ends in a subshell is the subshell, and bash knows what to say about odd arguments.
   if [[ $BASHPID != "$_cove_pid" || $# -gt 2 || ! ${2-0} =~ ^-?[0-9]{1,9}$ ]]; then
-    builtin exit "${@:2}"
+    builtin exit "${@:2-($# == 1)}"
     builtin return
   fi
   builtin set -- "${2-$1}"
@@ -134,6 +134,7 @@ _cove_trap() {
 _cove_keep() {
   builtin trap '' INT
   unset -f unset builtin exec
+  builtin export -n _cove_ending
   [[ $BASHPID == "$_cove_pid" ]] || builtin exit "$1"
   if [[ ! ${_cove_running-} ]]; then
     exec >&232 2>&233
@@ -149,8 +150,8 @@ _cove_keep() {
 }
 
 # Its second, one process on. Bash may have stopped among the local variables of functions. A failure under
-# `set -e` leaves them all, except where it is being ignored: `if f` where `f` has met an unset variable
-# under both `set -e` and `set -u`. From there the session cannot go on.
+# `set -e` leaves them all, except from a `command exit` in a function in an `eval` whose failure is ignored
+# (`if eval f`). From there the session cannot go on.
 _cove_leave='_cove_between=$BASHPID; builtin trap "$_cove_left" EXIT; builtin set -e; builtin false; builtin trap - EXIT; builtin exit "$_cove_result"'
 _cove_left='builtin set +e; ( _cove_move && builtin eval "$_cove_main" ); builtin exit "$?"'
 
@@ -167,7 +168,7 @@ _cove_move() {
 }
 
 _cove_arm() {
-  builtin trap '_cove_ending=1; { _cove_keep "$?"; builtin trap - DEBUG; } >/dev/null 2>&1; ( builtin eval "$_cove_leave" ) >/dev/null 2>&1; builtin exit "$?"' EXIT
+  builtin trap '_cove_ending=$?; { _cove_keep "$_cove_ending"; builtin trap - DEBUG; } >/dev/null 2>&1; ( builtin eval "$_cove_leave" ) >/dev/null 2>&1; builtin exit "$?"' EXIT
 }
 
 # `until` and not `while`: after `set -n` every command is a success that did nothing, and this ends.

@@ -88,7 +88,6 @@ pub fn run(args: ReplArgs, config: Config) -> Result<ExitCode, Error> {
 
 async fn talk(args: ReplArgs, config: &Config) -> Result<u8, Error> {
     let backend = backend(config.backend)?;
-    backend.sweep();
     let mut source = Source::open(&args);
     let mut repl = Repl {
         backend: &*backend,
@@ -229,6 +228,8 @@ impl Repl<'_> {
     }
 
     async fn start(&mut self) -> Result<(), Error> {
+        // Also what a session left that was lost just now.
+        self.backend.sweep();
         // Cells share their terminal or pipe with the repl, so none of it is theirs.
         let options = Options { input: None, warm: Some(self.language) };
         let session = Session::start(self.backend, &self.config.policy, options).await;

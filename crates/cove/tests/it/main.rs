@@ -11,6 +11,7 @@ mod repl;
 mod run;
 mod sessions;
 mod terminal;
+mod workloads;
 
 use cove_testkit::Program;
 

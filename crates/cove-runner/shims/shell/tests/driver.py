@@ -43,8 +43,11 @@ COMMANDS = commands()
 def request(name, code, args):
     """What the runner sends for a cell."""
     words = [word.encode() for word in (name, code, *args)]
-    mark = next(bytes([c]) for c in range(0x1E, 0, -1) if c not in b"\t\n\r\1" and
-                not any(bytes([c]) in word for word in words))
+    mark = next(
+        bytes([c])
+        for c in range(0x1E, 0, -1)
+        if c not in b"\t\n\r\1" and not any(bytes([c]) in word for word in words)
+    )
     body = b" ".join(b"'" + word.replace(b"'", b"'\\''") + b"'" for word in words)
     body = body.replace(b"\n", mark) + b"\n"
     return b"%d %s\n" % (len(body), mark) + body
@@ -121,7 +124,7 @@ class Shell:
             if not select.select([], [self.socket], [], PATIENCE)[1]:
                 raise AssertionError("the shell does not read")
             try:
-                data = data[self.socket.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL):]
+                data = data[self.socket.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL) :]
             except BrokenPipeError:
                 return
 
@@ -265,5 +268,7 @@ def each(namespace, *names):
             continue
         for shell in getattr(base, "only", ("bash", "posix", "dash", "busybox")):
             name = f"{base.__name__}_{shell}"
-            namespace[name] = type(name, (base,), {"shell": shell, "__module__": namespace["__name__"]})
+            namespace[name] = type(
+                name, (base,), {"shell": shell, "__module__": namespace["__name__"]}
+            )
         del namespace[base.__name__]

@@ -68,7 +68,7 @@ class State(Case):
 
     def test_places(self):
         with tempfile.TemporaryDirectory() as folder:
-            self.check(f"cd {folder}; umask 077; f() {{ echo \"f $1\"; }}")
+            self.check(f'cd {folder}; umask 077; f() {{ echo "f $1"; }}')
             self.check("pwd; umask; f 1", f"{folder}\n0077\nf 1\n")
 
     def test_aliases(self):
@@ -99,7 +99,11 @@ class State(Case):
 
     def test_separators(self):
         self.check("IFS=0123456789ceot_")
-        self.check('set -- a0b; echo "$1"; x=axbxc; IFS=x; set -- $x; echo "$3"; exit 7', "a0b\nc\n", status=7)
+        self.check(
+            'set -- a0b; echo "$1"; x=axbxc; IFS=x; set -- $x; echo "$3"; exit 7',
+            "a0b\nc\n",
+            status=7,
+        )
         self.check('printf "%s" "$IFS"', "x")
         self.check("unset IFS")
         self.check("x='a b'; set -- $x; echo $#\necho ${IFS-unset}", "2\nunset\n")
@@ -107,7 +111,9 @@ class State(Case):
     def test_redirections_last_for_a_cell(self):
         with tempfile.TemporaryDirectory() as folder:
             self.check(f"exec >{folder}/out 2>&1 </dev/null; echo hidden; exec 4>{folder}/four")
-            self.check(f"echo seen; echo four >&4; cat {folder}/out {folder}/four", "seen\nhidden\nfour\n")
+            self.check(
+                f"echo seen; echo four >&4; cat {folder}/out {folder}/four", "seen\nhidden\nfour\n"
+            )
             self.check("exec >&- 2>&- <&-")
             self.check("echo seen; echo also >&2", "seen\n", "also\n")
 
@@ -139,20 +145,26 @@ class State(Case):
         self.check("echo on", "on\n")
 
     def test_order(self):
-        self.check("for i in 1 2 3; do echo $i; sh -c \"echo $i.5\"; done", "1\n1.5\n2\n2.5\n3\n3.5\n")
+        self.check(
+            'for i in 1 2 3; do echo $i; sh -c "echo $i.5"; done', "1\n1.5\n2\n2.5\n3\n3.5\n"
+        )
 
 
 class Bash(Case):
     only = ("bash", "posix")
 
     def test_declared(self):
-        self.check("declare -A m=([a]=b); declare -a l=(1 2 3); declare -i n=3; typeset t=4; declare -r r=5")
+        self.check(
+            "declare -A m=([a]=b); declare -a l=(1 2 3); declare -i n=3; typeset t=4; declare -r r=5"
+        )
         self.check("n=n+1; echo ${m[a]} ${l[2]} $n $t $r", "b 3 4 4 5\n")
         self.check("local x=1", status=1, err=None)
 
     def test_name_and_lines(self):
         self.check('echo "$0 $LINENO"\n\necho $LINENO', "job.sh 1\n3\n", name="job.sh")
-        self.check("\nnosuch", err="job.sh: line 2: nosuch: command not found\n", status=127, name="job.sh")
+        self.check(
+            "\nnosuch", err="job.sh: line 2: nosuch: command not found\n", status=127, name="job.sh"
+        )
 
     def test_shopts(self):
         self.check("shopt -s extglob nullglob failglob nocasematch; set -o pipefail")

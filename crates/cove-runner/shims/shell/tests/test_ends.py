@@ -25,7 +25,9 @@ class Exits(Case):
         self.check("echo $x", "1\n")
 
     def test_exit_is_deep(self):
-        self.check("x=glob; f() { local x=f; while :; do eval 'exit 4'; done >/dev/null; }; g() { local x=g; f; }")
+        self.check(
+            "x=glob; f() { local x=f; while :; do eval 'exit 4'; done >/dev/null; }; g() { local x=g; f; }"
+        )
         self.check("if g; then echo no; fi; echo no", status=4)
         self.check("echo $x", "glob\n")
         with tempfile.TemporaryDirectory() as folder:
@@ -37,6 +39,7 @@ class Exits(Case):
 
     def test_exit_in_subshells(self):
         self.check("(exit 3); echo $?; x=$(exit 4); echo $?; exit 5 | cat; echo $?", "3\n4\n0\n")
+        self.check("(false; exit); echo $?; (exit 300); echo $?", "1\n44\n")
         self.check("f() { exit 6; }; (f; echo no); echo $?; f & wait $!; echo $?", "6\n6\n")
         self.check("(trap 'echo bye' EXIT; exit 7); echo $?", "bye\n7\n")
 
@@ -44,8 +47,30 @@ class Exits(Case):
         self.check("x=1; set -e; false; echo no", status=1)
         self.check("echo $x; (exit 9); echo no", "1\n", status=9)
         self.check("f() { local x=2; false; echo no; }; y=2; f", status=1)
-        self.check("echo $y; case $- in *e*) echo still;; esac; if f; then echo yes; fi", "2\nstill\nno\nyes\n")
+        self.check(
+            "echo $y; case $- in *e*) echo still;; esac; if f; then echo yes; fi",
+            "2\nstill\nno\nyes\n",
+        )
         self.check("set +e; false; echo on", "on\n")
+
+    def test_scopes(self):
+        """Whatever ends a function, its local variables end with it."""
+        if self.shell == "dash":
+            self.skipTest("what `set -e` ends in dash keeps the values of local variables")
+        self.check("x=glob")
+        for code in (
+            "set -eu; f() { local x=f; echo $nope; }; if f; then :; fi",
+            "set -eu; f() { local x=f; eval 'echo $nope'; }; g() { local x; f || :; }; g || :",
+            "set -e; f() { local x=f; eval false; }; f",
+            "f() { local x=f; command exit 5; }; f",
+            "f() { local x=f; exit 5; }; if eval f; then :; fi",
+        ):
+            with self.subTest(code=code):
+                self.assertEqual(self.sh.run(code).kind, "x")
+                self.check("set +eu; echo $x; declare y=1", "glob\n")
+                self.check("set -e; false", status=1)
+                self.check("set +e; echo $x $y; unset y", "glob 1\n")
+        self.ends("f() { local x=f; command exit 5; }; if eval f; then :; fi", 5)
 
     def test_many(self):
         for n in range(25):
@@ -79,7 +104,10 @@ class Exits(Case):
             self.assertEqual(Path(folder, "bye").read_text(), "2\n")
 
     def test_traps(self):
-        self.check("trap 'echo usr1' USR1; me=$(sh -c 'echo $PPID'); kill -USR1 ${BASHPID-$$}; true", "usr1\n")
+        self.check(
+            "trap 'echo usr1' USR1; me=$(sh -c 'echo $PPID'); kill -USR1 ${BASHPID-$$}; true",
+            "usr1\n",
+        )
         self.check("kill -USR1 ${BASHPID-$$}; true", "usr1\n")
         if self.shell in BASHES:
             self.check("exit 3", status=3)
@@ -121,7 +149,13 @@ class Errors(Case):
                 self.assertNotIn("no\n", done.out)
                 self.assertNotEqual(done.err, "")
                 self.check("echo $x", "1\n")
-        for code in (". /nonexistent", "shift 99", "export a-b=1", ": </nonexistent", "set -o nosuch"):
+        for code in (
+            ". /nonexistent",
+            "shift 99",
+            "export a-b=1",
+            ": </nonexistent",
+            "set -o nosuch",
+        ):
             with self.subTest(code=code):
                 done = self.sh.run(code)
                 self.assertEqual(done.kind, "x", done)
@@ -133,8 +167,14 @@ class Errors(Case):
     def test_errors_in_subshells(self):
         """None of these may go on as the shell."""
         self.check("(: ${nope?x}; echo no); echo a", "a\n", err=None)
-        self.check("x=$(eval 'if then'; echo b); echo c; (. /nonexistent; echo d) >/dev/null; echo e", "c\ne\n", err=None)
-        self.check("(: ${nope?x}) | cat; (: ${nope?x}) & wait $! && echo no; echo f", "f\n", err=None)
+        self.check(
+            "x=$(eval 'if then'; echo b); echo c; (. /nonexistent; echo d) >/dev/null; echo e",
+            "c\ne\n",
+            err=None,
+        )
+        self.check(
+            "(: ${nope?x}) | cat; (: ${nope?x}) & wait $! && echo no; echo f", "f\n", err=None
+        )
         self.check("echo g", "g\n")
 
     def test_break_and_return(self):
@@ -161,7 +201,9 @@ class Interrupts(Case):
         self.check("x=1")
         self.interrupt("echo go; while :; do :; done; echo no")
         self.interrupt("echo go; sleep 60; echo no", settle=0.05)
-        self.interrupt("f() { local x=2; echo go; while :; do sleep 60; done; echo no; }; f", settle=0.05)
+        self.interrupt(
+            "f() { local x=2; echo go; while :; do sleep 60; done; echo no; }; f", settle=0.05
+        )
         self.interrupt("echo go; sleep 60 | cat; echo no", settle=0.05)
         self.interrupt("echo go; y=$(sleep 60); echo no", settle=0.05)
         self.interrupt("echo go; (while :; do :; done); echo no", settle=0.05)
@@ -203,7 +245,7 @@ class Hostile(Case):
         for name in names.split():
             self.check(f"{name}() {{ :; }}; x=1")
         self.check("exit 3", status=3)
-        self.assertEqual(self.sh.run('cat <<E\n$x\nE').out, "1\n")
+        self.assertEqual(self.sh.run("cat <<E\n$x\nE").out, "1\n")
 
     def test_path(self):
         self.check("PATH=; x=" + "y" * 20000)
