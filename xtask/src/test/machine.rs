@@ -284,7 +284,7 @@ mod tests {
         let folder = env::temp_dir().join(format!("cove-apt-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         std::os::unix::fs::symlink("/bin/sh", folder.join("apt-get")).unwrap();
-        let missing: Vec<&Need> = NEEDS.iter().filter(|need| need.for_whom == ForWhom::Everyone).collect();
+        let missing: Vec<&Need> = NEEDS.iter().take(2).collect();
         let on_debian = tell(&missing, &Search { folders: vec![folder.clone()] });
         std::fs::remove_dir_all(&folder).unwrap();
         assert_eq!(

@@ -1,10 +1,10 @@
-// The Node shim, first part: the wire, and everything that a plain cell which succeeds needs.
+// The Node shim, first part: the wire, and a cell from its beginning to its end.
 //
 // The runner starts `node --no-force-async-hooks-checks -e <this text>` with its socket on
-// descriptor 3. The other parts are asked for over that socket when they are needed: imports.js by
-// a cell with the word `import` or `export`, faults.js by errors, watch.js by a cell that waits for
-// something, redeclare.js by one that declares a name in another way than before, repair.js by one
-// after a standard stream was ended.
+// descriptor 3. The other parts are asked for over that socket: around.js at once, the rest when
+// needed: imports.js by a cell with the word `import` or `export`, faults.js by errors, watch.js by
+// a cell that waits for something, redeclare.js by one that declares a name in another way than
+// before, repair.js by one after a standard stream was ended.
 //
 // A cell is evaluated by V8's own console mode (`Runtime.evaluate` with `replMode`), the only one
 // in which a `const` may be declared again by a later cell and top-level `await` keeps what is
@@ -16,18 +16,14 @@
 (() => {
   "use strict";
   const { Error, Int32Array, Number, SharedArrayBuffer } = globalThis;
-  const { console, process, setImmediate, setTimeout } = globalThis;
-  const { apply, ownKeys } = Reflect;
-  const { defineProperty, getOwnPropertyDescriptor, getPrototypeOf } = Object;
+  const { process, setImmediate, setTimeout } = globalThis;
+  const { apply } = Reflect;
   const bind = (method) => (self, a, b, c) => apply(method, self, [a, b, c]);
   const has = bind(Object.prototype.hasOwnProperty);
   const includes = bind(String.prototype.includes);
   const startsWith = bind(String.prototype.startsWith);
   const endsWith = bind(String.prototype.endsWith);
   const trim = bind(String.prototype.trim);
-  const split = bind(String.prototype.split);
-  const join = bind(Array.prototype.join);
-  const describe = bind(Error.prototype.toString);
   const functionText = bind(Function.prototype.toString);
   const subarray = bind(Uint8Array.prototype.subarray);
   const decode = bind(Buffer.prototype.utf8Slice);
@@ -45,7 +41,6 @@
   const { EventEmitter } = own("events");
   const on = bind(EventEmitter.prototype.on);
   const listeners = bind(EventEmitter.prototype.rawListeners);
-  const listenerCount = bind(EventEmitter.prototype.listenerCount);
   const { _tickCallback: tick, _fatalException: fatalException } = process;
   const { hasUncaughtExceptionCaptureCallback, setUncaughtExceptionCaptureCallback } = process;
   const exit = bind(process.exit);
@@ -71,6 +66,8 @@
   let socket = null;
   let onInit = null;
   let pending = alloc(0);
+  // A cell that came before around.js.
+  let early = null;
   const cells = [];
   const standard = { stdout: null, stderr: null, ended: false };
   const parts = { __proto__: null };
@@ -85,7 +82,20 @@
       ...{ Atomics, Error, Int32Array, JSON, Map, Math, Reflect, Set },
       ...{ SharedArrayBuffer, SyntaxError },
     },
-    ...{ HOOK, cwd, functionText, hook, interrupt, label, own, put, standard, stop },
+    ...{
+      HOOK,
+      cwd,
+      exitCell,
+      fault,
+      functionText,
+      hook,
+      interrupt,
+      label,
+      own,
+      put,
+      standard,
+      stop,
+    },
     // Set by watch.js while a thread of its own sees every SIGINT.
     guarded: false,
   };
@@ -146,7 +156,8 @@
       if (pending.length < end) return;
       const frame = subarray(pending, 4, end);
       pending = subarray(pending, end);
-      if (frame[0] === 0x52) begin(frame);
+      if (frame[0] === 0x52 && parts.around.loaded) begin(frame);
+      else if (frame[0] === 0x52) early = frame;
       else if (frame[0] === 0x4c) load(decode(frame, 5, frame.length));
     }
   }
@@ -421,10 +432,6 @@
     return text;
   }
 
-  function unlabel(text) {
-    return includes(text, "\u2800") ? join(split(text, "\u2800"), " ") : text;
-  }
-
   // The value itself, of which the inspector has told only an id.
   function fetch(remote) {
     if (!remote || remote.type === "undefined") return undefined;
@@ -558,7 +565,7 @@
     for (;;);
   }
 
-  // The process around the cells
+  // What they may have changed
 
   // A cell may have removed our listener, and Node removes it while its watchdog runs.
   function arm() {
@@ -580,112 +587,6 @@
     }
   }
 
-  // Node makes these streams when they are first used, and we keep it so: it takes a while.
-  function standardStream(name) {
-    const { get } = getOwnPropertyDescriptor(process, name);
-    const getter = () => {
-      if (!standard[name]) {
-        standard[name] = apply(get, process, []);
-        // Else the pipe, which other processes share, is non-blocking, and what a cell prints waits
-        // in memory until the cell ends.
-        const handle = standard[name]._handle;
-        if (handle && handle.setBlocking) handle.setBlocking(true);
-        // Node makes a stream that was ended look as new, though it is not.
-        on(standard[name], "close", () => {
-          standard.ended = true;
-        });
-      }
-      return standard[name];
-    };
-    defineProperty(process, name, { get: getter, configurable: true, enumerable: true });
-  }
-
-  // Node calls this for an exception that nobody caught and a rejection that nobody handled. Its
-  // own function also puts its books in order, so it has to be called.
-  process._fatalException = (error, fromPromise) => {
-    const mine =
-      listenerCount(process, "uncaughtException") === 0 && !hasUncaughtExceptionCaptureCallback();
-    if (!mine) return apply(fatalException, process, [error, fromPromise]);
-    let told = false;
-    setUncaughtExceptionCaptureCallback((raised) => {
-      told = true;
-      fault(raised);
-    });
-    try {
-      return apply(fatalException, process, [error, fromPromise]);
-    } catch {
-      if (!told) fault(error);
-      return true;
-    } finally {
-      setUncaughtExceptionCaptureCallback(null);
-    }
-  };
-
-  // Stacks without the frames of the shim, which are the outermost ones of a cell's first turn.
-  let nodeError;
-  function prepareStackTrace(error, frames) {
-    let text;
-    try {
-      text = nodeErrorText(error) || describe(error);
-    } catch {
-      text = "<error>";
-    }
-    // Those of imports.js come first.
-    let begin = 0;
-    while (begin < frames.length && includes(`${frames[begin]}`, "cove:")) begin += 1;
-    let end = begin;
-    while (end < frames.length && !includes(`${frames[end]}`, "cove:")) end += 1;
-    if (end < frames.length) {
-      while (end > begin && startsWith(`${frames[end - 1]}`, "Reflect.apply (")) end -= 1;
-      if (end > begin && startsWith(`${frames[end - 1]}`, "Session.post (")) end -= 1;
-    }
-    for (let index = begin; index < end; index += 1) text += `\n    at ${frames[index]}`;
-    return unlabel(text);
-  }
-
-  // Node's own errors show their code in the stack, and are known by a private symbol.
-  function nodeErrorText(error) {
-    if (nodeError === undefined) {
-      nodeError = null;
-      try {
-        alloc("");
-      } catch (example) {
-        for (let object = example; object && !nodeError; object = getPrototypeOf(object)) {
-          const keys = ownKeys(object);
-          for (let index = 0; index < keys.length; index += 1) {
-            const key = keys[index];
-            if (typeof key === "symbol" && key.description === "kIsNodeError") nodeError = key;
-          }
-        }
-      }
-    }
-    return nodeError && nodeError in error && `${error.name} [${error.code}]: ${error.message}`;
-  }
-
-  defineProperty(Error, "prepareStackTrace", {
-    value: prepareStackTrace,
-    configurable: true,
-    writable: true,
-  });
-  standardStream("stdout");
-  standardStream("stderr");
-  // While an inspector is connected, V8 would keep the arguments of the last thousand calls of
-  // console.log() alive for it. Node's own methods are beneath.
-  const { Console } = console;
-  const methods = ownKeys(Console.prototype);
-  for (let index = 0; index < methods.length; index += 1) {
-    const name = methods[index];
-    const method = Console.prototype[name];
-    if (typeof name !== "string" || typeof method !== "function" || name === "constructor") continue;
-    console[name] = (...values) => apply(method, console, values);
-    defineProperty(console[name], "name", { value: name });
-  }
-  process.exit = function exit(code) {
-    exitCell(code);
-  };
-  // Or children made by fork() would get the flags and the text that started this process.
-  process.execArgv = [];
-  delete process._eval;
   globalThis.__dirname = cwd;
   globalThis[HOOK] = hook;
   const declare = `const ${HOOK} = globalThis.${HOOK}; delete globalThis.${HOOK}; ${HOOK};`;
@@ -699,7 +600,10 @@
   setImmediate(() => {
     // Node has just put its module named `module` there. And in a cell `require.main === module`.
     globalThis.module = process.mainModule = globalThis.require.main = main;
-    listen();
+    need("around", () => {
+      if (early) begin(early);
+      else listen();
+    });
   });
 })();
 //# sourceURL=cove:boot

@@ -62,7 +62,7 @@ function where(stack) {
     if (!found) continue;
     const url = shim.label(found[1]);
     if (sources.has(url)) return excerpt(url, found[2] - 1, found[3] - 1);
-    if (!found[1].startsWith("node:")) break;
+    if (!/^(?:node|cove):/.test(found[1])) break;
   }
   return "";
 }
@@ -77,9 +77,11 @@ function excerpt(url, line, column) {
 }
 
 // Frames of Node itself say nothing to the user, also in the stacks of causes and of the errors of an
-// AggregateError. The last one of a stack may be followed by the brace of its error's properties.
+// AggregateError. Ours are there when a cell has put its own function for stacks in our place.
 function withoutNode(text) {
-  return text.replace(/\n +at (?:[^\n]* \()?node:[^\n]*?:\d+:\d+\)?(?=[\n,{ ]|$)/g, "");
+  return text
+    .replaceAll("\u2800", " ")
+    .replace(/\n +at (?:[^\n]* \()?(?:node|cove):[^\n]*?:\d+:\d+\)?(?=[\n,{ ]|$)/g, "");
 }
 
 shim.raised = (error) => {

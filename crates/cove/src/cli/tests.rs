@@ -214,7 +214,7 @@ fn messages() {
     assert_snapshot!(refused(&["run", "hello.py", "--language", "ruby"]), @"
     could not read `--language ruby`
     caused by: `ruby` is not a language that cells can have
-    hint: write `python`
+    hint: write `python` or `node` or `bash` or `sh`
     ");
     assert_snapshot!(refused(&["run", "-c", "1", "--memory", "-5"]), @"
     could not read `--memory -5`
@@ -270,7 +270,7 @@ fn messages() {
     assert_snapshot!(place.refused(&["run", "hello.py"]), @"
     could not read `COVE_LANGUAGE=cobol`
     caused by: `cobol` is not a language that cells can have
-    hint: write `python`
+    hint: write `python` or `node` or `bash` or `sh`
     ");
     let place = place.env("COVE_LANGUAGE", "");
     assert_snapshot!(place.refused(&["run", "large.py"]), @"

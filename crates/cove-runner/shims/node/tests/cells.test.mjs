@@ -60,7 +60,7 @@ test(
     await shim.check("z * 6", "42\n");
     await shim.check("const z = await 1; for await (const y of [2]) z; typeof K", "'function'\n");
     // What a plain cell and one that awaits nothing real need is in boot.js.
-    assert.deepEqual(shim.loads, ["watch"]);
+    assert.deepEqual(shim.loads, ["around", "watch"]);
   }),
 );
 
@@ -273,6 +273,19 @@ test(
   withShim(async (shim) => {
     await shim.check(`const big = "${"x".repeat(1 << 20)}"; big.length`, `${1 << 20}\n`);
     await shim.check(`${"1 +\n".repeat(20000)}1`, "20001\n");
+  }),
+);
+
+test(
+  "what was printed is not kept in memory",
+  withShim(async (shim) => {
+    const code = `const { write } = process.stdout;
+      process.stdout.write = () => true;
+      for (let i = 0; i < 600; i++) console.log({ a: new Uint8Array(1e6) });
+      process.stdout.write = write;
+      process.memoryUsage().arrayBuffers < 300e6`;
+    await shim.check(code, "true\n");
+    await shim.check("console.log.name", "'log'\n");
   }),
 );
 

@@ -201,6 +201,19 @@ test(
 );
 
 test(
+  "a stack through a method of console",
+  withShim(async (shim) => {
+    const custom = "{ [Symbol.for('nodejs.util.inspect.custom')]() { throw new Error('x') } }";
+    await shim.out(`const odd = ${custom}; function show() { console.log(odd) }`);
+    for (const first of ["", "Error.prepareStackTrace = undefined; "]) {
+      const { err } = await shim.run(`${first}show()`, { name: "last" });
+      assert.match(err, /at show \(<cell 1>:1:\d+\)\n {4}at last:1:\d+\n$/);
+      assert.doesNotMatch(err, /node:|cove:/);
+    }
+  }),
+);
+
+test(
   "an earlier cell in a stack",
   withShim(async (shim) => {
     await shim.check("function old() {\n  return missing;\n}", "");

@@ -1,0 +1,142 @@
+// The Node shim: what cells see of the process around them. Fetched before the first one. Run as the
+// body of a function of `shim`.
+//
+// What is defined here runs in the midst of cells, which may have changed every builtin by then: so
+// it uses functions taken now, as boot.js does.
+"use strict";
+const { alloc } = Buffer;
+const { console, process } = globalThis;
+const { apply, ownKeys } = Reflect;
+const { defineProperty, getOwnPropertyDescriptor, getPrototypeOf } = Object;
+const bind = (method) => (self, a, b) => apply(method, self, [a, b]);
+const includes = bind(String.prototype.includes);
+const startsWith = bind(String.prototype.startsWith);
+const split = bind(String.prototype.split);
+const join = bind(Array.prototype.join);
+const describe = bind(Error.prototype.toString);
+const { EventEmitter } = shim.own("events");
+const on = bind(EventEmitter.prototype.on);
+const listenerCount = bind(EventEmitter.prototype.listenerCount);
+const { _fatalException: fatalException } = process;
+const { hasUncaughtExceptionCaptureCallback, setUncaughtExceptionCaptureCallback } = process;
+
+// Streams
+
+// Node makes these when they are first used, and we keep it so: it takes a while.
+function standardStream(name) {
+  const { standard } = shim;
+  const { get } = getOwnPropertyDescriptor(process, name);
+  const getter = () => {
+    if (!standard[name]) {
+      standard[name] = apply(get, process, []);
+      // Else the pipe, which other processes share, is non-blocking, and what a cell prints waits
+      // in memory until the cell ends.
+      const handle = standard[name]._handle;
+      if (handle && handle.setBlocking) handle.setBlocking(true);
+      // Node makes a stream that was ended look as new, though it is not.
+      on(standard[name], "close", () => {
+        standard.ended = true;
+      });
+    }
+    return standard[name];
+  };
+  defineProperty(process, name, { get: getter, configurable: true, enumerable: true });
+}
+
+standardStream("stdout");
+standardStream("stderr");
+
+// While an inspector is connected, V8 would keep the arguments of the last thousand calls of
+// console.log() alive for it. Node's own methods are beneath.
+for (const name of ownKeys(console.Console.prototype)) {
+  const method = console.Console.prototype[name];
+  if (typeof name !== "string" || typeof method !== "function" || name === "constructor") continue;
+  console[name] = (...values) => apply(method, console, values);
+  defineProperty(console[name], "name", { value: name });
+}
+
+// Exceptions
+
+// Node calls this for an exception that nobody caught and a rejection that nobody handled. Its own
+// function also puts its books in order, so it has to be called.
+process._fatalException = (error, fromPromise) => {
+  const mine =
+    listenerCount(process, "uncaughtException") === 0 && !hasUncaughtExceptionCaptureCallback();
+  if (!mine) return apply(fatalException, process, [error, fromPromise]);
+  let told = false;
+  setUncaughtExceptionCaptureCallback((raised) => {
+    told = true;
+    shim.fault(raised);
+  });
+  try {
+    return apply(fatalException, process, [error, fromPromise]);
+  } catch {
+    // A cell has broken process.emit().
+    if (!told) shim.fault(error);
+    return true;
+  } finally {
+    setUncaughtExceptionCaptureCallback(null);
+  }
+};
+
+// Stacks without the frames of the shim: those around a cell's first turn are the outermost ones,
+// those of its import() the innermost, and a method of console may be anywhere.
+function prepareStackTrace(error, frames) {
+  let text;
+  try {
+    text = nodeErrorText(error) || describe(error);
+  } catch {
+    text = "<error>";
+  }
+  const kept = [];
+  let count = 0;
+  for (let index = 0; index < frames.length; index += 1) {
+    const frame = `${frames[index]}`;
+    if (!includes(frame, "cove:")) {
+      kept[count] = frame;
+      count += 1;
+    } else if (count > 0 && !startsWith(frame, "console.")) {
+      while (count > 0 && startsWith(kept[count - 1], "Reflect.apply (")) count -= 1;
+      if (count > 0 && startsWith(kept[count - 1], "Session.post (")) count -= 1;
+      break;
+    }
+  }
+  for (let index = 0; index < count; index += 1) text += `\n    at ${kept[index]}`;
+  // What label() in boot.js has made of spaces.
+  return includes(text, "\u2800") ? join(split(text, "\u2800"), " ") : text;
+}
+
+// Node's own errors show their code in the stack, and are known by a private symbol.
+let nodeError;
+function nodeErrorText(error) {
+  if (nodeError === undefined) {
+    nodeError = null;
+    try {
+      alloc("");
+    } catch (example) {
+      for (let object = example; object && !nodeError; object = getPrototypeOf(object)) {
+        const keys = ownKeys(object);
+        for (let index = 0; index < keys.length; index += 1) {
+          const key = keys[index];
+          if (typeof key === "symbol" && key.description === "kIsNodeError") nodeError = key;
+        }
+      }
+    }
+  }
+  return nodeError && nodeError in error && `${error.name} [${error.code}]: ${error.message}`;
+}
+
+defineProperty(Error, "prepareStackTrace", {
+  value: prepareStackTrace,
+  configurable: true,
+  writable: true,
+});
+
+// The process
+
+process.exit = function exit(code) {
+  shim.exitCell(code);
+};
+// Or children made by fork() would get the flags and the text that started this process.
+process.execArgv = [];
+delete process._eval;
