@@ -190,6 +190,7 @@ pub(crate) fn part(language: Language, name: &str) -> Option<&'static str> {
         (Language::Python, "cell") => include_str!("../shims/python/cell.py"),
         (Language::Python, "draw") => include_str!("../shims/python/draw.py"),
         (Language::Python, "late") => include_str!("../shims/python/late.py"),
+        (Language::Node, "around") => include_str!("../shims/node/around.js"),
         (Language::Node, "faults") => include_str!("../shims/node/faults.js"),
         (Language::Node, "imports") => include_str!("../shims/node/imports.js"),
         (Language::Node, "redeclare") => include_str!("../shims/node/redeclare.js"),
@@ -197,4 +198,23 @@ pub(crate) fn part(language: Language, name: &str) -> Option<&'static str> {
         (Language::Node, "watch") => include_str!("../shims/node/watch.js"),
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A part that a shim asks for and does not get would be a mystery in the sandbox.
+    #[test]
+    fn every_part_of_a_shim_can_be_asked_for() {
+        for (language, folder) in [(Language::Python, "python"), (Language::Node, "node")] {
+            let shims = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("shims").join(folder);
+            let files = std::fs::read_dir(shims).unwrap().flatten().map(|entry| entry.path());
+            for file in files.filter(|path| path.is_file()) {
+                let name = file.file_stem().unwrap().to_str().unwrap().to_owned();
+                let text = std::fs::read_to_string(&file).unwrap();
+                assert!(name == "boot" || part(language, &name) == Some(&text), "{}", file.display());
+            }
+        }
+    }
 }

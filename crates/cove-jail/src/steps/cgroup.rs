@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::io::Errno;
 
 use crate::facts::CgroupFacts;
 use crate::plan::Control;
@@ -83,15 +84,25 @@ impl Cgroups {
     }
 
     fn add(&mut self, parent: &Path) -> Result<PathBuf, StepFailure> {
-        let mut random = [0u8; 8];
-        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
-            .during(Step::Cgroup, || "get random bytes".into())?;
-        let path = parent.join(format!("{PREFIX}{:016x}", u64::from_ne_bytes(random)));
-        let action = || format!("create the cgroup `{}`", path.display());
-        fs::create_dir(&path).during(Step::Cgroup, action)?;
-        let lock = lock(&path).during(Step::Cgroup, action)?;
-        self.folders.push(Folder { path: path.clone(), _lock: lock });
-        Ok(path)
+        loop {
+            let mut random = [0u8; 8];
+            rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+                .during(Step::Cgroup, || "get random bytes".into())?;
+            let path = parent.join(format!("{PREFIX}{:016x}", u64::from_ne_bytes(random)));
+            let action = || format!("create the cgroup `{}`", path.display());
+            fs::create_dir(&path).during(Step::Cgroup, action)?;
+            match lock(&path) {
+                // Or had taken it before, and has removed it by now.
+                Ok(_) if !path.exists() => {}
+                Ok(lock) => {
+                    self.folders.push(Folder { path: path.clone(), _lock: lock });
+                    return Ok(path);
+                }
+                // Another start was sweeping and took it for abandoned, before it was locked.
+                Err(Errno::NOENT | Errno::WOULDBLOCK) => {}
+                Err(error) => return Err(StepFailure::new(Step::Cgroup, action(), error)),
+            }
+        }
     }
 
     /// What clone3(2) is told.
