@@ -35,8 +35,7 @@
   const { resolve } = own("path");
   const { inspect, types } = own("util");
   const { isPromise } = types;
-  const vm = own("vm");
-  const { Script, compileFunction } = vm;
+  const { Script, compileFunction } = own("vm");
   const runScript = bind(Script.prototype.runInThisContext);
   const { EventEmitter } = own("events");
   const on = bind(EventEmitter.prototype.on);
@@ -330,6 +329,14 @@
     if (cell.again) return;
     // It waits for something. From here on its code runs as callbacks of the event loop.
     need("watch", () => shim.watch && shim.watch());
+    // To see the end of the socket meanwhile.
+    setImmediate(() => {
+      try {
+        connect();
+      } catch {
+        // See listen().
+      }
+    });
   }
 
   // As Node's own REPL does: `{ a: 1 }` is an object if it can be one.

@@ -3,8 +3,10 @@
 
 mod suite;
 
+use std::path::PathBuf;
+
 use cove::backend::Backend;
-use cove_testkit::{Program, measure};
+use cove_testkit::{Program, Who, measure};
 
 /// A test for each promise, for the embedded sandbox.
 macro_rules! jail {
@@ -13,7 +15,7 @@ macro_rules! jail {
             $(
                 #[test]
                 fn $promise() {
-                    super::check(|backend| Box::pin(super::suite::$promise(backend)));
+                    super::check(concat!("jail::", stringify!($promise)), |backend| Box::pin(super::suite::$promise(backend)));
                 }
             )*
         }
@@ -41,9 +43,23 @@ jail! {
 
 type Check = for<'a> fn(&'a dyn Backend) -> std::pin::Pin<Box<dyn Future<Output = ()> + 'a>>;
 
-fn check(promise: Check) {
-    let program = Program::new(env!("CARGO_BIN_EXE_cove"));
-    let backend = measure::jail(program.path());
+/// As whoever runs the tests, and if that is root, as the test user too, in a process of its own.
+fn check(test: &str, promise: Check) {
+    let program = match std::env::var_os(PROGRAM) {
+        Some(copied) => PathBuf::from(copied),
+        None => Program::new(env!("CARGO_BIN_EXE_cove")).path().to_owned(),
+    };
+    let backend = measure::jail(&program);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(promise(&backend));
+    if std::env::var_os(PROGRAM).is_none() && Who::all(test) == [Who::Root, Who::User] {
+        let own = Program::new(std::env::current_exe().unwrap());
+        let finished =
+            own.command(Who::User).env(PROGRAM, &program).args(["--exact", test]).output().unwrap();
+        let text = String::from_utf8_lossy(&finished.stdout);
+        assert!(finished.status.success() && text.contains("1 passed"), "as an ordinary user: {text}");
+    }
 }
+
+/// Where a test that was started by another finds the program.
+const PROGRAM: &str = "COVE_TEST_PROGRAM";

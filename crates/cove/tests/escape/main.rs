@@ -73,6 +73,9 @@ cases! {
     a51_orphans => "A51-orphans",
     a52_exit_with_child => "A52-exit-with-child",
     a52_held_output => "A52-held-output",
+    a53_archive_bombs => "A53-archive-bombs",
+    a54_archive_paths => "A54-archive-paths",
+    a64_control_sequences => "A64-control-sequences",
 }
 
 #[test]

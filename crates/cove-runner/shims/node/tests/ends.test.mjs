@@ -218,6 +218,12 @@ test("the end of the socket is the end of the process", async () => {
     assert(performance.now() - began < 1000, code);
   }
   assert.equal(await new Shim().close(), 0);
+  // Also while a cell waits, the first one too.
+  const waiting = new Shim();
+  const done = waiting.run(never);
+  await sleep(LONG);
+  assert.equal(await waiting.close(), 0);
+  assert.equal((await done).kind, "gone");
 });
 
 test("what ends the process itself", async () => {
