@@ -6,11 +6,11 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cove_testkit::{Program, Who, measure};
 
-use crate::cove;
+use crate::{cove, wait_until};
 
 fn count(sample: usize, full: usize) -> usize {
     if std::env::var_os("COVE_TEST_FULL").is_some() { full } else { sample }
@@ -57,14 +57,6 @@ fn abandoned_cgroups() -> BTreeSet<PathBuf> {
         }
     }
     found
-}
-
-fn wait_until(what: &str, done: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < Duration::from_secs(30), "{what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 #[test]

@@ -3,22 +3,23 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 
 use cove_testkit::Who;
 use serde_json::{Value, json};
 
 use crate::cove;
 
-/// Carries out the plan of `cove explain`, changed, and with another program than the runner; what that wrote.
-fn jailed(who: Who, program: &[&str], change: impl Fn(&mut Value)) -> String {
-    let text = cove().run(who, &["explain", "--json"]).expect_success();
-    let mut plan: Value = serde_json::from_str(&text).unwrap();
-    plan["command"] = json!(program);
-    change(&mut plan);
-    let (mut stream, theirs) = UnixStream::pair().unwrap();
+/// The plan of `cove explain`, for a test to change.
+fn plan(who: Who) -> Value {
+    serde_json::from_str(&cove().run(who, &["explain", "--json"]).expect_success()).unwrap()
+}
+
+/// A jail that has been given a plan: its process, the sandbox's stream and the control socket.
+fn jail(who: Who, plan: &Value) -> (Child, UnixStream, UnixStream) {
+    let (stream, theirs) = UnixStream::pair().unwrap();
     let (control, jail_end) = UnixStream::pair().unwrap();
-    let mut jail = cove()
+    let jail = cove()
         .command(who)
         .arg("jail")
         .stdin(Stdio::from(OwnedFd::from(theirs)))
@@ -29,6 +30,15 @@ fn jailed(who: Who, program: &[&str], change: impl Fn(&mut Value)) -> String {
     let json = plan.to_string();
     (&control).write_all(&(json.len() as u32).to_be_bytes()).unwrap();
     (&control).write_all(json.as_bytes()).unwrap();
+    (jail, stream, control)
+}
+
+/// Runs another program than the runner in a changed plan; what that wrote.
+fn jailed(who: Who, program: &[&str], change: impl Fn(&mut Value)) -> String {
+    let mut plan = plan(who);
+    plan["command"] = json!(program);
+    change(&mut plan);
+    let (mut jail, mut stream, control) = jail(who, &plan);
     let mut events = BufReader::new(&control).lines();
     let started = events.next().unwrap().unwrap();
     assert!(started.contains("started"), "{who:?}: {started}");
@@ -62,23 +72,11 @@ fn a_step_that_fails_is_named_and_leaves_nothing() {
     assert_eq!(finished.code, Some(2), "{finished:#?}");
     // A mount point that cannot be made is only found out inside.
     let folder = tempfile::tempdir().unwrap();
-    let mut plan: Value =
-        serde_json::from_str(&cove().run(who, &["explain", "--json"]).expect_success()).unwrap();
+    let mut plan = plan(who);
     let entries = plan["entries"].as_array_mut().unwrap();
     entries
         .push(json!({"entry": "bind", "source": folder.path(), "target": "/usr/new", "access": "read_only"}));
-    let (_stream, theirs) = UnixStream::pair().unwrap();
-    let (control, jail_end) = UnixStream::pair().unwrap();
-    let mut jail = cove()
-        .command(who)
-        .arg("jail")
-        .stdin(Stdio::from(OwnedFd::from(theirs)))
-        .stdout(Stdio::from(OwnedFd::from(jail_end)))
-        .spawn()
-        .unwrap();
-    let json = plan.to_string();
-    (&control).write_all(&(json.len() as u32).to_be_bytes()).unwrap();
-    (&control).write_all(json.as_bytes()).unwrap();
+    let (mut jail, _stream, control) = jail(who, &plan);
     let event = BufReader::new(&control).lines().next().unwrap().unwrap();
     let event: Value = serde_json::from_str(&event).unwrap();
     assert_eq!(event["event"], "failed", "{event}");

@@ -3,11 +3,10 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
-use std::time::{Duration, Instant};
 
 use cove_testkit::Who;
 
-use crate::cove;
+use crate::{cove, wait_until};
 
 /// Processes whose command line holds this text.
 fn processes_with(text: &str) -> Vec<i32> {
@@ -22,14 +21,6 @@ fn processes_with(text: &str) -> Vec<i32> {
                 .is_ok_and(|line| String::from_utf8_lossy(&line).contains(text))
         })
         .collect()
-}
-
-fn wait_until(what: &str, done: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < Duration::from_secs(20), "{what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// Code that starts two processes which try hard to stay, marked so that they can be found.

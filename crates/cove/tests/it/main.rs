@@ -13,8 +13,19 @@ mod sessions;
 mod terminal;
 mod workloads;
 
+use std::time::{Duration, Instant};
+
 use cove_testkit::Program;
 
 fn cove() -> Program {
     Program::new(env!("CARGO_BIN_EXE_cove"))
+}
+
+/// Long enough for any machine; what never comes true is a failure.
+fn wait_until(what: &str, done: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(30), "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
