@@ -61,6 +61,9 @@ const NEEDS: &[Need] = &[
     },
     program("node", "nodejs", "cells run in it", |search| search.find("node").is_some()),
     program("bash", "bash", "cells run in it", |search| search.find("bash").is_some()),
+    program("busybox", "busybox", "its shell is one of those that cells run in", |search| {
+        search.find("busybox").is_some()
+    }),
     program("gcc", "gcc", "it is run in a sandbox", |search| search.find("gcc").is_some()),
     // A compiler without a C library's headers builds nothing.
     program("the C library's headers", "libc6-dev", "gcc needs them", |_| {
