@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use cove::backend::Backend;
 use cove::backend::jail::Jail;
 use cove::config::{Config, Flags, Surroundings};
 use cove::session::{Cell, Options, Session};
@@ -21,9 +22,9 @@ pub fn jail(program: impl Into<PathBuf>) -> Jail {
     Jail::with_program(program.into(), Filter::On)
 }
 
-pub async fn session(jail: &Jail, config: &Config) -> Session {
+pub async fn session(backend: &dyn Backend, config: &Config) -> Session {
     let options = Options { input: None, warm: Some(Language::Python) };
-    Session::start(jail, &config.policy, options).await.expect("a session starts")
+    Session::start(backend, &config.policy, options).await.expect("a session starts")
 }
 
 pub fn cell(config: &Config, code: &str) -> Cell {

@@ -7,9 +7,12 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cove::session::Shown;
+use cove::session::registry::{Bounds, Principal, Sessions, Which};
+use cove_protocol::Language;
 use cove_testkit::measure::{self, PYTHON, load, percentile, ratio};
 
 /// As the runner starts it.
@@ -81,7 +84,8 @@ fn peers() -> Vec<Peer> {
         peers.push(Peer { name: "bwrap", run: Box::new(|code| first_byte(bwrap(code))) });
     }
     let host = program.clone();
-    peers.push(Peer { name: "cove session in a live host", run: live_session(host) });
+    peers.push(Peer { name: "cove session, none parked", run: session(host.clone(), 0) });
+    peers.push(Peer { name: "cove session, one parked", run: session(host, 1) });
     peers.push(Peer {
         name: "cove run as a whole",
         run: Box::new(move |code| {
@@ -125,15 +129,21 @@ fn first_byte(mut command: Command) -> Duration {
     taken
 }
 
-/// What an agent's first call costs in a server that runs: from asking for a session to the first byte.
-fn live_session(program: PathBuf) -> Box<dyn FnMut(&str) -> Duration> {
+/// What an agent's first call costs in a server that runs: from asking for a session to the first byte, with so many
+/// sessions kept ready.
+fn session(program: PathBuf, parked: usize) -> Box<dyn FnMut(&str) -> Duration> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
-    let jail = measure::jail(program);
     let config = measure::config();
+    let bounds = Bounds { most: 8, idle: Duration::from_secs(600), parked };
+    let sessions = runtime
+        .block_on(async { Sessions::new(Arc::new(measure::jail(program)), config.policy.clone(), bounds) });
+    let owner = Principal("bench".into());
     Box::new(move |code| {
         runtime.block_on(async {
+            // Between two people who ask there is time to park another; here the other peers take their turns.
             let start = Instant::now();
-            let session = measure::session(&jail, &config).await;
+            let warm = Some(Language::Python);
+            let session = sessions.hold(&owner, Which::New, warm).await.expect("a session starts");
             let mut first = None;
             let mut written: Vec<u8> = Vec::new();
             let show = |shown: Shown<'_>| {
@@ -143,7 +153,7 @@ fn live_session(program: PathBuf) -> Box<dyn FnMut(&str) -> Duration> {
             };
             let end = session.run(measure::cell(&config, code), show, std::future::pending()).await;
             assert!(end.is_success() && written == b"42\n", "{end:?} {written:?}");
-            session.stop().await;
+            sessions.stop(&owner, Which::Handle(session.id().clone())).await.expect("it can be stopped");
             first.expect("something was written")
         })
     })

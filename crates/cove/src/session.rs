@@ -113,6 +113,12 @@ impl Session {
         self.ended.get()
     }
 
+    /// Whether its sandbox runs, asked of the sandbox itself.
+    pub async fn is_alive(&self) -> bool {
+        let mut control = self.control.lock().await;
+        self.ended.get().is_none() && tokio::time::timeout(Duration::ZERO, control.wait()).await.is_err()
+    }
+
     /// Runs one cell to its end, after those that were asked for before. `show` gets what the code writes and shows, as
     /// it comes. When `stop` resolves the cell is interrupted as at its deadline.
     pub async fn run(

@@ -18,6 +18,9 @@ use crate::session::{Options, Session};
 /// Longest name that a caller may choose.
 const MAX_NAME: usize = 64;
 
+/// The language whose interpreter parked sessions have started.
+const PARKED: Language = Language::Python;
+
 /// Who asks. Handles and names are of no use to anyone else.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Principal(pub String);
@@ -82,6 +85,8 @@ impl crate::error::Hint for SessionError {
 pub struct Bounds {
     pub most: usize,
     pub idle: Duration,
+    /// Sessions kept ready for whoever comes next.
+    pub parked: usize,
 }
 
 pub struct Sessions {
@@ -89,6 +94,9 @@ pub struct Sessions {
     policy: Policy,
     bounds: Bounds,
     table: Mutex<Table>,
+    /// Started with an interpreter that has run nothing yet, and nobody's so far. Each becomes one person's session, and
+    /// ends as that.
+    parked: Arc<Mutex<Vec<Session>>>,
 }
 
 #[derive(Default)]
@@ -151,7 +159,9 @@ impl Drop for Held {
 
 impl Sessions {
     pub fn new(backend: Arc<dyn Backend>, policy: Policy, bounds: Bounds) -> Arc<Self> {
-        let sessions = Arc::new(Self { backend, policy, bounds, table: Mutex::default() });
+        let sessions =
+            Arc::new(Self { backend, policy, bounds, table: Mutex::default(), parked: Arc::default() });
+        sessions.park_another();
         tokio::spawn(end_idle(Arc::downgrade(&sessions), bounds.idle));
         sessions
     }
@@ -168,7 +178,12 @@ impl Sessions {
         lock(&entry.used).holders += 1;
         let held = PreHeld { entry };
         let started = held.entry.session.get_or_try_init(|| async {
-            Session::start(&*self.backend, &self.policy, Options { input: None, warm }).await
+            let parked = self.take_parked(warm).await;
+            self.park_another();
+            match parked {
+                Some(session) => Ok(session),
+                None => Session::start(&*self.backend, &self.policy, Options { input: None, warm }).await,
+            }
         });
         match started.await {
             Ok(_) => Ok(held.into_held()),
@@ -177,6 +192,39 @@ impl Sessions {
                 Err(SessionError::Start(Arc::new(error)))
             }
         }
+    }
+
+    /// One that is ready and alive, unless another language than the one they have started is wanted at once.
+    async fn take_parked(&self, warm: Option<Language>) -> Option<Session> {
+        if warm.is_some_and(|language| language != PARKED) {
+            return None;
+        }
+        loop {
+            let session = lock(&self.parked).pop()?;
+            // It may have died while it waited, as any process may.
+            if session.is_alive().await {
+                return Some(session);
+            }
+        }
+    }
+
+    /// Makes up for one that was taken, beside whatever else goes on. A failure shows when a session is asked for.
+    fn park_another(&self) {
+        let (backend, policy) = (Arc::clone(&self.backend), self.policy.clone());
+        let (parked, most) = (Arc::clone(&self.parked), self.bounds.parked);
+        tokio::spawn(async move {
+            if lock(&parked).len() >= most {
+                return;
+            }
+            let options = Options { input: None, warm: Some(PARKED) };
+            if let Ok(session) = Session::start(&*backend, &policy, options).await {
+                let mut parked = lock(&parked);
+                // Another may have been faster; what is too many ends here.
+                if parked.len() < most {
+                    parked.push(session);
+                }
+            }
+        });
     }
 
     fn reserve(&self, owner: &Principal, which: Which) -> Result<Arc<Entry>, SessionError> {

@@ -45,7 +45,7 @@ fn obedient() -> FakeBackend {
 }
 
 fn sessions(backend: impl Backend + 'static, most: usize, idle: Duration) -> Arc<Sessions> {
-    Sessions::new(Arc::new(backend), config().policy, Bounds { most, idle })
+    Sessions::new(Arc::new(backend), config().policy, Bounds { most, idle, parked: 0 })
 }
 
 fn alice() -> Principal {
@@ -178,4 +178,51 @@ async fn cells_of_one_session_queue_and_too_many_are_refused() {
     let refused = ends.iter().filter(|end| matches!(end, CellEnd::Refused { waiting: 16 })).count();
     let completed = ends.iter().filter(|end| end.is_success()).count();
     assert_eq!((completed, refused), (16, 4));
+}
+
+#[tokio::test]
+async fn a_parked_session_is_handed_out_once_and_made_up_for() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    static STARTED: AtomicUsize = AtomicUsize::new(0);
+    let backend = FakeBackend::new(|mut runner| async move {
+        STARTED.fetch_add(1, Ordering::SeqCst);
+        runner.greet().await;
+        while runner.hear().await.is_some() {}
+    });
+    let sessions =
+        Sessions::new(Arc::new(backend), config().policy, Bounds { most: 8, idle: LONG, parked: 1 });
+    let settle = || tokio::time::sleep(Duration::from_millis(50));
+    settle().await;
+    assert_eq!((STARTED.load(Ordering::SeqCst), sessions.count()), (1, 0), "one is ready, and nobody's");
+    let first = sessions.hold(&alice(), Which::New, None).await.unwrap();
+    settle().await;
+    let second = sessions.hold(&alice(), Which::New, None).await.unwrap();
+    settle().await;
+    assert_ne!(first.id(), second.id());
+    assert_eq!((STARTED.load(Ordering::SeqCst), sessions.count()), (3, 2), "two in use, one ready");
+}
+
+#[tokio::test]
+async fn a_parked_session_that_died_is_not_handed_out() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    static STARTED: AtomicUsize = AtomicUsize::new(0);
+    // The first dies as soon as it has greeted.
+    let backend = FakeBackend::new(|mut runner| async move {
+        let number = STARTED.fetch_add(1, Ordering::SeqCst);
+        runner.greet().await;
+        while number > 0 {
+            match runner.cell().await {
+                Some((cell, _)) => {
+                    let done = FromRunner::Done { cell, outcome: Outcome::Completed {}, fresh: false };
+                    runner.say(done, &[]).await;
+                }
+                None => return,
+            }
+        }
+    });
+    let sessions =
+        Sessions::new(Arc::new(backend), config().policy, Bounds { most: 8, idle: LONG, parked: 1 });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let held = sessions.hold(&alice(), Which::New, None).await.unwrap();
+    assert_eq!(run(&held).await, CellEnd::Completed { forgotten: false });
 }
