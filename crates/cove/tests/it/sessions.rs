@@ -210,14 +210,11 @@ async fn a_parked_session_that_died_is_not_handed_out() {
     let backend = FakeBackend::new(|mut runner| async move {
         let number = STARTED.fetch_add(1, Ordering::SeqCst);
         runner.greet().await;
-        while number > 0 {
-            match runner.cell().await {
-                Some((cell, _)) => {
-                    let done = FromRunner::Done { cell, outcome: Outcome::Completed {}, fresh: false };
-                    runner.say(done, &[]).await;
-                }
-                None => return,
-            }
+        if number == 0 {
+            return;
+        }
+        while let Some((cell, _)) = runner.cell().await {
+            runner.say(FromRunner::Done { cell, outcome: Outcome::Completed {}, fresh: false }, &[]).await;
         }
     });
     let sessions =
