@@ -10,6 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::backend::Duplex;
+use crate::error::shown;
 
 /// Messages on their way. The protocol lets few be outstanding; a full queue makes the sender wait.
 const QUEUE: usize = 16;
@@ -188,11 +189,6 @@ async fn sort(
         pending.waiting.clear();
     }
     let _ = cell.send(Err(error)).await;
-}
-
-/// Words of the guest's, fit to be shown.
-fn shown(text: &str) -> String {
-    crate::error::shown(text)
 }
 
 fn lock(pending: &Mutex<Pending>) -> std::sync::MutexGuard<'_, Pending> {

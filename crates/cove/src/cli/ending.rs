@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use cove_protocol::Language;
 use serde::Serialize;
 
 use crate::backend::{Ending, MemoryKiller};
@@ -62,10 +63,18 @@ pub fn tell(end: &CellEnd, config: &Config) -> Option<Told> {
         CellEnd::Stopped { why: Stop::Cancelled, .. } => {
             told("cell stopped because it was cancelled".into(), survived)
         }
-        CellEnd::Unavailable { language, reason } => told(
-            format!("could not run {language}\ncaused by: {reason}"),
-            format!("install {language} where the sandbox finds it; `cove explain` shows what it sees"),
-        ),
+        CellEnd::Unavailable { language, reason } => {
+            let install = match language {
+                Language::Python => {
+                    "install python 3.9 or later, or name one with `--python /path/to/python3`".into()
+                }
+                other => format!("install {other} where the sandbox finds it"),
+            };
+            told(
+                format!("could not run {language}\ncaused by: {reason}"),
+                format!("{install}; `cove explain` shows what it sees"),
+            )
+        }
         CellEnd::Refused { waiting } => told(
             format!("cell refused because {waiting} others are waiting in this session"),
             "wait for some of them to end, or use another session".into(),

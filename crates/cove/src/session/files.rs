@@ -4,6 +4,7 @@ use cove_protocol::limits::{MAX_FILE_READ, MAX_FILE_WRITE, MAX_PATH};
 use cove_protocol::{Entry, FromRunner, Problem, ToRunner};
 
 use crate::backend::Ending;
+use crate::error::shown;
 use crate::link::LinkError;
 use crate::session::Session;
 
@@ -97,10 +98,6 @@ impl Session {
 
 fn refused(verb: &'static str, path: &str, source: Problem) -> FileError {
     FileError::Refused { verb, path: shown(path), source }
-}
-
-fn shown(path: &str) -> String {
-    crate::error::shown(path)
 }
 
 /// The guest's words, fit to be shown.

@@ -18,6 +18,8 @@ pub(super) struct JailControl {
     /// Reaped by the runtime when it ends.
     _jail: Child,
     read: BufReader<OwnedReadHalf>,
+    /// What has come of the next event, kept here so that whoever stops waiting for it loses nothing.
+    line: Vec<u8>,
     /// Dropping it is the kill.
     write: Option<OwnedWriteHalf>,
     words: Option<JoinHandle<String>>,
@@ -28,7 +30,14 @@ impl JailControl {
     pub(super) fn new(mut jail: Child, socket: UnixStream) -> Self {
         let words = jail.stderr.take().map(|stderr| tokio::spawn(keep_last_words(stderr)));
         let (read, write) = socket.into_split();
-        Self { _jail: jail, read: BufReader::new(read), write: Some(write), words, ending: None }
+        Self {
+            _jail: jail,
+            read: BufReader::new(read),
+            line: Vec::new(),
+            write: Some(write),
+            words,
+            ending: None,
+        }
     }
 
     pub(super) async fn send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
@@ -39,11 +48,8 @@ impl JailControl {
     }
 
     pub(super) async fn next_event(&mut self) -> Option<Event> {
-        let mut line = String::new();
-        match self.read.read_line(&mut line).await {
-            Ok(count) if count > 0 => serde_json::from_str(&line).ok(),
-            _ => None,
-        }
+        self.read.read_until(b'\n', &mut self.line).await.ok()?;
+        serde_json::from_slice(&std::mem::take(&mut self.line)).ok()
     }
 
     /// What it said before it went without a proper end.
