@@ -9,6 +9,7 @@ mod bench;
 mod cargo;
 mod ci;
 mod fuzz;
+mod judges;
 mod licences;
 mod test;
 mod tidy;

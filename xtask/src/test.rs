@@ -8,7 +8,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::cargo;
+use crate::{cargo, judges};
 
 mod machine;
 mod tally;
@@ -47,9 +47,10 @@ impl Options {
 
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     let machine = machine::prepare()?;
+    let judges = judges::prepare(&machine.python);
     let log = SkipLog::create()?;
     let mut tally = Tally::default();
-    tally.add(&rust_tests(options, &machine, &log)?);
+    tally.add(&rust_tests(options, &machine, judges.as_deref(), &log)?);
     for tests in PYTHON_TESTS {
         tally.add(&python_tests(&machine, tests)?);
     }
@@ -77,7 +78,12 @@ fn in_ci() -> bool {
     env::var_os("CI").is_some_and(|value| value == "true")
 }
 
-fn rust_tests(options: &Options, machine: &Machine, log: &SkipLog) -> Result<Tally, String> {
+fn rust_tests(
+    options: &Options,
+    machine: &Machine,
+    judges: Option<&Path>,
+    log: &SkipLog,
+) -> Result<Tally, String> {
     // Without `--no-fail-fast` the first failing program would hide how the others fare.
     let mut command = cargo::command(&["test", "--release", "--workspace", "--no-fail-fast"]);
     command.args(&options.cargo_arguments).env("COVE_SKIP_LOG", &log.path);
@@ -86,6 +92,9 @@ fn rust_tests(options: &Options, machine: &Machine, log: &SkipLog) -> Result<Tal
     }
     if let Some(venv) = &machine.venv {
         command.env("COVE_TEST_VENV", venv);
+    }
+    if let Some(judges) = judges {
+        command.env("COVE_TEST_JUDGES", judges);
     }
     if options.full {
         command.env("COVE_TEST_FULL", "1");

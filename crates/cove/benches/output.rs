@@ -30,7 +30,7 @@ fn main() {
         reset_peak();
         let before = peak_kilobytes();
         let start = Instant::now();
-        let spool = Spool::new(&Budget::default()).expect("there is room for a file");
+        let spool = Spool::new(&Budget::default());
         let mut collector = Collector::new(config.cell.max_output, Some(spool));
         let cell = measure::cell(&config, &code);
         let end = runtime.block_on(session.run(cell, |shown| collector.show(shown), std::future::pending()));

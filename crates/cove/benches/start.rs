@@ -137,6 +137,7 @@ fn session(program: PathBuf, parked: usize) -> Box<dyn FnMut(&str) -> Duration> 
     let bounds = Bounds { most: 8, idle: Duration::from_secs(600), parked };
     let sessions = runtime
         .block_on(async { Sessions::new(Arc::new(measure::jail(program)), config.policy.clone(), bounds) });
+    runtime.block_on(async { sessions.park() });
     let owner = Principal("bench".into());
     Box::new(move |code| {
         runtime.block_on(async {

@@ -5,11 +5,12 @@ pub mod code;
 pub mod completions;
 pub mod config_show;
 pub mod doctor;
-pub mod ending;
 pub mod explain;
+pub mod install;
 mod live;
 pub mod repl;
 pub mod run;
+pub mod serve;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -19,7 +20,7 @@ use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use clap_complete::Shell;
 
-use crate::config::{Config, Count, Flags, SETTINGS, Surroundings, value};
+use crate::config::{Config, Count, Flags, Part, SETTINGS, Surroundings, value};
 use crate::error::{Error, shown};
 
 pub use code::{CellSource, RunArgs};
@@ -30,6 +31,10 @@ pub use repl::{InputKind, ReplArgs};
 pub enum Action {
     /// Help or the version, for standard output.
     Print(String),
+    Serve {
+        config: Box<Config>,
+        around: Box<Surroundings>,
+    },
     Run {
         run: RunArgs,
         config: Config,
@@ -53,6 +58,7 @@ pub enum Action {
     Completions {
         shell: Shell,
     },
+    Install(Box<install::Asked>),
 }
 
 /// Reads a whole command line, the program's name first, together with the environment, the configuration file and
@@ -102,10 +108,12 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, around: &Surroundings) ->
             Some(shell) => Ok(Action::Completions { shell: *shell }),
             None => Err(Error::internal("could not find the shell that the command line names")),
         },
+        ["install"] => Ok(Action::Install(Box::new(install::asked_to_install(own, around)?))),
+        ["uninstall"] => Ok(Action::Install(Box::new(install::asked_to_uninstall(own, around)?))),
         [] if around.stdin_is_terminal => Ok(Action::Print(command().render_help().to_string())),
-        [] => Err(Error::usage("could not serve MCP")
-            .because("serving is not part of this build yet")
-            .with_hint("run code with `cove run`, or see `cove --help`")),
+        ["serve"] | [] => {
+            Ok(Action::Serve { config: Box::new(config()?), around: Box::new(around.clone()) })
+        }
         unknown => Err(Error::internal(format!("could not find the command `{}`", unknown.join(" ")))),
     }
 }
@@ -115,7 +123,12 @@ pub fn command() -> Command {
     Command::new("cove")
         .version(env!("CARGO_PKG_VERSION"))
         .about("Run code for AI agents in an isolated sandbox")
-        .args(settings())
+        .args(all_settings())
+        .subcommand(
+            Command::new("serve")
+                .about("Serve MCP: on standard input and output, or over HTTP")
+                .args(all_settings()),
+        )
         .subcommand(
             Command::new("run")
                 .about("Run code in the sandbox that agents get")
@@ -166,16 +179,18 @@ pub fn command() -> Command {
                 .arg(json_flag("Print an array of objects"))
                 .args(settings()),
         )
+        .subcommand(install::install_command())
+        .subcommand(install::uninstall_command())
         .subcommand(
             Command::new("config")
                 .about("Show the configuration")
                 .subcommand_required(true)
-                .args(settings().map(|arg| arg.hide(true)))
+                .args(all_settings().map(|arg| arg.hide(true)))
                 .subcommand(
                     Command::new("show")
                         .about("Show every setting with its value and where that comes from")
                         .arg(json_flag("Print an array of objects"))
-                        .args(settings()),
+                        .args(all_settings()),
                 ),
         )
         .subcommand(
@@ -192,6 +207,15 @@ pub fn command() -> Command {
 /// A flag for each setting, and the one that names the file. They belong to every command that starts or describes a
 /// sandbox and to the program itself, so that they may stand before or after the command.
 fn settings() -> impl Iterator<Item = Arg> {
+    settings_of(|part| part == Part::Sandbox)
+}
+
+/// The same and those of serving.
+fn all_settings() -> impl Iterator<Item = Arg> {
+    settings_of(|_| true)
+}
+
+fn settings_of(wanted: impl Fn(Part) -> bool + 'static) -> impl Iterator<Item = Arg> {
     let flag = |name: &'static str, placeholder: &'static str, help: String| {
         Arg::new(name)
             .long(name)
@@ -202,9 +226,13 @@ fn settings() -> impl Iterator<Item = Arg> {
             .value_parser(ValueParser::os_string())
             .allow_negative_numbers(true)
     };
-    let of_table = SETTINGS.iter().map(move |setting| {
+    let of_table = SETTINGS.iter().filter(move |setting| wanted(setting.part)).map(move |setting| {
         let help = format!("{}\n[env: {}] [default: {}]", setting.help, setting.env, setting.fallback.text());
-        let arg = flag(setting.key, setting.placeholder, help);
+        let heading = match setting.part {
+            Part::Sandbox => "Settings",
+            Part::Server => "Settings of the server",
+        };
+        let arg = flag(setting.key, setting.placeholder, help).help_heading(heading);
         match setting.count {
             // The last one wins, so that an alias can be overridden.
             Count::One => arg.overrides_with(setting.key),
@@ -243,6 +271,9 @@ fn flags(path: &[&ArgMatches]) -> Result<Flags, Error> {
             flags.config = Some(config);
         }
         for setting in SETTINGS {
+            if matches.try_contains_id(setting.key).is_err() {
+                continue;
+            }
             let values = texts(matches, setting.key)?;
             if values.is_empty() {
                 continue;

@@ -4,8 +4,10 @@
 //! it. Nothing here is started, and nothing is read but the configuration file and the paths that settings name.
 
 mod file;
+mod http;
 mod mount;
 mod root;
+mod server;
 mod settings;
 pub mod value;
 
@@ -21,10 +23,14 @@ use serde::Serialize;
 use crate::error::{Error, shown, shown_path};
 use crate::policy::{CellLimits, Limits, Network, Policy, Root, User};
 
-pub use settings::{Count, Fallback, SETTINGS, Setting};
+pub use http::{Authority, HostName, HttpConfig, WebOrigin};
+pub use mount::{AllowedMount, requested as requested_mount};
+pub use server::{Auth, LogFormat, LogLevel, OutputFormat, ServerConfig, Toolset, Toolsets};
+pub use settings::{Count, Fallback, Part, SETTINGS, Setting};
 
 use file::File;
-use value::{Wrong, show_duration};
+use value::show_duration;
+pub use value::Wrong;
 
 /// Between the interrupt at the deadline and the kill: the same everywhere, so not a setting.
 const GRACE: Duration = Duration::from_secs(1);
@@ -35,6 +41,7 @@ pub struct Config {
     pub policy: Policy,
     pub cell: CellLimits,
     pub backend: BackendChoice,
+    pub server: ServerConfig,
     origins: BTreeMap<&'static str, Origin>,
 }
 
@@ -75,7 +82,7 @@ pub struct Flags {
 }
 
 /// The process around us, as far as it decides what we do. Made once, so that tests can make another.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Surroundings {
     pub env: BTreeMap<String, OsString>,
     /// Relative paths start here.
@@ -106,11 +113,11 @@ impl Surroundings {
     }
 
     /// A directory that others configured. Relative ones are ignored, as the XDG specification asks.
-    fn directory(&self, name: &str) -> Option<&Path> {
+    pub(crate) fn directory(&self, name: &str) -> Option<&Path> {
         self.env.get(name).map(Path::new).filter(|path| path.is_absolute())
     }
 
-    fn home(&self) -> Option<&Path> {
+    pub(crate) fn home(&self) -> Option<&Path> {
         self.directory("HOME")
     }
 }
@@ -145,8 +152,19 @@ impl Config {
             }
             config.origins.insert(setting.key, origin);
         }
+        config.server.settle(around);
         config.check_timeouts()?;
         Ok(config)
+    }
+
+    /// The limits that a cell runs under when it asks for nothing else.
+    pub fn bounds(&self) -> crate::ending::Bounds {
+        crate::ending::Bounds {
+            timeout: self.cell.timeout,
+            max_timeout: self.cell.max_timeout,
+            memory: self.policy.limits.memory,
+            lasts: true,
+        }
     }
 
     pub fn origin(&self, setting: &Setting) -> &Origin {
@@ -171,6 +189,7 @@ impl Config {
                 max_output: 0,
             },
             backend: BackendChoice::Auto,
+            server: ServerConfig::unset(),
             origins: BTreeMap::new(),
         }
     }

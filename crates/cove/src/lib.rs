@@ -6,8 +6,12 @@
 pub mod backend;
 pub mod cli;
 pub mod config;
+pub mod ending;
 pub mod error;
+pub mod image;
 pub mod link;
 pub mod output;
 pub mod policy;
+pub mod server;
 pub mod session;
+pub mod telemetry;

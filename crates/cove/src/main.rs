@@ -32,12 +32,14 @@ fn main() -> ExitCode {
 fn act(action: Action) -> Result<ExitCode, Error> {
     match action {
         Action::Print(text) => print(&text),
+        Action::Serve { config, around } => cli::serve::run(*config, *around),
         Action::Run { run, config } => cli::run::run(run, config),
         Action::Repl { repl, config } => cli::repl::run(repl, config),
         Action::Explain { json, config } => print(&cli::explain::text(&config, json)?),
         Action::Doctor { json, config } => cli::doctor::run(config, json),
         Action::ConfigShow { json, config } => print(&cli::config_show::text(&config, json)?),
         Action::Completions { shell } => print(&cli::completions::text(shell)),
+        Action::Install(asked) => print(&cli::install::run(*asked)?),
     }
 }
 

@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use cove_protocol::limits::{CHUNK, MAX_IMAGE, MAX_IMAGES};
 use cove_protocol::{
-    CellId, FromRunner, Hello, ImageFormat, Language, Outcome, Run, Stdin, Stream, ToRunner, VERSION,
+    CellId, FromRunner, Hello, ImageFormat, Interpreter, Language, Outcome, Run, Stdin, Stream, ToRunner, VERSION,
 };
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::{Instant, sleep_until};
 
-use crate::backend::{Backend, Control, Ending, StartError};
+use crate::backend::{Backend, Control, Ending, MemoryKiller, StartError};
 use crate::error::shown;
 use crate::link::{CellMessages, Link, LinkError};
 use crate::policy::Policy;
@@ -37,6 +37,7 @@ const MAX_WAITING: usize = 16;
 pub struct Session {
     link: Link,
     languages: Vec<Language>,
+    interpreters: Vec<Interpreter>,
     /// Held by the cell that runs; others queue for it in order.
     turn: Mutex<Turn>,
     waiting: Semaphore,
@@ -66,6 +67,7 @@ pub struct Options {
 impl Session {
     pub async fn start(backend: &dyn Backend, policy: &Policy, options: Options) -> Result<Self, StartError> {
         let mut sandbox = backend.start(policy).await?;
+        let interpreters = sandbox.interpreters.clone();
         let hello = Hello {
             version: VERSION,
             stdin: if options.input.is_some() { Stdin::Host } else { Stdin::Empty },
@@ -79,6 +81,7 @@ impl Session {
             Ok(Ok((link, messages, ready))) => Ok(Self {
                 link,
                 languages: ready.languages,
+                interpreters,
                 turn: Mutex::new(Turn {
                     messages,
                     next_cell: 1,
@@ -108,6 +111,12 @@ impl Session {
         &self.languages
     }
 
+    /// The program that runs a language, as the sandbox sees it.
+    pub fn program(&self, language: Language) -> Option<&str> {
+        let known = self.interpreters.iter().find(|known| known.language == language)?;
+        self.languages.contains(&language).then_some(known.program.as_str())
+    }
+
     /// How the sandbox ended, if it has and that has been noticed.
     pub fn ended(&self) -> Option<&Ending> {
         self.ended.get()
@@ -117,6 +126,11 @@ impl Session {
     pub async fn is_alive(&self) -> bool {
         let mut control = self.control.lock().await;
         self.ended.get().is_none() && tokio::time::timeout(Duration::ZERO, control.wait()).await.is_err()
+    }
+
+    /// Whether anything in the sandbox has been killed for memory so far, and by whom.
+    pub async fn out_of_memory(&self) -> Option<MemoryKiller> {
+        self.control.lock().await.out_of_memory().await
     }
 
     /// Runs one cell to its end, after those that were asked for before. `show` gets what the code writes and shows, as

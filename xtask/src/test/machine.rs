@@ -60,6 +60,10 @@ const NEEDS: &[Need] = &[
         },
     },
     program("node", "nodejs", "cells run in it", |search| search.find("node").is_some()),
+    // Wherever it is: only we run it.
+    program("npm", "npm", "outside judges are installed with it", |_| {
+        succeeds(Path::new("npm"), &["--version"])
+    }),
     program("bash", "bash", "cells run in it", |search| search.find("bash").is_some()),
     program("busybox", "busybox", "its shell is one of those that cells run in", |search| {
         search.find("busybox").is_some()

@@ -21,7 +21,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::backend::{Backend, Form};
 use crate::cli::code;
-use crate::cli::ending;
+use crate::ending::{self, Audience};
 use crate::cli::live::{Live, pass_on};
 use crate::cli::run::backend;
 use crate::config::value::show_duration;
@@ -209,7 +209,7 @@ impl Repl<'_> {
         self.at_line_start = live.finish();
         self.took = Some(start.elapsed());
         self.exit_code = end.exit_code();
-        if let Some(told) = ending::tell(&end, self.config) {
+        if let Some(told) = ending::tell(&end, self.config.bounds(), Audience::Person) {
             self.fresh_line();
             say(&told.to_string());
         }

@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::backend::Backend;
 use crate::backend::jail::Jail;
 use crate::cli::code::RunArgs;
-use crate::cli::ending::{self, Told};
+use crate::ending::{self, Audience, Told};
 use crate::cli::live::{Live, pass_on};
 use crate::config::{BackendChoice, Config};
 use crate::error::{Error, Kind};
@@ -75,7 +75,7 @@ async fn run_for_person(session: &Session, cell: Cell, config: &Config) -> CellE
     let mut live = Live::new();
     let end = session.run(cell, |shown| live.show(shown), interrupted()).await;
     live.finish();
-    if let Some(told) = ending::tell(&end, config) {
+    if let Some(told) = ending::tell(&end, config.bounds(), Audience::Person) {
         let _ = writeln!(std::io::stderr(), "{told}");
     }
     end
@@ -104,7 +104,7 @@ async fn run_for_program(session: &Session, cell: Cell, name: &str, config: &Con
             .iter()
             .map(|image| ImageShown { format: image.format.mime(), bytes: image.bytes.len() })
             .collect(),
-        told: ending::tell(&end, config),
+        told: ending::tell(&end, config.bounds(), Audience::Person),
         survived: end.survived(),
     };
     if let Ok(line) = serde_json::to_string(&result) {

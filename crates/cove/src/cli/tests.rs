@@ -170,11 +170,7 @@ fn json_and_language_by_flag_or_environment() {
 #[test]
 fn without_a_command() {
     let mut place = Place::new();
-    assert_snapshot!(place.refused(&[]), @"
-    could not serve MCP
-    caused by: serving is not part of this build yet
-    hint: run code with `cove run`, or see `cove --help`
-    ");
+    assert!(matches!(place.parse(&[]), Ok(Action::Serve { .. })));
     place.around.stdin_is_terminal = true;
     match place.parse(&[]) {
         Ok(Action::Print(text)) => assert!(text.contains("Usage: cove [OPTIONS] [COMMAND]")),
@@ -318,21 +314,36 @@ fn configuration_is_shown() {
         place.config(&["config", "show", "--cpus=0.5", "--mount=/usr:/data", "--mount=/usr:/more:rw"]);
     let shown = |text: String| text.replace(&*place.around.cwd.to_string_lossy(), "[DIR]");
     assert_snapshot!(shown(config_show::text(&config, false).unwrap()), @"
-    backend         auto                       default
-    network         none                       default
-    memory          1g                         environment COVE_MEMORY
-    cpus            0.5                        flag --cpus
-    pids-limit      64                         file [DIR]/mine.toml line 2
-    user            65534:65534                default
-    timeout         30s                        default
-    max-timeout     120s                       default
-    max-output      20000                      default
-    workspace-size  256m                       default
-    tmp-size        64m                        default
-    rootfs          none                       default
-    python          first `python3` on `PATH`  default
-    mount           /usr:/data                 flag --mount
-    mount           /usr:/more:rw              flag --mount
+    backend          auto                             default
+    network          none                             default
+    memory           1g                               environment COVE_MEMORY
+    cpus             0.5                              flag --cpus
+    pids-limit       64                               file [DIR]/mine.toml line 2
+    user             65534:65534                      default
+    timeout          30s                              default
+    max-timeout      120s                             default
+    max-output       20000                            default
+    workspace-size   256m                             default
+    tmp-size         64m                              default
+    rootfs           none                             default
+    python           first `python3` on `PATH`        default
+    mount            /usr:/data                       flag --mount
+    mount            /usr:/more:rw                    flag --mount
+    tools            code                             default
+    output           compact                          default
+    idle-timeout     1800s                            default
+    max-sessions     64                               default
+    allow-mount      none                             default
+    state-dir        `~/.local/state/cove`            default
+    log-level        info                             default
+    log-format       text                             default
+    http             standard input and output        default
+    auth             token                            default
+    token-file       `tokens` in the state directory  default
+    allow-host       loopback and the address itself  default
+    allow-origin     pages of this machine            default
+    max-connections  256                              default
+    rate-limit       100                              default
     ");
     let json: serde_json::Value = serde_json::from_str(&config_show::text(&config, true).unwrap()).unwrap();
     let row = |key: &str| {

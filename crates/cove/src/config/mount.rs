@@ -1,6 +1,7 @@
 //! What of this machine a sandbox may be shown, and where. Refuses the places whose loss would end the isolation;
 //! what is left is the operator's own choice.
 
+use std::fmt;
 use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 
@@ -34,6 +35,89 @@ pub(super) fn parse(text: &str, before: &[Mount], around: &Surroundings) -> Resu
         ));
     }
     Ok(Mount { source: self::source(source, around)?, target, access })
+}
+
+/// A directory that the operator lets agents mount from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AllowedMount {
+    pub directory: PathBuf,
+    pub access: Access,
+}
+
+impl fmt::Display for AllowedMount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let access = match self.access {
+            Access::ReadOnly => "",
+            Access::ReadWrite => ":rw",
+        };
+        write!(f, "{}{access}", self.directory.to_string_lossy())
+    }
+}
+
+/// `DIR`, read-only; with `:rw` writable.
+pub(super) fn allowed(text: &str, around: &Surroundings) -> Result<AllowedMount, Wrong> {
+    let (rest, access) = match text.strip_suffix(":rw") {
+        Some(rest) => (rest, Access::ReadWrite),
+        None => (text, Access::ReadOnly),
+    };
+    let directory = source(rest, around)?;
+    if !directory.is_dir() {
+        let hint = "name a directory, such as `/srv/data`, or `/srv/data:rw`";
+        return Err(Wrong::new(format!("`{}` is not a directory", shown(rest)), hint));
+    }
+    Ok(AllowedMount { directory, access })
+}
+
+/// A mount that an agent asks for, within what the operator allowed. Where the real path of the source leads decides.
+pub fn requested(
+    source: &str,
+    target: &str,
+    access: Access,
+    allowed: &[AllowedMount],
+    before: &[Mount],
+    around: &Surroundings,
+) -> Result<Mount, Wrong> {
+    let refused = |problem: &str, hint: String| Wrong::new(format!("`{}` {problem}", shown(source)), hint);
+    if allowed.is_empty() {
+        let hint =
+            "the operator allows a directory with `--allow-mount DIR`; store files with `files` instead";
+        return Err(refused("is not in a directory that may be mounted: none may", hint.into()));
+    }
+    // Whether it exists is nobody's business outside of what is allowed, so both have the same answer.
+    let found = around.cwd.join(source).canonicalize().ok();
+    let covers = |path: &Path, allowed: &AllowedMount| path.starts_with(&allowed.directory);
+    let inside = |path: &PathBuf| allowed.iter().any(|allowed| covers(path, allowed));
+    let Some(path) = found.filter(inside) else {
+        let names: Vec<String> =
+            allowed.iter().map(|allowed| format!("`{}`", shown_path(&allowed.directory))).collect();
+        let hint = format!("mount something below {}", names.join(" or "));
+        return Err(refused("is not in a directory that may be mounted", hint));
+    };
+    // What a sandbox may write below, it could exchange for a link to elsewhere while it is being mounted.
+    let below_writable = |allowed: &&AllowedMount| {
+        allowed.access == Access::ReadWrite && covers(&path, allowed) && path != allowed.directory
+    };
+    if let Some(writable) = allowed.iter().find(below_writable) {
+        let hint = format!("mount `{}` as a whole", shown_path(&writable.directory));
+        return Err(refused("is below a writable directory, which is mounted only as a whole", hint));
+    }
+    if access == Access::ReadWrite
+        && !allowed.iter().any(|allowed| allowed.access == access && path == allowed.directory)
+    {
+        return Err(refused(
+            "may only be mounted read-only",
+            "set `readonly` to true, or leave it out".into(),
+        ));
+    }
+    let target = self::target(target)?;
+    if before.iter().any(|mount| mount.target == target) {
+        return Err(Wrong::new(
+            format!("`{}` already shows another mount", shown_path(&target)),
+            "give each mount its own target",
+        ));
+    }
+    let path = self::source(&path.to_string_lossy(), around)?;
+    Ok(Mount { source: path, target, access })
 }
 
 fn source(text: &str, around: &Surroundings) -> Result<PathBuf, Wrong> {

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use super::value::{self, KIB, MIB, Wrong};
-use super::{BackendChoice, Config, Surroundings, mount, root};
+use super::{BackendChoice, Config, Surroundings, http, mount, root, server};
 use crate::policy::{Access, Network, Root};
 
 #[derive(Debug)]
@@ -15,6 +15,7 @@ pub struct Setting {
     pub env: &'static str,
     /// What stands for the value in help.
     pub placeholder: &'static str,
+    pub part: Part,
     pub count: Count,
     pub fallback: Fallback,
     /// One line.
@@ -22,6 +23,15 @@ pub struct Setting {
     /// Parses one value into its place. A setting that may be repeated adds to its list.
     pub(super) set: fn(&mut Config, &str, &Surroundings) -> Result<(), Wrong>,
     show: fn(&Config) -> Vec<String>,
+}
+
+/// What a setting is about; decides which commands have its flag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// Every command that starts or describes a sandbox.
+    Sandbox,
+    /// Commands that serve.
+    Server,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,13 +68,14 @@ impl Setting {
 
 /// `key` gives all three names, so that they cannot drift apart; a test holds the environment's to it.
 macro_rules! setting {
-    ($key:literal, $env:literal, $placeholder:literal, $count:expr, $fallback:expr, $help:literal,
+    ($part:ident, $key:literal, $env:literal, $placeholder:literal, $count:expr, $fallback:expr, $help:literal,
      set: $set:expr, show: $show:expr $(,)?) => {
         Setting {
             key: $key,
             flag: concat!("--", $key),
             env: $env,
             placeholder: $placeholder,
+            part: Part::$part,
             count: $count,
             fallback: $fallback,
             help: $help,
@@ -77,6 +88,7 @@ macro_rules! setting {
 /// In the order in which they are applied and shown.
 pub static SETTINGS: &[Setting] = &[
     setting!(
+        Sandbox,
         "backend",
         "COVE_BACKEND",
         "BACKEND",
@@ -90,6 +102,7 @@ pub static SETTINGS: &[Setting] = &[
         },
     ),
     setting!(
+        Sandbox,
         "network",
         "COVE_NETWORK",
         "NETWORK",
@@ -102,6 +115,7 @@ pub static SETTINGS: &[Setting] = &[
         },
     ),
     setting!(
+        Sandbox,
         "memory",
         "COVE_MEMORY",
         "SIZE",
@@ -112,6 +126,7 @@ pub static SETTINGS: &[Setting] = &[
         show: |config| one(value::show_size(config.policy.limits.memory)),
     ),
     setting!(
+        Sandbox,
         "cpus",
         "COVE_CPUS",
         "NUMBER",
@@ -122,6 +137,7 @@ pub static SETTINGS: &[Setting] = &[
         show: |config| one(config.policy.limits.cpus.to_string()),
     ),
     setting!(
+        Sandbox,
         "pids-limit",
         "COVE_PIDS_LIMIT",
         "NUMBER",
@@ -132,6 +148,7 @@ pub static SETTINGS: &[Setting] = &[
         show: |config| one(config.policy.limits.pids.to_string()),
     ),
     setting!(
+        Sandbox,
         "user",
         "COVE_USER",
         "UID:GID",
@@ -142,6 +159,7 @@ pub static SETTINGS: &[Setting] = &[
         show: |config| one(format!("{}:{}", config.policy.user.uid, config.policy.user.gid)),
     ),
     setting!(
+        Sandbox,
         "timeout",
         "COVE_TIMEOUT",
         "DURATION",
@@ -152,6 +170,7 @@ pub static SETTINGS: &[Setting] = &[
         show: |config| one(value::show_duration(config.cell.timeout)),
     ),
     setting!(
+        Sandbox,
         "max-timeout",
         "COVE_MAX_TIMEOUT",
         "DURATION",
@@ -162,6 +181,7 @@ pub static SETTINGS: &[Setting] = &[
         show: |config| one(value::show_duration(config.cell.max_timeout)),
     ),
     setting!(
+        Sandbox,
         "max-output",
         "COVE_MAX_OUTPUT",
         "NUMBER",
@@ -172,6 +192,7 @@ pub static SETTINGS: &[Setting] = &[
         show: |config| one(config.cell.max_output.to_string()),
     ),
     setting!(
+        Sandbox,
         "workspace-size",
         "COVE_WORKSPACE_SIZE",
         "SIZE",
@@ -182,6 +203,7 @@ pub static SETTINGS: &[Setting] = &[
         show: |config| one(value::show_size(config.policy.limits.workspace)),
     ),
     setting!(
+        Sandbox,
         "tmp-size",
         "COVE_TMP_SIZE",
         "SIZE",
@@ -193,6 +215,7 @@ pub static SETTINGS: &[Setting] = &[
     ),
     // Before `python`, which means another place when there is a root of its own.
     setting!(
+        Sandbox,
         "rootfs",
         "COVE_ROOTFS",
         "DIR",
@@ -206,6 +229,7 @@ pub static SETTINGS: &[Setting] = &[
         },
     ),
     setting!(
+        Sandbox,
         "python",
         "COVE_PYTHON",
         "PATH",
@@ -219,6 +243,7 @@ pub static SETTINGS: &[Setting] = &[
         show: |config| config.policy.python.iter().map(|path| path_text(path)).collect(),
     ),
     setting!(
+        Sandbox,
         "mount",
         "COVE_MOUNT",
         "SOURCE:TARGET[:rw]",
@@ -240,6 +265,189 @@ pub static SETTINGS: &[Setting] = &[
             };
             config.policy.mounts.iter().map(show).collect()
         },
+    ),
+    setting!(
+        Server,
+        "tools",
+        "COVE_TOOLS",
+        "TOOLSETS",
+        Count::One,
+        Fallback::Value("code"),
+        "Tools that agents see: `code`, `python`, `sessions`, `files`, comma separated, or `all`",
+        set: |config, text, _| assign(&mut config.server.tools, server::tools(text)),
+        show: |config| one(config.server.tools.to_string()),
+    ),
+    setting!(
+        Server,
+        "output",
+        "COVE_OUTPUT",
+        "FORMAT",
+        Count::One,
+        Fallback::Value("compact"),
+        "How results are written for the model: `compact`, `toon` or `json`",
+        set: |config, text, _| assign(&mut config.server.output, server::output(text)),
+        show: |config| one(config.server.output.as_str()),
+    ),
+    setting!(
+        Server,
+        "idle-timeout",
+        "COVE_IDLE_TIMEOUT",
+        "DURATION",
+        Count::One,
+        Fallback::Value("30m"),
+        "Time after which a session that nobody uses ends",
+        set: |config, text, _| assign(&mut config.server.idle_timeout, value::duration(text)),
+        show: |config| one(value::show_duration(config.server.idle_timeout)),
+    ),
+    setting!(
+        Server,
+        "max-sessions",
+        "COVE_MAX_SESSIONS",
+        "NUMBER",
+        Count::One,
+        Fallback::Value("64"),
+        "Sessions that may be open at once",
+        set: |config, text, _| assign(&mut config.server.max_sessions, server::count(text, 100_000)),
+        show: |config| one(config.server.max_sessions.to_string()),
+    ),
+    setting!(
+        Server,
+        "allow-mount",
+        "COVE_ALLOW_MOUNT",
+        "DIR[:rw]",
+        Count::Many,
+        Fallback::Absent { meaning: "none" },
+        "Directory that agents may mount from, read-only unless `:rw`; repeatable",
+        set: |config, text, around| {
+            config.server.allowed_mounts.push(mount::allowed(text, around)?);
+            Ok(())
+        },
+        show: |config| config.server.allowed_mounts.iter().map(ToString::to_string).collect(),
+    ),
+    setting!(
+        Server,
+        "state-dir",
+        "COVE_STATE_DIR",
+        "DIR",
+        Count::One,
+        Fallback::Absent { meaning: "`~/.local/state/cove`" },
+        "Directory for what lasts from one start to the next",
+        set: |config, text, around| {
+            config.server.state_dir = Some(around.cwd.join(text));
+            Ok(())
+        },
+        show: |config| config.server.state_dir.iter().map(|path| path_text(path)).collect(),
+    ),
+    setting!(
+        Server,
+        "log-level",
+        "COVE_LOG_LEVEL",
+        "LEVEL",
+        Count::One,
+        Fallback::Value("info"),
+        "What is logged on standard error: `error`, `warn`, `info`, `debug` or `off`",
+        set: |config, text, _| assign(&mut config.server.log_level, server::log_level(text)),
+        show: |config| one(config.server.log_level.as_str()),
+    ),
+    setting!(
+        Server,
+        "log-format",
+        "COVE_LOG_FORMAT",
+        "FORMAT",
+        Count::One,
+        Fallback::Value("text"),
+        "How logs are written: `text` or `json`, one record a line",
+        set: |config, text, _| assign(&mut config.server.log_format, server::log_format(text)),
+        show: |config| one(config.server.log_format.as_str()),
+    ),
+    setting!(
+        Server,
+        "http",
+        "COVE_HTTP",
+        "ADDR",
+        Count::One,
+        Fallback::Absent { meaning: "standard input and output" },
+        "Address to serve HTTP on, such as `127.0.0.1:8765` or `:8765`",
+        set: |config, text, _| assign(&mut config.server.http.address, http::address(text).map(Some)),
+        show: |config| config.server.http.address.iter().map(ToString::to_string).collect(),
+    ),
+    setting!(
+        Server,
+        "auth",
+        "COVE_AUTH",
+        "KIND",
+        Count::One,
+        Fallback::Value("token"),
+        "Who may ask over HTTP: who has a `token`, or anyone here with `none`",
+        set: |config, text, _| assign(&mut config.server.http.auth, server::auth(text)),
+        show: |config| one(config.server.http.auth.as_str()),
+    ),
+    setting!(
+        Server,
+        "token-file",
+        "COVE_TOKEN_FILE",
+        "FILE",
+        Count::One,
+        Fallback::Absent { meaning: "`tokens` in the state directory" },
+        "File with tokens, one `TOKEN` or `NAME TOKEN` a line",
+        set: |config, text, around| {
+            if text.is_empty() {
+                return Err(Wrong::new("it names no file", "name a file"));
+            }
+            config.server.http.token_file = Some(around.cwd.join(text));
+            Ok(())
+        },
+        show: |config| config.server.http.token_file.iter().map(|path| path_text(path)).collect(),
+    ),
+    setting!(
+        Server,
+        "allow-host",
+        "COVE_ALLOW_HOST",
+        "HOST[:PORT]",
+        Count::Many,
+        Fallback::Absent { meaning: "loopback and the address itself" },
+        "Further name of this server over HTTP; repeatable",
+        set: |config, text, _| {
+            config.server.http.allowed_hosts.push(http::allowed_host(text)?);
+            Ok(())
+        },
+        show: |config| config.server.http.allowed_hosts.iter().map(ToString::to_string).collect(),
+    ),
+    setting!(
+        Server,
+        "allow-origin",
+        "COVE_ALLOW_ORIGIN",
+        "ORIGIN",
+        Count::Many,
+        Fallback::Absent { meaning: "pages of this machine" },
+        "Origin of pages that may ask, as `https://a.example`; repeatable",
+        set: |config, text, _| {
+            config.server.http.allowed_origins.push(http::allowed_origin(text)?);
+            Ok(())
+        },
+        show: |config| config.server.http.allowed_origins.iter().map(ToString::to_string).collect(),
+    ),
+    setting!(
+        Server,
+        "max-connections",
+        "COVE_MAX_CONNECTIONS",
+        "NUMBER",
+        Count::One,
+        Fallback::Value("256"),
+        "HTTP connections that may be open at once",
+        set: |config, text, _| assign(&mut config.server.http.max_connections, server::count(text, 100_000)),
+        show: |config| one(config.server.http.max_connections.to_string()),
+    ),
+    setting!(
+        Server,
+        "rate-limit",
+        "COVE_RATE_LIMIT",
+        "NUMBER",
+        Count::One,
+        Fallback::Value("100"),
+        "HTTP requests a second for each token; twice that in a burst",
+        set: |config, text, _| assign(&mut config.server.http.rate_limit, server::count(text, 1_000_000)),
+        show: |config| one(config.server.http.rate_limit.to_string()),
     ),
 ];
 

@@ -98,6 +98,23 @@ fn samples(key: &str) -> [[&'static str; 2]; 3] {
             [["python1", "[DIR]/python1"], ["./python2", "[DIR]/python2"], ["python3", "[DIR]/python3"]]
         }
         "mount" => [["a:/a", "[DIR]/a:/a"], ["b:/b:rw", "[DIR]/b:/b:rw"], ["c:/c:ro", "[DIR]/c:/c"]],
+        "tools" => [["python", "python"], ["files,code", "code,files"], ["all", "all"]],
+        "output" => same(["toon", "json", "compact"]),
+        "idle-timeout" => [["1h", "3600s"], ["90s", "90s"], ["2m", "120s"]],
+        "max-sessions" => same(["1", "2", "3"]),
+        "allow-mount" => [["a", "[DIR]/a"], ["b:rw", "[DIR]/b:rw"], ["c", "[DIR]/c"]],
+        "state-dir" => [["a", "[DIR]/a"], ["b", "[DIR]/b"], ["/c", "/c"]],
+        "log-level" => same(["off", "debug", "warn"]),
+        "log-format" => same(["json", "text", "json"]),
+        "http" => [[":8765", "127.0.0.1:8765"], ["[::1]:0", "[::1]:0"], ["10.0.0.1:80", "10.0.0.1:80"]],
+        "auth" => same(["none", "token", "none"]),
+        "token-file" => [["a", "[DIR]/a"], ["b/c", "[DIR]/b/c"], ["/c", "/c"]],
+        "allow-host" => [["A.example", "a.example"], ["b:81", "b:81"], ["[::1]", "[::1]"]],
+        "allow-origin" => {
+            [["https://a:443", "https://a"], ["http://b:81", "http://b:81"], ["http://c", "http://c"]]
+        }
+        "max-connections" => same(["1", "2", "3"]),
+        "rate-limit" => same(["1", "2", "3"]),
         _ => panic!("`{key}` has no samples"),
     }
 }
@@ -122,7 +139,11 @@ fn flag_over_environment_over_file_over_default() {
         };
         let from_file = "file [DIR]/home/.config/cove/cove.toml line 2";
         let default = match setting.fallback {
+            // Shown in seconds, as every duration is.
+            Fallback::Value("30m") => Some("1800s"),
             Fallback::Value(text) => Some(text),
+            // Found out on each machine.
+            Fallback::Absent { .. } if setting.key == "state-dir" => Some("[DIR]/home/.local/state/cove"),
             Fallback::Absent { .. } => None,
         };
         check(base.fresh(), default, "default");
@@ -256,7 +277,7 @@ fn messages() {
     assert_snapshot!(refused(base.fresh().file("[limits]\nmemory = \"1g\"\n")), @"
     could not read `limits` in `[DIR]/home/.config/cove/cove.toml`, line 1
     caused by: `limits` is not a setting
-    hint: settings are `backend`, `network`, `memory`, `cpus`, `pids-limit`, `user`, `timeout`, `max-timeout`, `max-output`, `workspace-size`, `tmp-size`, `rootfs`, `python`, `mount`
+    hint: settings are `backend`, `network`, `memory`, `cpus`, `pids-limit`, `user`, `timeout`, `max-timeout`, `max-output`, `workspace-size`, `tmp-size`, `rootfs`, `python`, `mount`, `tools`, `output`, `idle-timeout`, `max-sessions`, `allow-mount`, `state-dir`, `log-level`, `log-format`, `http`, `auth`, `token-file`, `allow-host`, `allow-origin`, `max-connections`, `rate-limit`
     ");
     assert_snapshot!(refused(base.fresh().file("memory = 1g\n")), @r#"
     could not read the configuration file `[DIR]/home/.config/cove/cove.toml`
@@ -307,6 +328,31 @@ fn messages() {
     could not read `--backend docker`
     caused by: `docker` is not a backend
     hint: write `auto` or `jail`
+    ");
+    assert_snapshot!(refused(base.fresh().flag("http", "localhost:8765")), @"
+    could not read `--http localhost:8765`
+    caused by: `localhost:8765` names a host
+    hint: write its address: `127.0.0.1:8765` or `[::1]:8765`
+    ");
+    assert_snapshot!(refused(base.fresh().env("COVE_AUTH", "password")), @"
+    could not read `COVE_AUTH=password`
+    caused by: `password` is not a kind of authentication
+    hint: write `token` or `none`
+    ");
+    assert_snapshot!(refused(base.fresh().file("allow-host = [\"*\"]\n")), @r#"
+    could not read `allow-host = "*"` in `[DIR]/home/.config/cove/cove.toml`, line 1
+    caused by: `*` is not a host
+    hint: write it as clients send it in `Host`: `mcp.example.com`, or `mcp.example.com:8443` for one port
+    "#);
+    assert_snapshot!(refused(base.fresh().flag("allow-origin", "null")), @"
+    could not read `--allow-origin null`
+    caused by: `null` is not an origin
+    hint: write scheme, host and perhaps a port, such as `https://app.example.com` or `http://10.0.0.5:3000`
+    ");
+    assert_snapshot!(refused(base.fresh().flag("token-file", "")), @"
+    could not read `--token-file ''`
+    caused by: it is empty
+    hint: name a file
     ");
     assert_snapshot!(refused(base.fresh().flag("timeout", "5m")), @"
     could not use a `timeout` of `300s` with a `max-timeout` of `120s`

@@ -40,10 +40,15 @@ impl Budget {
     }
 }
 
+/// Up to this much stays in memory: most cells write less, and need no file.
+const IN_MEMORY: usize = 64 * 1024;
+
 /// What one cell wrote, both streams in the order in which it came.
 #[derive(Debug)]
 pub struct Spool {
-    file: File,
+    head: Vec<u8>,
+    /// Everything, the head included, once there is more than that.
+    file: Option<File>,
     kept: u64,
     dropped: u64,
     limit: u64,
@@ -51,12 +56,12 @@ pub struct Spool {
 }
 
 impl Spool {
-    pub fn new(budget: &Budget) -> io::Result<Self> {
+    pub fn new(budget: &Budget) -> Self {
         Self::with_limit(budget, MAX_CELL)
     }
 
-    fn with_limit(budget: &Budget, limit: u64) -> io::Result<Self> {
-        Ok(Self { file: tempfile::tempfile()?, kept: 0, dropped: 0, limit, budget: budget.clone() })
+    fn with_limit(budget: &Budget, limit: u64) -> Self {
+        Self { head: Vec::new(), file: None, kept: 0, dropped: 0, limit, budget: budget.clone() }
     }
 
     pub fn push(&mut self, _stream: Stream, bytes: &[u8]) {
@@ -68,7 +73,7 @@ impl Spool {
             room = 0;
         }
         let (fits, rest) = bytes.split_at(room as usize);
-        match self.file.write_all(fits) {
+        match self.write(fits) {
             Ok(()) => self.kept += room,
             Err(_) => {
                 // No room on this machine: counted like any other that is not kept.
@@ -77,6 +82,22 @@ impl Spool {
             }
         }
         self.dropped += rest.len() as u64;
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if let Some(file) = &mut self.file {
+            return file.write_all(bytes);
+        }
+        if self.head.len() + bytes.len() <= IN_MEMORY {
+            self.head.extend_from_slice(bytes);
+            return Ok(());
+        }
+        let mut file = tempfile::tempfile()?;
+        file.write_all(&self.head)?;
+        file.write_all(bytes)?;
+        self.head = Vec::new();
+        self.file = Some(file);
+        Ok(())
     }
 
     /// Bytes that can be read.
@@ -92,7 +113,11 @@ impl Spool {
     pub fn read(&self, offset: u64, length: usize) -> io::Result<Vec<u8>> {
         let length = (self.kept.saturating_sub(offset)).min(length as u64) as usize;
         let mut bytes = vec![0; length];
-        self.file.read_exact_at(&mut bytes, offset)?;
+        match &self.file {
+            Some(file) => file.read_exact_at(&mut bytes, offset)?,
+            None if length > 0 => bytes.copy_from_slice(&self.head[offset as usize..][..length]),
+            None => {}
+        }
         Ok(bytes)
     }
 }
@@ -109,7 +134,7 @@ mod tests {
 
     #[test]
     fn keeps_the_head_and_counts_the_rest() {
-        let mut spool = Spool::with_limit(&Budget::default(), 10).unwrap();
+        let mut spool = Spool::with_limit(&Budget::default(), 10);
         spool.push(Stream::Stdout, b"0123456");
         spool.push(Stream::Stderr, b"789abc");
         spool.push(Stream::Stdout, b"more");
@@ -119,15 +144,27 @@ mod tests {
     }
 
     #[test]
+    fn what_outgrows_memory_reads_the_same_from_its_file() {
+        let mut spool = Spool::new(&Budget::default());
+        let all: Vec<u8> = (0..3 * IN_MEMORY).map(|n| n as u8).collect();
+        for piece in all.chunks(1000) {
+            spool.push(Stream::Stdout, piece);
+        }
+        assert!(spool.file.is_some() && spool.head.is_empty());
+        assert_eq!(spool.read(0, usize::MAX).unwrap(), all);
+        assert_eq!(spool.read(70_000, 5).unwrap(), &all[70_000..70_005]);
+    }
+
+    #[test]
     fn cells_share_the_room_of_their_session() {
         let budget = Budget(Arc::new(AtomicU64::new(6)));
-        let mut first = Spool::with_limit(&budget, 100).unwrap();
+        let mut first = Spool::with_limit(&budget, 100);
         first.push(Stream::Stdout, b"1234");
-        let mut second = Spool::with_limit(&budget, 100).unwrap();
+        let mut second = Spool::with_limit(&budget, 100);
         second.push(Stream::Stdout, b"5678");
         assert_eq!((second.kept(), second.dropped()), (2, 2));
         drop(first);
-        let mut third = Spool::with_limit(&budget, 100).unwrap();
+        let mut third = Spool::with_limit(&budget, 100);
         third.push(Stream::Stdout, b"90abcdef");
         assert_eq!(third.kept(), 4, "what was given back can be used again");
     }

@@ -26,6 +26,26 @@ pub enum FileError {
     Busy { verb: &'static str, path: String },
 }
 
+impl crate::error::Hint for FileError {
+    fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::Refused { source, .. } => match source {
+                Problem::NotFound {} => "list the folder to see what is there",
+                Problem::NotAFile { .. } => "name a file",
+                Problem::NotAFolder {} => "name a folder",
+                Problem::Outside {} => "name something below `/workspace`; links are not followed out of it",
+                Problem::BadPath { .. } => "write it as `/workspace/…`, without `..`",
+                Problem::TooLarge { .. } => "move it in pieces, or work on it with code",
+                Problem::NoSpace {} => "remove what is no longer needed",
+                Problem::Denied {} | Problem::Other { .. } => return None,
+            },
+            Self::SandboxEnded { .. } => "variables and files are lost; the next call starts a new sandbox",
+            Self::Busy { .. } => "wait for some of them to end",
+        };
+        Some(hint.to_owned())
+    }
+}
+
 impl Session {
     /// Writes a file whole or not at all; the number of bytes.
     pub async fn put(&self, path: &str, content: &[u8]) -> Result<u64, FileError> {

@@ -1,19 +1,30 @@
 //! All sessions of a server: found by handle or by name, private to whoever made them, bounded in number, ended when
 //! nobody has used them for a while.
 
+mod gone;
+mod held;
+
 use std::collections::HashMap;
+use std::io::Cursor;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use cove_protocol::{Language, SessionId};
-use tokio::sync::OnceCell;
-use tokio::time::{Instant, sleep};
+use tokio::sync::Semaphore;
+use tokio::time::sleep;
 
 use crate::backend::{Backend, StartError};
 use crate::error::shown;
-use crate::output::Budget;
+use crate::output::Spool;
 use crate::policy::Policy;
 use crate::session::{Options, Session};
+
+pub use gone::Gone;
+pub use held::{Held, OutputId};
+
+use gone::Graveyard;
+use held::{Entry, Hold};
 
 /// Longest name that a caller may choose.
 const MAX_NAME: usize = 64;
@@ -24,6 +35,25 @@ const PARKED: Language = Language::Python;
 /// Who asks. Handles and names are of no use to anyone else.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Principal(pub String);
+
+/// What a session is made of.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Blueprint {
+    /// The image it was made of; none for the environment with all languages.
+    pub image: Option<String>,
+    pub policy: Policy,
+    pub lifetime: Lifetime,
+    /// What it takes plain lines for.
+    pub speaks: Language,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lifetime {
+    /// One sandbox from the first call to the end.
+    Persistent,
+    /// A new sandbox for each call.
+    Oneshot,
+}
 
 /// Which session a caller means.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,8 +87,16 @@ pub enum SessionError {
     BadName { name: String },
     #[error("could not find the session `{id}`")]
     Unknown { id: SessionId },
+    #[error("could not find a session named `{name}`")]
+    UnknownName { name: String },
+    #[error("could not use the session `{id}`: it {why}")]
+    Gone { id: SessionId, why: Gone },
+    #[error("could not use the session `{id}` for that: its image `{image}` has a new sandbox for each call")]
+    Oneshot { id: SessionId, image: String },
     #[error("could not start another session: {most} are open")]
     TooMany { most: usize },
+    #[error("could not start a session: the server is ending")]
+    Closed,
     #[error(transparent)]
     Start(#[from] Arc<StartError>),
 }
@@ -74,7 +112,14 @@ impl crate::error::Hint for SessionError {
             Self::Unknown { .. } => {
                 "it has ended or never was; leave `session` out, or name a new one".into()
             }
+            Self::UnknownName { .. } => "names are made by using them with `session`".into(),
+            Self::Gone { .. } => "its variables and files are lost; start a new session".into(),
+            Self::Oneshot { .. } => {
+                "send code to it with `send_lines`, or start a persistent image (`list_images` names them)"
+                    .into()
+            }
             Self::TooMany { .. } => "end one that is no longer needed; idle ones end by themselves".into(),
+            Self::Closed => "connect again when it is back".into(),
             Self::Start(error) => return error.hint.clone(),
         })
     }
@@ -91,9 +136,11 @@ pub struct Bounds {
 
 pub struct Sessions {
     backend: Arc<dyn Backend>,
-    policy: Policy,
+    standard: Arc<Blueprint>,
     bounds: Bounds,
     table: Mutex<Table>,
+    /// Sandboxes for one call each that may live at once.
+    oneshot: Arc<Semaphore>,
     /// Started with an interpreter that has run nothing yet, and nobody's so far. Each becomes one person's session, and
     /// ends as that.
     parked: Arc<Mutex<Vec<Session>>>,
@@ -103,67 +150,41 @@ pub struct Sessions {
 struct Table {
     entries: HashMap<SessionId, Arc<Entry>>,
     names: HashMap<(Principal, String), SessionId>,
-}
-
-struct Entry {
-    id: SessionId,
-    owner: Principal,
-    name: Option<String>,
-    /// Started by the first who asks; others who ask meanwhile wait for it.
-    session: OnceCell<Session>,
-    budget: Budget,
-    used: Mutex<Use>,
-}
-
-struct Use {
-    holders: usize,
-    last: Instant,
-}
-
-/// A session in use: as long as this lives it does not end for being idle.
-pub struct Held {
-    entry: Arc<Entry>,
-}
-
-impl Held {
-    pub fn id(&self) -> &SessionId {
-        &self.entry.id
-    }
-
-    pub fn name(&self) -> Option<&str> {
-        self.entry.name.as_deref()
-    }
-
-    /// The room that its cells have for output beyond their results.
-    pub fn budget(&self) -> &Budget {
-        &self.entry.budget
-    }
-}
-
-impl std::ops::Deref for Held {
-    type Target = Session;
-
-    fn deref(&self) -> &Session {
-        // Held is only made of entries that have started.
-        self.entry.session.get().unwrap_or_else(|| unreachable!("a held session has started"))
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        let mut used = lock(&self.entry.used);
-        used.holders -= 1;
-        used.last = Instant::now();
-    }
+    gone: Graveyard,
+    /// No more sessions: the server ends.
+    closed: bool,
 }
 
 impl Sessions {
     pub fn new(backend: Arc<dyn Backend>, policy: Policy, bounds: Bounds) -> Arc<Self> {
-        let sessions =
-            Arc::new(Self { backend, policy, bounds, table: Mutex::default(), parked: Arc::default() });
-        sessions.park_another();
+        let standard = Arc::new(Blueprint {
+            image: None,
+            policy,
+            lifetime: Lifetime::Persistent,
+            speaks: Language::Python,
+        });
+        let sessions = Arc::new(Self {
+            backend,
+            standard,
+            bounds,
+            table: Mutex::default(),
+            oneshot: Arc::new(Semaphore::new(bounds.most)),
+            parked: Arc::default(),
+        });
         tokio::spawn(end_idle(Arc::downgrade(&sessions), bounds.idle));
         sessions
+    }
+
+    /// Gets one ready for whoever comes next, beside whatever else goes on.
+    pub fn park(&self) {
+        if lock(&self.parked).len() < self.bounds.parked {
+            self.park_another();
+        }
+    }
+
+    /// What sessions are made of that nobody asked anything special of.
+    pub fn standard(&self) -> &Blueprint {
+        &self.standard
     }
 
     /// Finds or makes a session, and holds it.
@@ -173,24 +194,101 @@ impl Sessions {
         which: Which,
         warm: Option<Language>,
     ) -> Result<Held, SessionError> {
-        let entry = self.reserve(owner, which)?;
+        self.bury_dead(owner, &which).await;
+        let entry = self.reserve(owner, which, &self.standard)?;
+        self.start(entry, warm).await
+    }
+
+    /// Makes a session of its own kind; one that lasts is started at once, so that a failure shows here.
+    pub async fn open(&self, owner: &Principal, blueprint: Blueprint) -> Result<SessionId, SessionError> {
+        let (lifetime, speaks) = (blueprint.lifetime, blueprint.speaks);
+        let entry = self.reserve(owner, Which::New, &Arc::new(blueprint))?;
+        let id = entry.id.clone();
+        if lifetime == Lifetime::Persistent {
+            self.start(entry, Some(speaks)).await?;
+        }
+        Ok(id)
+    }
+
+    /// What a session that is there is made of.
+    pub fn blueprint(&self, owner: &Principal, id: &SessionId) -> Result<Arc<Blueprint>, SessionError> {
+        Ok(Arc::clone(&lock(&self.table).find(owner, id)?.blueprint))
+    }
+
+    /// A new sandbox for one call of a session that has one for each, with `input` on its standard input.
+    pub async fn once(
+        &self,
+        owner: &Principal,
+        id: &SessionId,
+        input: Vec<u8>,
+    ) -> Result<Held, SessionError> {
+        let hold = Hold::new(lock(&self.table).find(owner, id)?);
+        let Ok(permit) = Arc::clone(&self.oneshot).try_acquire_owned() else {
+            return Err(SessionError::TooMany { most: self.bounds.most });
+        };
+        let options = Options { input: Some(Box::new(Cursor::new(input))), warm: None };
+        let session = Session::start(&*self.backend, &hold.entry.blueprint.policy, options).await;
+        let session = session.map_err(|error| SessionError::Start(Arc::new(error)))?;
+        Ok(Held::own(hold, session, permit))
+    }
+
+    /// Output that was kept aside, for the owner of its session.
+    pub fn output(&self, owner: &Principal, id: &OutputId) -> Option<Arc<Spool>> {
+        let table = lock(&self.table);
+        table.entries.values().filter(|entry| entry.owner == *owner).find_map(|entry| entry.output(id))
+    }
+
+    async fn start(&self, entry: Arc<Entry>, warm: Option<Language>) -> Result<Held, SessionError> {
+        if entry.blueprint.lifetime == Lifetime::Oneshot {
+            let image = entry.blueprint.image.clone().unwrap_or_default();
+            return Err(SessionError::Oneshot { id: entry.id.clone(), image });
+        }
         // From here on it counts as used, so that it does not end while it starts.
-        lock(&entry.used).holders += 1;
-        let held = PreHeld { entry };
-        let started = held.entry.session.get_or_try_init(|| async {
-            let parked = self.take_parked(warm).await;
-            self.park_another();
-            match parked {
-                Some(session) => Ok(session),
-                None => Session::start(&*self.backend, &self.policy, Options { input: None, warm }).await,
+        let hold = Hold::new(entry);
+        let policy = &hold.entry.blueprint.policy;
+        let mut is_new = false;
+        let started = hold.entry.session.get_or_try_init(|| async {
+            is_new = true;
+            if *policy == self.standard.policy {
+                let parked = self.take_parked(warm).await;
+                self.park_another();
+                if let Some(session) = parked {
+                    return Ok(session);
+                }
             }
+            Session::start(&*self.backend, policy, Options { input: None, warm }).await
         });
         match started.await {
-            Ok(_) => Ok(held.into_held()),
+            // The server may have begun to end meanwhile, and counts on having seen all.
+            Ok(session) if lock(&self.table).closed => {
+                session.end().await;
+                Err(SessionError::Closed)
+            }
+            Ok(_) => Ok(Held::shared(hold, is_new)),
             Err(error) => {
-                self.remove(&held.entry.id);
+                self.remove(&hold.entry.id);
                 Err(SessionError::Start(Arc::new(error)))
             }
+        }
+    }
+
+    /// A sandbox that has ended by itself is of no use under its handle and in the way under its name. That it has ended
+    /// shows only when somebody looks.
+    async fn bury_dead(&self, owner: &Principal, which: &Which) {
+        let entry = {
+            let table = lock(&self.table);
+            let id = match which {
+                Which::Handle(id) => Some(id),
+                Which::Name(name) => table.names.get(&(owner.clone(), name.clone())),
+                Which::New => None,
+            };
+            id.and_then(|id| table.entries.get(id)).cloned()
+        };
+        let Some(entry) = entry else { return };
+        let Some(session) = entry.session.get() else { return };
+        if !session.is_alive().await {
+            let ending = session.end().await;
+            lock(&self.table).bury(&entry.id, Gone::Ended(ending));
         }
     }
 
@@ -210,14 +308,14 @@ impl Sessions {
 
     /// Makes up for one that was taken, beside whatever else goes on. A failure shows when a session is asked for.
     fn park_another(&self) {
-        let (backend, policy) = (Arc::clone(&self.backend), self.policy.clone());
+        let (backend, standard) = (Arc::clone(&self.backend), Arc::clone(&self.standard));
         let (parked, most) = (Arc::clone(&self.parked), self.bounds.parked);
         tokio::spawn(async move {
             if lock(&parked).len() >= most {
                 return;
             }
             let options = Options { input: None, warm: Some(PARKED) };
-            if let Ok(session) = Session::start(&*backend, &policy, options).await {
+            if let Ok(session) = Session::start(&*backend, &standard.policy, options).await {
                 let mut parked = lock(&parked);
                 // Another may have been faster; what is too many ends here.
                 if parked.len() < most {
@@ -227,46 +325,35 @@ impl Sessions {
         });
     }
 
-    fn reserve(&self, owner: &Principal, which: Which) -> Result<Arc<Entry>, SessionError> {
+    fn reserve(
+        &self,
+        owner: &Principal,
+        which: Which,
+        blueprint: &Arc<Blueprint>,
+    ) -> Result<Arc<Entry>, SessionError> {
         let mut table = lock(&self.table);
-        // A sandbox that has died is of no use under its handle, and in the way under its name.
-        let dead = |entry: &Entry| entry.session.get().is_some_and(|session| session.ended().is_some());
+        if table.closed {
+            return Err(SessionError::Closed);
+        }
         let name = match which {
-            Which::Handle(id) => {
-                return match table.entries.get(&id) {
-                    // Whose it is decides, not who knows it; and a stranger learns nothing from the answer.
-                    Some(entry) if entry.owner == *owner && !dead(entry) => Ok(Arc::clone(entry)),
-                    _ => Err(SessionError::Unknown { id }),
-                };
-            }
+            Which::Handle(id) => return table.find(owner, &id),
             Which::Name(name) => {
-                let known =
-                    table.names.get(&(owner.clone(), name.clone())).and_then(|id| table.entries.get(id));
-                match known {
-                    Some(entry) if !dead(entry) => return Ok(Arc::clone(entry)),
-                    Some(entry) => {
-                        let id = entry.id.clone();
-                        table.remove(&id);
-                    }
-                    None => {}
+                let known = table.names.get(&(owner.clone(), name.clone()));
+                if let Some(entry) = known.and_then(|id| table.entries.get(id)) {
+                    return Ok(Arc::clone(entry));
                 }
                 Some(name)
             }
             Which::New => None,
         };
-        table.entries.retain(|_, entry| !dead(entry));
+        table.bury_ended();
         if table.entries.len() >= self.bounds.most {
             return Err(SessionError::TooMany { most: self.bounds.most });
         }
         let id = SessionId::from_random(random());
-        let entry = Arc::new(Entry {
-            id: id.clone(),
-            owner: owner.clone(),
-            name: name.clone(),
-            session: OnceCell::new(),
-            budget: Budget::default(),
-            used: Mutex::new(Use { holders: 0, last: Instant::now() }),
-        });
+        let before = name.as_deref().and_then(|name| table.gone.take_name(name, owner));
+        let entry =
+            Arc::new(Entry::new(id.clone(), owner.clone(), name.clone(), Arc::clone(blueprint), before));
         if let Some(name) = name {
             table.names.insert((owner.clone(), name), id.clone());
         }
@@ -278,32 +365,45 @@ impl Sessions {
     pub async fn stop(&self, owner: &Principal, which: Which) -> Result<SessionId, SessionError> {
         let entry = {
             let mut table = lock(&self.table);
-            let id = match &which {
-                Which::Handle(id) => Some(id.clone()),
-                Which::Name(name) => table.names.get(&(owner.clone(), name.clone())).cloned(),
-                Which::New => None,
+            let id = match which {
+                Which::Handle(id) => id,
+                Which::Name(name) => match table.names.get(&(owner.clone(), name.clone())) {
+                    Some(id) => id.clone(),
+                    None => return Err(SessionError::UnknownName { name: shown(&name) }),
+                },
+                Which::New => return Err(SessionError::UnknownName { name: String::new() }),
             };
-            let found =
-                id.as_ref().and_then(|id| table.entries.get(id)).filter(|entry| entry.owner == *owner);
-            match (found.cloned(), id) {
-                (Some(entry), _) => {
-                    table.remove(&entry.id);
-                    entry
-                }
-                (None, Some(id)) => return Err(SessionError::Unknown { id }),
-                (None, None) => {
-                    let name = match which {
-                        Which::Name(name) => shown(&name),
-                        _ => String::new(),
-                    };
-                    return Err(SessionError::BadName { name });
-                }
-            }
+            let entry = table.find(owner, &id)?;
+            table.bury(&id, Gone::Stopped);
+            entry
         };
         if let Some(session) = entry.session.get() {
             session.end().await;
         }
         Ok(entry.id.clone())
+    }
+
+    /// Ends all of them, and lets no more begin.
+    pub async fn close(&self) {
+        let entries: Vec<Arc<Entry>> = {
+            let mut table = lock(&self.table);
+            table.closed = true;
+            table.names.clear();
+            table.entries.drain().map(|(_, entry)| entry).collect()
+        };
+        let parked = std::mem::take(&mut *lock(&self.parked));
+        let mut ends = tokio::task::JoinSet::new();
+        for entry in entries {
+            ends.spawn(async move {
+                if let Some(session) = entry.session.get() {
+                    session.end().await;
+                }
+            });
+        }
+        for session in parked {
+            ends.spawn(async move { drop(session.end().await) });
+        }
+        while ends.join_next().await.is_some() {}
     }
 
     /// How many there are, those that start included.
@@ -312,7 +412,7 @@ impl Sessions {
     }
 
     fn remove(&self, id: &SessionId) {
-        lock(&self.table).remove(id);
+        drop(lock(&self.table).remove(id));
     }
 
     /// Takes out what nobody has used for too long.
@@ -327,41 +427,51 @@ impl Sessions {
             })
             .cloned()
             .collect();
-        idle.iter().for_each(|entry| table.remove(&entry.id));
+        idle.iter().for_each(|entry| table.bury(&entry.id, Gone::Idle(self.bounds.idle)));
         idle
     }
 }
 
 impl Table {
-    fn remove(&mut self, id: &SessionId) {
-        if let Some(entry) = self.entries.remove(id)
-            && let Some(name) = &entry.name
-        {
+    /// Whose it is decides, not who knows it; and a stranger learns nothing from the answer.
+    fn find(&self, owner: &Principal, id: &SessionId) -> Result<Arc<Entry>, SessionError> {
+        match self.entries.get(id) {
+            Some(entry) if entry.owner == *owner => Ok(Arc::clone(entry)),
+            _ => Err(match self.gone.of_handle(id, owner) {
+                Some(why) => SessionError::Gone { id: id.clone(), why },
+                None => SessionError::Unknown { id: id.clone() },
+            }),
+        }
+    }
+
+    fn remove(&mut self, id: &SessionId) -> Option<Arc<Entry>> {
+        let entry = self.entries.remove(id)?;
+        if let Some(name) = &entry.name {
             let key = (entry.owner.clone(), name.clone());
             if self.names.get(&key) == Some(id) {
                 self.names.remove(&key);
             }
         }
+        Some(entry)
     }
-}
 
-/// Counts as a holder from the moment it is made, whatever becomes of the start.
-struct PreHeld {
-    entry: Arc<Entry>,
-}
-
-impl PreHeld {
-    fn into_held(self) -> Held {
-        let held = Held { entry: Arc::clone(&self.entry) };
-        // The count goes over to `held`.
-        lock(&self.entry.used).holders += 1;
-        held
+    fn bury(&mut self, id: &SessionId, why: Gone) {
+        if let Some(entry) = self.remove(id) {
+            let name = entry.name.clone().filter(|_| !entry.told.load(Ordering::Acquire));
+            self.gone.bury(entry.id.clone(), entry.owner.clone(), name, why);
+        }
     }
-}
 
-impl Drop for PreHeld {
-    fn drop(&mut self) {
-        lock(&self.entry.used).holders -= 1;
+    /// Those whose end has been noticed take no room.
+    fn bury_ended(&mut self) {
+        let ended = |entry: &Arc<Entry>| {
+            let ending = entry.session.get()?.ended()?.clone();
+            Some((entry.id.clone(), ending))
+        };
+        let all: Vec<_> = self.entries.values().filter_map(ended).collect();
+        for (id, ending) in all {
+            self.bury(&id, Gone::Ended(ending));
+        }
     }
 }
 

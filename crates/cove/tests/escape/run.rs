@@ -7,8 +7,9 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use cove::backend::jail::Jail;
-use cove::cli::{self, Action, ending};
+use cove::cli::{self, Action};
 use cove::config::{Config, Surroundings};
+use cove::ending::{self, Audience};
 use cove::output::Collector;
 use cove::session::{Cell, Options, Session};
 use cove_jail::plan::Filter;
@@ -199,6 +200,6 @@ async fn run_unfiltered(jail: &Jail, cell: Cell, config: &Config) -> serde_json:
         "exit_code": end.exit_code(),
         "stdout": collected.stdout.text,
         "stderr": collected.stderr.text,
-        "status": ending::tell(&end, config).map(|told| told.message).unwrap_or_default(),
+        "status": ending::tell(&end, config.bounds(), Audience::Person).map(|told| told.message).unwrap_or_default(),
     })
 }

@@ -6,22 +6,8 @@ use std::process::Stdio;
 
 use cove_testkit::Who;
 
+use crate::process::with_text;
 use crate::{cove, wait_until};
-
-/// Processes whose command line holds this text.
-fn processes_with(text: &str) -> Vec<i32> {
-    let own = std::process::id() as i32;
-    fs::read_dir("/proc")
-        .unwrap()
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
-        .filter(|&pid| pid != own)
-        .filter(|pid| {
-            fs::read(format!("/proc/{pid}/cmdline"))
-                .is_ok_and(|line| String::from_utf8_lossy(&line).contains(text))
-        })
-        .collect()
-}
 
 /// Code that starts two processes which try hard to stay, marked so that they can be found.
 fn stubborn(mark: &str) -> String {
@@ -45,7 +31,7 @@ fn daemons_end_with_the_run() {
         let mark = format!("cove-daemon-{who:?}-{}", std::process::id());
         let out = cove().run(who, &["run", "-c", &stubborn(&mark)]).expect_success();
         assert_eq!(out, "ready\n");
-        assert_eq!(processes_with(&format!("{mark}\0")), [0i32; 0], "{who:?}");
+        assert_eq!(with_text(&format!("{mark}\0")), [0i32; 0], "{who:?}");
     }
 }
 
@@ -63,10 +49,10 @@ fn a_killed_host_takes_its_sandbox_along() {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "ready\n");
-        assert_eq!(processes_with(&format!("{mark}\0")).len(), 2, "{who:?}: the daemons run");
+        assert_eq!(with_text(&format!("{mark}\0")).len(), 2, "{who:?}: the daemons run");
         child.kill().unwrap();
         child.wait().unwrap();
-        wait_until("the sandbox ends with its host", || processes_with(&format!("{mark}\0")).is_empty());
+        wait_until("the sandbox ends with its host", || with_text(&format!("{mark}\0")).is_empty());
     }
 }
 

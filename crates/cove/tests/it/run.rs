@@ -78,8 +78,8 @@ fn an_endless_loop_ends_at_its_timeout_and_keeps_state() {
         assert!(
             finished.stderr.ends_with(
                 "KeyboardInterrupt\n\
-                 cell stopped after 1s (limit `timeout`)\n\
-                 hint: pass a larger `--timeout` (at most 120s); variables and files were kept\n"
+                 cell stopped after 1 s (limit `timeout`)\n\
+                 hint: pass a larger `--timeout` (at most 120 s); variables and files were kept\n"
             ),
             "{finished:#?}"
         );

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use cove::backend::{Backend, Ending};
 use cove::config::{Config, Flags, Surroundings};
-use cove::session::registry::{Bounds, Principal, SessionError, Sessions, Which};
+use cove::session::registry::{Bounds, Gone, Principal, SessionError, Sessions, Which};
 use cove::session::{Cell, CellEnd, Session};
 use cove_protocol::{FromRunner, Language, Outcome, ToRunner};
 use cove_testkit::FakeBackend;
@@ -122,7 +122,11 @@ async fn an_idle_session_ends_and_one_in_use_does_not() {
     tokio::time::sleep(Duration::from_secs(90)).await;
     assert_eq!(sessions.count(), 1);
     let gone = sessions.hold(&alice(), Which::Handle(idle), None).await;
-    assert!(matches!(gone, Err(SessionError::Unknown { .. })));
+    assert!(matches!(gone, Err(SessionError::Gone { why: Gone::Idle(_), .. })));
+    let again = sessions.hold(&alice(), Which::Name("idle".into()), None).await.unwrap();
+    assert_eq!(again.take_before(), Some(Gone::Idle(Duration::from_secs(60))), "the first who asks is told");
+    assert_eq!(again.take_before(), None);
+    drop(again);
     drop(held);
     tokio::time::sleep(Duration::from_secs(90)).await;
     assert_eq!(sessions.count(), 0);
@@ -139,7 +143,8 @@ async fn a_session_whose_sandbox_died_is_replaced_under_its_name() {
     let first = sessions.hold(&alice(), Which::Name("n".into()), None).await.unwrap();
     assert_eq!(run(&first).await, CellEnd::SandboxEnded(Ending::Signalled(9)));
     let gone = sessions.hold(&alice(), Which::Handle(first.id().clone()), None).await;
-    assert!(matches!(gone, Err(SessionError::Unknown { .. })));
+    let why = Gone::Ended(Ending::Signalled(9));
+    assert!(matches!(gone, Err(SessionError::Gone { why: found, .. }) if found == why));
     let second = sessions.hold(&alice(), Which::Name("n".into()), None).await.unwrap();
     assert_ne!(first.id(), second.id());
 }
@@ -191,6 +196,7 @@ async fn a_parked_session_is_handed_out_once_and_made_up_for() {
     });
     let sessions =
         Sessions::new(Arc::new(backend), config().policy, Bounds { most: 8, idle: LONG, parked: 1 });
+    sessions.park();
     let settle = || tokio::time::sleep(Duration::from_millis(50));
     settle().await;
     assert_eq!((STARTED.load(Ordering::SeqCst), sessions.count()), (1, 0), "one is ready, and nobody's");
@@ -219,6 +225,7 @@ async fn a_parked_session_that_died_is_not_handed_out() {
     });
     let sessions =
         Sessions::new(Arc::new(backend), config().policy, Bounds { most: 8, idle: LONG, parked: 1 });
+    sessions.park();
     tokio::time::sleep(Duration::from_millis(50)).await;
     let held = sessions.hold(&alice(), Which::New, None).await.unwrap();
     assert_eq!(run(&held).await, CellEnd::Completed { forgotten: false });

@@ -22,16 +22,18 @@ fn flags_agree_with_the_table() {
     let command = command();
     let find = |name| command.find_subcommand(name).unwrap();
     let show = find("config").find_subcommand("show").unwrap();
-    for command in
-        [&command, find("run"), find("repl"), find("explain"), find("doctor"), find("config"), show]
-    {
-        let flags = command.get_arguments().filter(|arg| arg.get_help_heading() == Some("Settings"));
+    let all = [&command, find("serve"), find("config"), show].map(|command| (command, true));
+    let sandbox = ["run", "repl", "explain", "doctor"].map(|name| (find(name), false));
+    for (command, serves) in all.into_iter().chain(sandbox) {
+        let headings = ["Settings", "Settings of the server"].map(Some);
+        let flags = command.get_arguments().filter(|arg| headings.contains(&arg.get_help_heading()));
         let flags: Vec<(String, String)> = flags
             .map(|arg| (format!("--{}", arg.get_long().unwrap()), arg.get_help().unwrap().to_string()))
             .filter(|(flag, _)| flag != "--config")
             .collect();
         let table: Vec<(String, String)> = SETTINGS
             .iter()
+            .filter(|setting| serves || setting.part == Part::Sandbox)
             .map(|setting| {
                 let (env, default) = (setting.env, setting.fallback.text());
                 (setting.flag.to_owned(), format!("{}\n[env: {env}] [default: {default}]", setting.help))
@@ -49,10 +51,13 @@ fn help_texts() {
     Usage: cove [OPTIONS] [COMMAND]
 
     Commands:
+      serve        Serve MCP: on standard input and output, or over HTTP
       run          Run code in the sandbox that agents get
       repl         Talk to a session by hand, or from a pipe
       explain      Show the exact plan of the sandbox, without starting it
       doctor       Show what works here and what does not, each proven by trying it
+      install      Register Cove with an agent's client, such as `claude-code`, `cursor` or `codex`
+      uninstall    Take Cove out of a client's configuration again
       config       Show the configuration
       completions  Print the completions of a shell
       help         Print this message or the help of the given subcommand(s)
@@ -92,6 +97,42 @@ fn help_texts() {
                                         [env: COVE_MOUNT] [default: none]
           --config <FILE>               File with settings
                                         [env: COVE_CONFIG] [default: ~/.config/cove/cove.toml]
+
+    Settings of the server:
+          --tools <TOOLSETS>          Tools that agents see: `code`, `python`, `sessions`, `files`,
+                                      comma separated, or `all`
+                                      [env: COVE_TOOLS] [default: code]
+          --output <FORMAT>           How results are written for the model: `compact`, `toon` or `json`
+                                      [env: COVE_OUTPUT] [default: compact]
+          --idle-timeout <DURATION>   Time after which a session that nobody uses ends
+                                      [env: COVE_IDLE_TIMEOUT] [default: 30m]
+          --max-sessions <NUMBER>     Sessions that may be open at once
+                                      [env: COVE_MAX_SESSIONS] [default: 64]
+          --allow-mount <DIR[:rw]>    Directory that agents may mount from, read-only unless `:rw`;
+                                      repeatable
+                                      [env: COVE_ALLOW_MOUNT] [default: none]
+          --state-dir <DIR>           Directory for what lasts from one start to the next
+                                      [env: COVE_STATE_DIR] [default: `~/.local/state/cove`]
+          --log-level <LEVEL>         What is logged on standard error: `error`, `warn`, `info`, `debug`
+                                      or `off`
+                                      [env: COVE_LOG_LEVEL] [default: info]
+          --log-format <FORMAT>       How logs are written: `text` or `json`, one record a line
+                                      [env: COVE_LOG_FORMAT] [default: text]
+          --http <ADDR>               Address to serve HTTP on, such as `127.0.0.1:8765` or `:8765`
+                                      [env: COVE_HTTP] [default: standard input and output]
+          --auth <KIND>               Who may ask over HTTP: who has a `token`, or anyone here with
+                                      `none`
+                                      [env: COVE_AUTH] [default: token]
+          --token-file <FILE>         File with tokens, one `TOKEN` or `NAME TOKEN` a line
+                                      [env: COVE_TOKEN_FILE] [default: `tokens` in the state directory]
+          --allow-host <HOST[:PORT]>  Further name of this server over HTTP; repeatable
+                                      [env: COVE_ALLOW_HOST] [default: loopback and the address itself]
+          --allow-origin <ORIGIN>     Origin of pages that may ask, as `https://a.example`; repeatable
+                                      [env: COVE_ALLOW_ORIGIN] [default: pages of this machine]
+          --max-connections <NUMBER>  HTTP connections that may be open at once
+                                      [env: COVE_MAX_CONNECTIONS] [default: 256]
+          --rate-limit <NUMBER>       HTTP requests a second for each token; twice that in a burst
+                                      [env: COVE_RATE_LIMIT] [default: 100]
     ");
     assert_snapshot!(help(&["config"]), @"
     Show the configuration
@@ -104,6 +145,50 @@ fn help_texts() {
 
     Options:
       -h, --help  Print help
+    ");
+    assert_snapshot!(help(&["install"]), @"
+    Register Cove with an agent's client, such as `claude-code`, `cursor` or `codex`
+
+    Usage: cove install [OPTIONS] [CLIENT] [-- [SERVER-ARGS]...]
+
+    Arguments:
+      [CLIENT]          Client to register with; without one, the known clients are listed
+      [SERVER-ARGS]...  Arguments that the client starts `cove serve` with
+
+    Options:
+          --list               List the known clients, which seem to be here, and where their files are
+          --name <NAME>        Name of the entry: letters, digits, `_` and `-` [default: cove]
+          --scope <SCOPE>      Whom it is for: you everywhere, everyone in this project, or (Claude
+                               Code) you in this project [default: user] [possible values: user,
+                               project, local]
+          --dry-run            Show the change as a diff; nothing is written
+          --force              Also touch an entry of that name which does not start `cove`
+          --no-client-command  Edit the file even if the client has a command for it
+          --print              Print the entry, ready to paste; nothing is written
+          --json               Print the list of clients as an array of objects [env: COVE_JSON]
+      -h, --help               Print help
+
+    The client's own command does it where it has one (`claude mcp add-json`, `codex mcp add`, `code
+    --add-mcp`, `gemini mcp add`). Otherwise the file is edited in place: comments, order and layout
+    stay, and what was there is kept beside it as FILE.cove-backup. Running it twice changes nothing.
+    ");
+    assert_snapshot!(help(&["uninstall"]), @"
+    Take Cove out of a client's configuration again
+
+    Usage: cove uninstall [OPTIONS] <CLIENT>
+
+    Arguments:
+      <CLIENT>  Client to take it out of
+
+    Options:
+          --name <NAME>        Name of the entry: letters, digits, `_` and `-` [default: cove]
+          --scope <SCOPE>      Whom it is for: you everywhere, everyone in this project, or (Claude
+                               Code) you in this project [default: user] [possible values: user,
+                               project, local]
+          --dry-run            Show the change as a diff; nothing is written
+          --force              Also touch an entry of that name which does not start `cove`
+          --no-client-command  Edit the file even if the client has a command for it
+      -h, --help               Print help
     ");
     assert_snapshot!(help(&["completions"]), @"
     Print the completions of a shell
@@ -121,7 +206,9 @@ fn help_texts() {
     let own = |path: &[&str]| {
         let text = help(path);
         let (own, settings) = text.split_once("Settings:").unwrap();
-        assert_eq!(settings, all.split_once("Settings:").unwrap().1, "{path:?}");
+        // Those of the server come last, and not with every command.
+        let (_, all) = all.split_once("Settings:").unwrap();
+        assert!(all.starts_with(settings.trim_end()), "{path:?}");
         own.to_owned()
     };
     assert_snapshot!(own(&["run"]), @"

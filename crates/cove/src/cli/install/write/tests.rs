@@ -1,0 +1,126 @@
+//! Files on disk: links, modes, backups, and what is no file.
+
+use std::os::unix::fs::symlink;
+
+use tempfile::TempDir;
+
+use super::*;
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().mode() & 0o7777
+}
+
+fn refused(path: &Path) -> String {
+    read(path).unwrap_err().report().to_string().replace(&*path.parent().unwrap().to_string_lossy(), "[DIR]")
+}
+
+#[test]
+fn a_new_file_is_for_its_owner_alone() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("a/b/c.json");
+    let _lock = Lock::take(&path).unwrap();
+    let found = read(&path).unwrap();
+    assert!(found.text.is_none() && found.back_up().unwrap().is_none());
+    found.replace("{}").unwrap();
+    assert_eq!(fs::read_to_string(&path).unwrap(), "{}");
+    assert_eq!((mode(&path), mode(&dir.path().join("a"))), (0o600, 0o700));
+}
+
+#[test]
+fn links_lead_to_the_file_and_stay() {
+    let dir = TempDir::new().unwrap();
+    let at = |path: &str| dir.path().join(path);
+    fs::create_dir(at("real")).unwrap();
+    fs::write(at("real/file"), "old").unwrap();
+    fs::set_permissions(at("real/file"), fs::Permissions::from_mode(0o640)).unwrap();
+    symlink("real", at("folder")).unwrap();
+    symlink("folder/file", at("one")).unwrap();
+    symlink(at("one"), at("two")).unwrap();
+    let found = read(&at("two")).unwrap();
+    assert_eq!(found.back_up().unwrap(), Some(at("folder/file.cove-backup")));
+    found.replace("new").unwrap();
+    assert_eq!(fs::read_to_string(at("real/file")).unwrap(), "new");
+    assert_eq!(fs::read_link(at("two")).unwrap(), at("one"));
+    assert_eq!(mode(&at("real/file")), 0o640);
+    assert_eq!(mode(&at("real/file.cove-backup")), 0o640);
+    // A link to what is not there yet says where it is to be.
+    symlink("real/later", at("three")).unwrap();
+    read(&at("three")).unwrap().replace("new").unwrap();
+    assert_eq!(fs::read_to_string(at("real/later")).unwrap(), "new");
+}
+
+#[test]
+fn a_file_that_changed_meanwhile_is_not_overwritten() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("f");
+    let found = read(&path).unwrap();
+    fs::write(&path, "theirs").unwrap();
+    assert!(matches!(found.replace("ours"), Err(NotReplaced::Changed)));
+    let found = read(&path).unwrap();
+    fs::write(&path, "theirs again").unwrap();
+    assert!(matches!(found.replace("ours"), Err(NotReplaced::Changed)));
+    let found = read(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    assert!(matches!(found.replace("ours"), Err(NotReplaced::Changed)));
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn backups_do_not_pile_up() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("f");
+    for round in 0..6 {
+        fs::write(&path, format!("{round}")).unwrap();
+        let found = read(&path).unwrap();
+        found.back_up().unwrap();
+        // Twice the same is kept once.
+        found.back_up().unwrap();
+    }
+    let kept = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap();
+    assert_eq!([kept("f.cove-backup"), kept("f.cove-backup-2"), kept("f.cove-backup-3")], ["5", "4", "3"]);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 4);
+}
+
+#[test]
+fn what_is_no_file_is_refused() {
+    let dir = TempDir::new().unwrap();
+    let at = |path: &str| dir.path().join(path);
+    symlink("b", at("a")).unwrap();
+    symlink("a", at("b")).unwrap();
+    assert!(
+        refused(&at("a")).contains("caused by: its links lead in a circle\nhint: "),
+        "{}",
+        refused(&at("a"))
+    );
+    assert!(refused(dir.path()).contains("caused by: it is not a regular file"));
+    rustix::fs::mkfifoat(rustix::fs::CWD, at("pipe"), rustix::fs::Mode::RUSR).unwrap();
+    assert!(refused(&at("pipe")).contains("caused by: it is not a regular file"));
+    fs::write(at("latin"), b"{\n  \"a\": \"\xe9\"}").unwrap();
+    assert!(refused(&at("latin")).contains("caused by: line 2 column 9 is not valid UTF-8"));
+    File::create(at("large")).unwrap().set_len(MAX_FILE + 1).unwrap();
+    assert!(refused(&at("large")).contains("caused by: it has more than 64 MiB"));
+    fs::write(at("file"), "").unwrap();
+    assert!(
+        refused(&at("file/below")).contains("hint: look at its folders"),
+        "{}",
+        refused(&at("file/below"))
+    );
+}
+
+#[test]
+fn a_lock_is_waited_for_and_given_back() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("f");
+    let lock = Lock::take(&path).unwrap();
+    let other = std::thread::spawn({
+        let path = path.clone();
+        move || {
+            let _lock = Lock::take(&path).unwrap();
+            path.exists()
+        }
+    });
+    std::thread::sleep(Duration::from_millis(50));
+    fs::write(&path, "").unwrap();
+    drop(lock);
+    assert!(other.join().unwrap());
+}

@@ -1,0 +1,36 @@
+//! `cove serve`, and `cove` by itself where no person is: MCP for agents.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use crate::cli::run::backend;
+use crate::config::{Config, Surroundings};
+use crate::error::Error;
+use crate::server::{Server, serve_http, serve_stdio};
+use crate::telemetry;
+
+/// Enough for many sessions: threads only pass bytes on.
+const THREADS: usize = 4;
+
+pub fn run(config: Config, around: Surroundings) -> Result<ExitCode, Error> {
+    telemetry::log(config.server.log_level, config.server.log_format);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(threads)
+        .enable_all()
+        .build()
+        .map_err(|error| Error::internal("could not start the runtime").because(error))?;
+    let served = runtime.block_on(serve(config, around));
+    // A thread may still wait for standard input that never comes.
+    runtime.shutdown_background();
+    served.map(|()| ExitCode::SUCCESS)
+}
+
+async fn serve(config: Config, around: Surroundings) -> Result<(), Error> {
+    let backend = Arc::from(backend(config.backend)?);
+    let over_http = config.server.http.address.is_some();
+    let server = Server::new(config, around, Arc::clone(&backend));
+    // What a killed server left behind takes longest to look for, and nobody waits for it.
+    tokio::task::spawn_blocking(move || backend.sweep());
+    if over_http { serve_http(server).await } else { serve_stdio(server).await }
+}

@@ -1,0 +1,84 @@
+//! Images: environments that the operator approved, by name. Those built in need no container: the embedded sandbox
+//! serves them from this machine's own userland.
+
+use cove_protocol::Language;
+
+use crate::session::registry::Lifetime;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Image {
+    pub name: &'static str,
+    pub lifetime: Lifetime,
+    pub languages: &'static [Language],
+    /// What it takes plain lines for.
+    pub speaks: Language,
+    pub description: &'static str,
+}
+
+/// In the order in which they are listed.
+pub static BUILT_IN: &[Image] = &[
+    Image {
+        name: "python",
+        lifetime: Lifetime::Oneshot,
+        languages: &[Language::Python],
+        speaks: Language::Python,
+        description: "each call is a new python program",
+    },
+    Image {
+        name: "node",
+        lifetime: Lifetime::Oneshot,
+        languages: &[Language::Node],
+        speaks: Language::Node,
+        description: "each call is a new node program",
+    },
+    Image {
+        name: "ubuntu",
+        lifetime: Lifetime::Persistent,
+        languages: &[Language::Sh, Language::Bash],
+        speaks: Language::Sh,
+        description: "a shell on this machine's userland, not a container",
+    },
+];
+
+pub fn find(name: &str) -> Option<&'static Image> {
+    BUILT_IN.iter().find(|image| image.name == name)
+}
+
+impl Lifetime {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Persistent => "persistent",
+            Self::Oneshot => "oneshot",
+        }
+    }
+}
+
+/// The shell command that starts what an image starts, which reads its program from standard input.
+pub fn command(language: Language, program: &str) -> String {
+    let flags = match language {
+        // Unbuffered, so that what it wrote is there whatever becomes of it.
+        Language::Python => "-u -",
+        Language::Node => "-",
+        Language::Bash | Language::Sh => "-s",
+    };
+    format!("'{}' {flags}", program.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_their_own() {
+        for image in BUILT_IN {
+            assert_eq!(find(image.name), Some(image));
+            assert!(image.languages.contains(&image.speaks));
+        }
+        assert_eq!(find("Python"), None);
+    }
+
+    #[test]
+    fn a_program_s_path_is_one_word() {
+        assert_eq!(command(Language::Python, "/it's/py"), r"'/it'\''s/py' -u -");
+    }
+}

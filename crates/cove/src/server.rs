@@ -1,0 +1,98 @@
+//! What agents reach: a few tools over MCP. This module and those below it are the only ones that name rmcp's server
+//! types; tools take our own arguments and give our own answers, and `render` writes all text that a model sees.
+
+mod answer;
+mod arguments;
+mod caller;
+mod cell;
+pub mod http;
+mod manual;
+mod mcp;
+mod progress;
+mod prompt;
+mod render;
+mod resources;
+mod tools;
+mod transport;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cove_protocol::Language;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use crate::backend::Backend;
+use crate::config::{Config, Surroundings};
+use crate::error::Error;
+use crate::session::registry::{Bounds, Held, Principal, Sessions, Which};
+use crate::telemetry::metrics::Metrics;
+
+pub use transport::{serve_http, serve_stdio};
+
+use tools::Tool;
+
+/// Calls that may be under way at once, whoever makes them.
+const MAX_CALLS: usize = 512;
+/// Sessions kept ready, with python started, for whoever comes next.
+const PARKED: usize = 1;
+/// How long sandboxes may take to be gone when the server ends.
+const CLOSE: Duration = Duration::from_secs(5);
+
+/// Everything that all connections share.
+pub struct Server {
+    config: Config,
+    around: Surroundings,
+    sessions: Arc<Sessions>,
+    metrics: Arc<Metrics>,
+    /// As agents see them, made once.
+    tools: Vec<(Tool, rmcp::model::Tool)>,
+    calls: Arc<Semaphore>,
+    /// Set when the server ends: whatever runs is told and stopped.
+    ending: CancellationToken,
+}
+
+impl Server {
+    pub fn new(config: Config, around: Surroundings, backend: Arc<dyn Backend>) -> Arc<Self> {
+        let bounds =
+            Bounds { most: config.server.max_sessions, idle: config.server.idle_timeout, parked: PARKED };
+        let sessions = Sessions::new(backend, config.policy.clone(), bounds);
+        let tools = tools::chosen(&config.server.tools).into_iter();
+        let tools = tools.map(|tool| (tool, mcp::shown_tool(tool))).collect();
+        Arc::new(Self {
+            config,
+            around,
+            sessions,
+            metrics: Arc::new(Metrics::new()),
+            tools,
+            calls: Arc::new(Semaphore::new(MAX_CALLS)),
+            ending: CancellationToken::new(),
+        })
+    }
+
+    fn tool(&self, name: &str) -> Option<&(Tool, rmcp::model::Tool)> {
+        self.tools.iter().find(|(_, shown)| shown.name == name)
+    }
+
+    /// A session for a call, found or made.
+    async fn hold(&self, owner: &Principal, which: Which, warm: Option<Language>) -> Result<Held, Error> {
+        let held = self.sessions.hold(owner, which, warm).await.map_err(answer::refused)?;
+        if held.is_new() {
+            self.metrics.session_started();
+        }
+        Ok(held)
+    }
+
+    /// Tells and stops whatever runs.
+    fn begin_to_end(&self) {
+        self.ending.cancel();
+    }
+
+    /// Ends every sandbox. What takes too long ends with this process.
+    async fn end(&self) {
+        self.begin_to_end();
+        if tokio::time::timeout(CLOSE, self.sessions.close()).await.is_err() {
+            tracing::warn!("sandboxes took too long to end and end with this process");
+        }
+    }
+}

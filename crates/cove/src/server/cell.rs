@@ -1,0 +1,109 @@
+//! One cell for an agent: run to its end, collected within bounds, with progress while it runs and an end to it when
+//! nobody waits any more.
+
+use std::time::{Duration, Instant};
+
+use cove_protocol::SessionId;
+
+use super::Server;
+use super::caller::Caller;
+use super::progress::Latest;
+use crate::ending::Bounds;
+use crate::output::{Collected, Collector, Spool};
+use crate::session::registry::{Gone, Held, Lifetime, OutputId};
+use crate::session::{Cell, CellEnd, Survived};
+
+/// A cell that has ended, and all there is to say of it.
+pub(super) struct Ran {
+    pub(super) end: CellEnd,
+    pub(super) collected: Collected,
+    /// Where the rest can be read of what did not fit.
+    pub(super) output: Option<Output>,
+    pub(super) session: SessionId,
+    /// Whether the agent knows the session only from this answer.
+    pub(super) must_be_named: bool,
+    /// What became of the session of that name before this one.
+    pub(super) before: Option<Gone>,
+    pub(super) bounds: Bounds,
+    pub(super) took: Duration,
+    /// Stopped because the server ends.
+    pub(super) aborted: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Output {
+    pub(super) id: OutputId,
+    pub(super) kept: u64,
+    pub(super) dropped: u64,
+}
+
+impl Server {
+    pub(super) async fn run(&self, held: &Held, cell: Cell, caller: &Caller, must_be_named: bool) -> Ran {
+        let bounds = Bounds {
+            timeout: cell.timeout,
+            max_timeout: self.config.cell.max_timeout,
+            memory: held.blueprint().policy.limits.memory,
+            lasts: held.blueprint().lifetime == Lifetime::Persistent,
+        };
+        let language = cell.language.as_str();
+        let latest = Latest::default();
+        let mut collector = Collector::new(self.config.cell.max_output, Some(Spool::new(held.budget())));
+        let mut written = 0;
+        let start = Instant::now();
+        let stop = async {
+            tokio::select! {
+                () = caller.cancelled.cancelled() => {}
+                () = self.ending.cancelled() => {}
+            }
+        };
+        let show = |shown: crate::session::Shown<'_>| {
+            if let crate::session::Shown::Text(_, bytes) = shown {
+                written += bytes.len() as u64;
+            }
+            latest.show(&shown);
+            collector.show(shown);
+        };
+        let tell = async {
+            match &caller.progress {
+                Some(progress) => progress.tell(&latest).await,
+                None => std::future::pending().await,
+            }
+        };
+        let end = tokio::select! {
+            end = held.run(cell, show, stop) => end,
+            // Ends never; beside the cell, so that a client that does not read cannot hold up its deadline.
+            () = tell => unreachable!("progress is told until the cell ends"),
+        };
+        let took = start.elapsed();
+        if end.survived() == Survived::Nothing {
+            held.end_is_told();
+        }
+        self.metrics.cell_ended(language, end.kind(), took.as_secs_f64(), written);
+        tracing::info!(
+            session = %held.id(),
+            principal = caller.principal.0,
+            language,
+            outcome = end.kind(),
+            ms = took.as_millis() as u64,
+            bytes = written,
+            "cell ended"
+        );
+        let mut collected = collector.finish();
+        let output = collected.spool.take().map(|spool| {
+            let (kept, dropped) = (spool.kept(), spool.dropped());
+            Output { id: held.keep_output(spool), kept, dropped }
+        });
+        let aborted = self.ending.is_cancelled() && matches!(end, CellEnd::Stopped { .. });
+        Ran {
+            end,
+            collected,
+            output,
+            session: held.id().clone(),
+            must_be_named,
+            before: held.take_before(),
+            bounds,
+            took,
+            aborted,
+        }
+    }
+}

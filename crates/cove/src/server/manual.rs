@@ -1,0 +1,40 @@
+//! The manual of what code can use in a sandbox: a resource, and what the prompt begins with.
+
+use crate::config::Config;
+use crate::config::value::show_size;
+use crate::ending::seconds;
+
+pub(super) fn text(config: &Config) -> String {
+    let limits = &config.policy.limits;
+    format!(
+        "\
+# Cove: code in a sandbox
+
+Send code with `execute_code` (or `run_python`). What it prints comes back, and so does the value of a trailing
+expression; images that it shows (matplotlib, PIL, an image file as the trailing value) come back as images.
+
+- Languages: python, node (javascript), bash, sh. In one session all of them live side by side and share `/workspace`.
+- State: variables, imports, functions and files stay from cell to cell of a session. Interrupted cells keep them too.
+- Python: a bare script, top-level `await`, an `async def main()` that is only defined: all of them run.
+- Files: `/workspace` ({workspace}) and `/tmp` ({tmp}) can be written, nothing else. `sandbox_write_file`,
+  `sandbox_read_file` and `sandbox_list_files` move files without code, if the server offers them.
+- Sessions: leave `session` out for your own; pass a name of your choice to have another, or a handle (`s_…`) that an
+  answer named. A session ends after {idle} without use.
+- Limits: {timeout} for a cell unless `timeout` says otherwise (at most {most}), {memory} memory, {cpus} processors,
+  {pids} processes, no network but the sandbox's own loopback.
+- Long output is cut in the middle, with a note where all of it can be read (`cove://outputs/…`): print less, or
+  write to a file and look at parts of it.
+- A failure says what happened, what survived, and what to do next.
+
+Do the whole job in one cell where you can: loop, filter and join in code, and print only what you need to know.
+",
+        workspace = show_size(limits.workspace),
+        tmp = show_size(limits.tmp),
+        idle = seconds(config.server.idle_timeout),
+        timeout = seconds(config.cell.timeout),
+        most = seconds(config.cell.max_timeout),
+        memory = show_size(limits.memory),
+        cpus = limits.cpus,
+        pids = limits.pids,
+    )
+}

@@ -1,0 +1,87 @@
+//! MCP over HTTP: one endpoint for both eras of the protocol, behind a front that has checked who asks.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use tokio_util::sync::CancellationToken;
+
+use super::super::Server;
+use super::super::http::{self as front, Mcp};
+use super::super::mcp::{Connection, Origin, local};
+use super::connections::{Connections, PRINCIPAL};
+use super::{ANSWERS, MAX_MESSAGE, Signals};
+use crate::error::Error;
+use crate::session::registry::Principal;
+
+/// A little more than the front itself gives what is under way.
+const DRAIN: Duration = Duration::from_secs(6);
+
+/// Serves any number of clients until a signal comes.
+pub async fn serve_http(server: Arc<Server>) -> Result<(), Error> {
+    let signals = Signals::listen()?;
+    let bound = front::bind(&server.config, &server.around).await?;
+    {
+        use std::io::Write;
+        // For people, whatever the level of logs is; the token is nowhere else.
+        let _ = writeln!(std::io::stderr(), "{}", bound.greeting().trim_end());
+    }
+    tracing::info!(url = bound.url(), "listening");
+    let stop = CancellationToken::new();
+    let streams = CancellationToken::new();
+    let config = StreamableHttpServerConfig::default()
+        // Host and Origin are checked in front, before anything else is read.
+        .disable_allowed_hosts()
+        .disable_allowed_origins()
+        .with_max_request_body_bytes(MAX_MESSAGE)
+        .with_cancellation_token(streams.clone());
+    let connections = Arc::new(Connections::new(&server.config.server));
+    let of = Arc::clone(&server);
+    let protocol = Protocol(StreamableHttpService::new(
+        move || Ok(Connection::new(Arc::clone(&of), Origin::Http)),
+        connections,
+        config,
+    ));
+    let ready = {
+        let ending = server.ending.clone();
+        move || !ending.is_cancelled()
+    };
+    let sessions = {
+        let server = Arc::clone(&server);
+        move || server.sessions.count()
+    };
+    let serving = front::serve(bound, protocol, Arc::clone(&server.metrics), sessions, ready, stop.clone());
+    let mut serving = tokio::spawn(serving);
+    let early = tokio::select! {
+        ended = &mut serving => Some(ended),
+        () = signals.wait() => None,
+    };
+    server.begin_to_end();
+    let _ = tokio::time::timeout(ANSWERS, server.calls_ended()).await;
+    stop.cancel();
+    streams.cancel();
+    let ended = match early {
+        Some(ended) => Some(ended),
+        None => tokio::time::timeout(DRAIN, serving).await.ok(),
+    };
+    server.end().await;
+    match ended {
+        Some(Err(error)) => Err(Error::internal("could not go on serving").because(error)),
+        _ => Ok(()),
+    }
+}
+
+/// What stands behind the HTTP front.
+#[derive(Clone)]
+struct Protocol(StreamableHttpService<Connection, Connections>);
+
+impl Mcp for Protocol {
+    fn answer(&self, request: ::http::Request<Full<Bytes>>) -> impl Future<Output = front::Answer> + Send {
+        let principal = request.extensions().get::<Principal>().cloned().unwrap_or_else(local);
+        let service = self.0.clone();
+        PRINCIPAL.scope(principal, async move { service.handle(request).await })
+    }
+}

