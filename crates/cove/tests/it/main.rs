@@ -12,6 +12,7 @@ mod process;
 mod repl;
 mod run;
 mod serve;
+mod serve_http;
 mod sessions;
 mod terminal;
 mod workloads;

@@ -1,0 +1,359 @@
+//! MCP over HTTP, through the real program: sessions, principals, who may ask, cancelling, load, endings.
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use cove_testkit::Who;
+use cove_testkit::mcp::{Era, Http, Server, raw};
+use serde_json::{Value, json};
+
+use crate::{cove, process, wait_until};
+
+/// A server with a state directory of its own, which lives as long.
+struct Served {
+    server: Server,
+    state: tempfile::TempDir,
+}
+
+fn serve(args: &[&str]) -> Served {
+    let state = tempfile::tempdir().unwrap();
+    Served { server: serve_in(&state, args), state }
+}
+
+fn serve_in(state: &tempfile::TempDir, args: &[&str]) -> Server {
+    let mut command = cove().command(Who::Root);
+    command.args(["serve", "--http", "127.0.0.1:0", "--tools", "all", "--state-dir"]).arg(state.path());
+    Server::start({
+        command.args(args);
+        command
+    })
+}
+
+fn open(args: &[&str]) -> Served {
+    serve(&[&["--auth", "none"], args].concat())
+}
+
+fn run(client: &mut Http, code: &str) -> String {
+    client.call("execute_code", json!({"code": code})).ok()
+}
+
+#[test]
+fn a_connection_of_the_old_era_has_a_session_of_its_own() {
+    let served = open(&[]);
+    let mut first = Http::new(served.server.address, None, Era::Legacy);
+    let mut second = Http::new(served.server.address, None, Era::Legacy);
+    assert_eq!(run(&mut first, "x = 'first'"), "(no output)");
+    assert_eq!(run(&mut second, "x = 'second'"), "(no output)");
+    assert_eq!(run(&mut first, "x"), "'first'\n");
+    first.call("sandbox_write_file", json!({"path": "/workspace/f", "content": "kept"})).ok();
+    for _ in 0..10 {
+        assert_eq!(first.call("sandbox_read_file", json!({"path": "/workspace/f"})).ok(), "kept");
+    }
+    second.call("sandbox_read_file", json!({"path": "/workspace/f"})).failed();
+    // A connection that is closed takes its sandbox along; the other is not touched. One more is kept ready.
+    let sandboxes = || process::children(served.server.pid()).len();
+    wait_until("two sessions and one ready", || sandboxes() == 3);
+    let delete = format!(
+        "DELETE /mcp HTTP/1.1\r\nHost: {}\r\nMcp-Session-Id: {}\r\nConnection: close\r\n\r\n",
+        served.server.address,
+        first.connection().unwrap()
+    );
+    let answer = raw(served.server.address, delete.as_bytes());
+    assert!((200..300).contains(&answer.status), "{answer:?}");
+    wait_until("its sandbox is gone", || sandboxes() == 2);
+    assert_eq!(run(&mut second, "x"), "'second'\n");
+    let gone = first.send("tools/list", Value::Null);
+    assert_eq!(gone.status, 404, "{gone:?}");
+}
+
+#[test]
+fn without_a_connection_a_new_session_is_named() {
+    let served = open(&[]);
+    let mut client = Http::new(served.server.address, None, Era::Modern);
+    let called = client.call("execute_code", json!({"code": "x = 7\nx"}));
+    let session = called.session();
+    assert_eq!(called.ok(), format!("7\nsession: {session}"));
+    let again = client.call("execute_code", json!({"code": "x", "session": session}));
+    assert_eq!(again.ok(), "7\n");
+    let other = client.call("execute_code", json!({"code": "x"}));
+    assert!(other.failed().contains("NameError"), "a new one: {other:?}");
+    for tool in ["sandbox_read_file", "sandbox_list_files"] {
+        let arguments = if tool == "sandbox_read_file" { json!({"path": "f"}) } else { json!({}) };
+        let text = client.call(tool, arguments).failed();
+        assert!(text.contains("could not choose a session") && text.contains("pass `session`"), "{text}");
+    }
+    let listed = client.call("sandbox_list_files", json!({"session": session}));
+    assert_eq!(listed.ok(), "(empty)");
+    let named = client.call("execute_code", json!({"code": "y = 1", "session": "mine"}));
+    assert_eq!(named.ok(), "(no output)");
+    assert_eq!(client.call("execute_code", json!({"code": "y", "session": "mine"})).ok(), "1\n");
+}
+
+#[test]
+fn a_token_is_made_once_kept_closed_and_asked_for() {
+    use std::os::unix::fs::PermissionsExt;
+    let served = serve(&[]);
+    let file = served.state.path().join("tokens");
+    let kept = std::fs::read_to_string(&file).unwrap();
+    let token = kept.lines().rev().find(|line| !line.is_empty() && !line.starts_with('#')).unwrap();
+    let token = token.split_whitespace().last().unwrap().to_owned();
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let said = served.server.errors();
+    assert!(said.contains(&token) && said.contains("mcpServers"), "shown once, ready to paste: {said}");
+    let mut right = Http::new(served.server.address, Some(&token), Era::Modern);
+    right.call("execute_code", json!({"code": "1"})).ok();
+    for wrong in [None, Some("cove_wrong_wrong_wrong"), Some("")] {
+        let mut client = Http::new(served.server.address, wrong, Era::Modern);
+        let answer = client.send("tools/list", Value::Null);
+        assert_eq!(answer.status, 401, "{answer:?}");
+        assert!(
+            answer.header("www-authenticate").is_some_and(|value| value.starts_with("Bearer")),
+            "{answer:?}"
+        );
+        assert!(!answer.body.contains(&token));
+    }
+    for path in ["/metrics", "/healthz", "/readyz"] {
+        let request = |authorization: &str| {
+            let head =
+                format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{authorization}\r\n");
+            raw(served.server.address, head.as_bytes())
+        };
+        assert_eq!(request("").status, if path == "/metrics" { 401 } else { 200 }, "{path}");
+        let answer = request(&format!("Authorization: Bearer {token}\r\n"));
+        assert_eq!(answer.status, 200, "{path}");
+        if path == "/metrics" {
+            let cells = "cove_cells_total{language=\"python\",outcome=\"completed\"} 1";
+            assert!(answer.body.contains(cells), "{}", answer.body);
+            assert!(answer.body.contains("cove_sessions 1\n"), "{}", answer.body);
+            assert!(answer.body.contains("cove_sessions_started_total 1\n"), "{}", answer.body);
+        }
+    }
+    let Served { server, state } = served;
+    drop(server);
+    let again = serve_in(&state, &["--log-level", "debug"]);
+    let mut right = Http::new(again.address, Some(&token), Era::Legacy);
+    right.call("execute_code", json!({"code": "print('canary-in-output')"})).ok();
+    let said = again.errors();
+    assert!(!said.contains(&token), "a token is shown once, and is in no log: {said}");
+    assert!(!said.contains("canary-in-output"), "neither is code nor output: {said}");
+}
+
+#[test]
+fn what_one_principal_has_is_not_there_for_another() {
+    let state = tempfile::tempdir().unwrap();
+    let file = state.path().join("team");
+    std::fs::write(&file, "alice alice-0123456789abcdef\nbob bob-0123456789abcdef\n").unwrap();
+    std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let server = serve_in(&state, &["--token-file", file.to_str().unwrap()]);
+    let mut alice = Http::new(server.address, Some("alice-0123456789abcdef"), Era::Modern);
+    let mut bob = Http::new(server.address, Some("bob-0123456789abcdef"), Era::Modern);
+    let called = alice.call("execute_code", json!({"code": "secret = 1\nprint('x' * 50_000)"}));
+    let (session, uri) = (called.session(), called.block("resource_link").unwrap()["uri"].clone());
+    alice.request("resources/read", json!({"uri": uri})).unwrap();
+    alice.call("execute_code", json!({"code": "secret = 2", "session": "shared name"})).ok();
+    // By handle, by name, by address: to bob nothing of it is there, and no answer tells that it exists.
+    let text = bob.call("execute_code", json!({"code": "secret", "session": session})).failed();
+    let never = "s_00000000000000000000000000000000";
+    let unknown = bob.call("execute_code", json!({"code": "secret", "session": never})).failed();
+    assert_eq!(text.replace(&session, never), unknown);
+    let text = bob.call("execute_code", json!({"code": "secret", "session": "shared name"})).failed();
+    assert!(text.contains("NameError"), "{text}");
+    for tool in ["sandbox_list_files", "stop_session"] {
+        let key = if tool == "stop_session" { "session_id" } else { "session" };
+        let text = bob.call(tool, json!({key: session})).failed();
+        assert!(text.contains("could not find the session"), "{text}");
+    }
+    let error = bob.request("resources/read", json!({"uri": uri})).unwrap_err();
+    assert_eq!(error["code"], -32602, "{error}");
+    let file = format!("cove://sessions/{session}/files/workspace/f");
+    bob.request("resources/read", json!({"uri": file})).unwrap_err();
+    assert_eq!(alice.call("execute_code", json!({"code": "secret", "session": session})).ok(), "1\n");
+    // Connections of the old era too.
+    let alices = Http::new(server.address, Some("alice-0123456789abcdef"), Era::Legacy);
+    let bobs = Http::new(server.address, Some("bob-0123456789abcdef"), Era::Legacy);
+    let mut thief = bobs.with_connection(alices.connection());
+    let answer = thief.send("tools/list", Value::Null);
+    assert_eq!(answer.status, 404, "{answer:?}");
+    let delete = format!(
+        "DELETE /mcp HTTP/1.1\r\nHost: localhost\r\nMcp-Session-Id: {}\r\nConnection: close\r\n\
+         Authorization: Bearer bob-0123456789abcdef\r\n\r\n",
+        alices.connection().unwrap()
+    );
+    raw(server.address, delete.as_bytes());
+    let mut alices = alices;
+    assert_eq!(alices.send("tools/list", Value::Null).status, 200, "it is still there");
+}
+
+#[test]
+fn foreign_pages_and_unsafe_addresses_are_refused() {
+    let served = open(&[]);
+    let address = served.server.address;
+    let mut client = Http::new(address, None, Era::Modern);
+    let list = client.message("tools/list", Value::Null);
+    let honest = String::from_utf8(client.post(&list)).unwrap();
+    assert_eq!(raw(address, honest.as_bytes()).status, 200);
+    let own = format!("Host: {address}\r\n");
+    for headers in [
+        "Host: evil.example\r\n".to_owned(),
+        format!("Host: 127.0.0.1.evil.example:{}\r\n", address.port()),
+        format!("{own}Origin: https://evil.example\r\n"),
+        format!("{own}Origin: null\r\n"),
+        format!("{own}Host: evil.example\r\n"),
+    ] {
+        let answer = raw(address, honest.replace(&own, &headers).as_bytes());
+        assert!(answer.status == 403 || answer.status == 400, "{headers}: {answer:?}");
+    }
+    let from_here = format!("{own}Origin: http://localhost:3000\r\n");
+    assert_eq!(raw(address, honest.replace(&own, &from_here).as_bytes()).status, 200);
+    // Refused before it is read: the body never comes.
+    let huge = format!(
+        "POST /mcp HTTP/1.1\r\n{own}Content-Type: application/json\r\nContent-Length: 50000000\r\n\r\n"
+    );
+    assert_eq!(raw(address, huge.as_bytes()).status, 413);
+
+    let refused = cove().run(Who::Root, &["serve", "--http", "0.0.0.0:0", "--auth", "none"]);
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(
+        refused.stderr.contains("anyone who can reach this machine") && refused.stderr.contains("hint: ")
+    );
+}
+
+#[test]
+fn a_closed_stream_cancels_down_to_the_process_inside() {
+    let served = open(&[]);
+    let mut client = Http::new(served.server.address, None, Era::Modern);
+    let session = client.call("execute_code", json!({"code": "x = 1"})).session();
+    let sleeps = || process::with_text("sleep\u{0}5353").len();
+    // While nothing has come back yet, and while progress streams.
+    for meta in [json!({}), json!({"progressToken": 1})] {
+        let code = "import subprocess\nsubprocess.run(['sleep', '5353'])";
+        let arguments = json!({"code": code, "session": session});
+        let params = json!({"name": "execute_code", "arguments": arguments, "_meta": meta});
+        let mut stream = client.begin("tools/call", params);
+        wait_until("the process inside runs", || sleeps() == 1);
+        if meta != json!({}) {
+            read_until(&mut stream, "notifications/progress");
+        }
+        drop(stream);
+        wait_until("the process inside is gone", || sleeps() == 0);
+        let again = client.call("execute_code", json!({"code": "x", "session": session}));
+        assert_eq!(again.ok(), "1\n", "the session goes on");
+    }
+    // The old era says so by a notification: a stream that breaks may be taken up again.
+    let mut legacy = Http::new(served.server.address, None, Era::Legacy);
+    run(&mut legacy, "x = 2");
+    let call = json!({"name": "execute_code", "arguments": {"code": "import subprocess\nsubprocess.run(['sleep', '5353'])"}});
+    let message = legacy.message("tools/call", call);
+    let mut stream = TcpStream::connect(served.server.address).unwrap();
+    stream.write_all(&legacy.post(&message)).unwrap();
+    wait_until("the process inside runs", || sleeps() == 1);
+    let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": message["id"]}});
+    assert_eq!(raw(served.server.address, &legacy.post(&cancel)).status, 202);
+    wait_until("the process inside is gone", || sleeps() == 0);
+    assert_eq!(run(&mut legacy, "x"), "2\n");
+}
+
+fn read_until(stream: &mut TcpStream, text: &str) {
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let mut seen = String::new();
+    let mut piece = [0; 4096];
+    while !seen.contains(text) {
+        let count = stream.read(&mut piece).unwrap();
+        assert!(count > 0, "no {text} in {seen}");
+        seen.push_str(&String::from_utf8_lossy(&piece[..count]));
+    }
+}
+
+#[test]
+fn calls_in_flight_are_told_that_the_server_ends() {
+    for era in Era::ALL {
+        let mut served = open(&[]);
+        let mut client = Http::new(served.server.address, None, era);
+        client.call("execute_code", json!({"code": "1", "session": "s"})).ok();
+        let arguments = json!({"code": "print('part', flush=True)\nwhile True: pass", "session": "s"});
+        let mut stream = client.begin("tools/call", json!({"name": "execute_code", "arguments": arguments}));
+        std::thread::sleep(Duration::from_millis(300));
+        let sandboxes = process::children(served.server.pid());
+        process::terminate(served.server.pid());
+        read_until(&mut stream, "aborted because the server is ending");
+        assert!(served.server.wait().success(), "{}", served.server.errors());
+        wait_until("no sandbox is left", || sandboxes.iter().all(|pid| !process::is_alive(*pid)));
+    }
+}
+
+#[test]
+fn two_hundred_sessions_and_thirty_two_cells_at_once() {
+    const SESSIONS: usize = 200;
+    const CELLS: usize = 32;
+    const ROUNDS: usize = 6;
+    let served = open(&["--max-sessions", "256", "--rate-limit", "100000", "--memory", "256m"]);
+    let address = served.server.address;
+    let at_rest = process::status(served.server.pid(), "VmRSS:");
+    let next = AtomicUsize::new(0);
+    let all = Mutex::new(BTreeSet::new());
+    let each = |work: &(dyn Fn(&mut Http, usize) + Sync), count: usize| {
+        next.store(0, Ordering::SeqCst);
+        std::thread::scope(|scope| {
+            for _ in 0..CELLS {
+                scope.spawn(|| {
+                    let mut client = Http::new(address, None, Era::Modern);
+                    loop {
+                        let number = next.fetch_add(1, Ordering::SeqCst);
+                        if number >= count {
+                            return;
+                        }
+                        work(&mut client, number);
+                    }
+                });
+            }
+        });
+    };
+    each(
+        &|client, number| {
+            let code = format!("me = {number}\nseen = []\nimport os\nos.getcwd()");
+            let called = client.call("execute_code", json!({"code": code, "session": format!("n{number}")}));
+            assert_eq!(called.ok(), "'/workspace'\n", "{number}");
+        },
+        SESSIONS,
+    );
+    let full = process::status(served.server.pid(), "VmRSS:");
+    each(
+        &|client, turn| {
+            // Neighbours at once, in another order each round.
+            let number = (turn * 37) % SESSIONS;
+            let code = format!("seen.append({turn})\nprint(me, *seen, sep=',')\nme");
+            let called = client.call("execute_code", json!({"code": code, "session": format!("n{number}")}));
+            let text = called.ok();
+            let (line, value) = text.trim_end().split_once('\n').unwrap();
+            assert_eq!(value, number.to_string(), "{text}");
+            let mut parts = line.split(',').map(|part| part.parse::<usize>().unwrap());
+            assert_eq!(parts.next(), Some(number), "{text}");
+            for turn in parts {
+                assert_eq!((turn * 37) % SESSIONS, number, "what another session did: {text}");
+            }
+            all.lock().unwrap().insert(turn);
+        },
+        SESSIONS * ROUNDS,
+    );
+    assert_eq!(all.lock().unwrap().len(), SESSIONS * ROUNDS);
+    let after = process::status(served.server.pid(), "VmRSS:");
+    let metrics = raw(address, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").body;
+    assert!(metrics.contains(&format!("cove_sessions {SESSIONS}\n")), "{metrics}");
+    println!(
+        "server memory: {at_rest} kB at rest, {full} kB with {SESSIONS} sessions, {after} kB after {} cells",
+        SESSIONS * ROUNDS
+    );
+    // Far more than it takes; what is kept for every session or cell would go far beyond.
+    assert!(after < at_rest + 100 * 1024, "{at_rest} kB, {full} kB, {after} kB");
+    // One more than allowed is told so.
+    let mut client = Http::new(address, None, Era::Modern);
+    for number in SESSIONS..256 {
+        client.call("execute_code", json!({"code": "1", "language": "sh", "session": format!("n{number}")}));
+    }
+    let text = client.call("execute_code", json!({"code": "1", "session": "one too many"})).failed();
+    assert!(text.contains("256 are open") && text.contains("hint: "), "{text}");
+}
