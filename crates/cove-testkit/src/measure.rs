@@ -1,6 +1,7 @@
 //! What benchmarks share: a live session with the defaults, and the few numbers that mean something on a noisy machine.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use cove::backend::Backend;
 use cove::backend::jail::Jail;
@@ -36,6 +37,23 @@ pub fn cell(config: &Config, code: &str) -> Cell {
         timeout: config.cell.max_timeout,
         grace: config.cell.grace,
     }
+}
+
+/// Takes the time of each peer in each round, in milliseconds, the order rotated so that none always follows the same.
+/// The first rounds do not count.
+pub fn interleave(peers: usize, rounds: usize, mut time: impl FnMut(usize) -> Duration) -> Vec<Vec<f64>> {
+    const WARM_UP: usize = 3;
+    let mut times = vec![Vec::with_capacity(rounds); peers];
+    for round in 0..rounds + WARM_UP {
+        for step in 0..peers {
+            let peer = (round + step) % peers;
+            let taken = time(peer).as_secs_f64() * 1000.0;
+            if round >= WARM_UP {
+                times[peer].push(taken);
+            }
+        }
+    }
+    times
 }
 
 pub fn percentile(times: &[f64], part: f64) -> f64 {

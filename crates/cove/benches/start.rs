@@ -13,11 +13,10 @@ use std::time::{Duration, Instant};
 use cove::session::Shown;
 use cove::session::registry::{Bounds, Principal, Sessions, Which};
 use cove_protocol::Language;
-use cove_testkit::measure::{self, PYTHON, load, percentile, ratio};
+use cove_testkit::measure::{self, PYTHON, interleave, load, percentile, ratio};
 
 /// As the runner starts it.
 const FLAGS: [&str; 4] = ["-I", "-X", "utf8", "-c"];
-const WARM_UP: usize = 3;
 
 fn main() {
     // `cargo bench` adds `--bench`, `cargo test --benches` nothing.
@@ -40,17 +39,7 @@ struct Peer {
 
 fn compare(title: &str, code: &str, rounds: usize) {
     let mut peers = peers();
-    let mut times: Vec<Vec<f64>> = vec![Vec::new(); peers.len()];
-    for round in 0..rounds + WARM_UP {
-        let mut taken = vec![0.0; peers.len()];
-        for step in 0..peers.len() {
-            let index = (round + step) % peers.len();
-            taken[index] = (peers[index].run)(code).as_secs_f64() * 1000.0;
-        }
-        if round >= WARM_UP {
-            taken.into_iter().zip(&mut times).for_each(|(taken, times)| times.push(taken));
-        }
-    }
+    let times = interleave(peers.len(), rounds, |peer| (peers[peer].run)(code));
     println!("\n{title}, {rounds} rounds, time to the first byte of output");
     println!("{:<34} {:>8} {:>8} {:>8} {:>11} {:>11}", "", "min ms", "p50 ms", "p99 ms", "x bare", "x bwrap");
     let bare = peers.iter().position(|peer| peer.name == "bare python").unwrap_or(0);

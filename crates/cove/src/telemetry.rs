@@ -20,8 +20,10 @@ pub fn log(level: LogLevel, format: LogFormat) {
         LogLevel::Info => LevelFilter::INFO,
         LogLevel::Debug => LevelFilter::DEBUG,
     };
-    // Below errors, rmcp logs whole messages: the code of cells and what it wrote.
-    let filter = Targets::new().with_target("cove", ours).with_target("rmcp", ours.min(LevelFilter::ERROR));
+    // Below errors rmcp logs whole messages, with the code of cells and what it wrote; and its errors are mostly clients
+    // that went away.
+    let theirs = if level == LogLevel::Debug { LevelFilter::ERROR } else { LevelFilter::OFF };
+    let filter = Targets::new().with_target("cove", ours).with_target("rmcp", theirs);
     let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let ansi = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let registry = tracing_subscriber::registry().with(filter);

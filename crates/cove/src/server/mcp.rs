@@ -130,9 +130,10 @@ impl ServerHandler for Connection {
 
     async fn list_tools(
         &self,
-        _request: Option<PaginatedRequestParams>,
+        request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
+        one_page(request)?;
         // Whoever asks for tools is about to use one.
         self.server.sessions.park();
         let tools = self.server.tools.iter().map(|(_, shown)| shown.clone()).collect();
@@ -170,9 +171,10 @@ impl ServerHandler for Connection {
 
     async fn list_resources(
         &self,
-        _request: Option<PaginatedRequestParams>,
+        request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
+        one_page(request)?;
         let manual = Resource::new(MANUAL, "manual")
             .with_description("What code in the sandbox can use")
             .with_mime_type("text/markdown");
@@ -183,9 +185,10 @@ impl ServerHandler for Connection {
 
     async fn list_resource_templates(
         &self,
-        _request: Option<PaginatedRequestParams>,
+        request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        one_page(request)?;
         let template = |(uri, name, description): (&str, &str, &str)| {
             ResourceTemplate::new(uri, name).with_description(description)
         };
@@ -216,9 +219,10 @@ impl ServerHandler for Connection {
 
     async fn list_prompts(
         &self,
-        _request: Option<PaginatedRequestParams>,
+        request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
+        one_page(request)?;
         Ok(ListPromptsResult::with_all_items(prompt::list())
             .with_ttl_ms(TTL_MS)
             .with_cache_scope(CacheScope::Public))
@@ -254,6 +258,17 @@ impl ServerHandler for Connection {
         _context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
         Ok(())
+    }
+}
+
+/// Our lists are short: whoever asks for another page has it from somebody else.
+fn one_page(request: Option<PaginatedRequestParams>) -> Result<(), ErrorData> {
+    match request.and_then(|request| request.cursor) {
+        None => Ok(()),
+        Some(cursor) => {
+            let message = format!("there is no page `{}`: the list has one page", shown(&cursor));
+            Err(ErrorData::invalid_params(message, None))
+        }
     }
 }
 

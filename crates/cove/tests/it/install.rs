@@ -367,7 +367,7 @@ fn the_client_s_own_command_is_preferred() {
     assert!(home.says(&["uninstall", "claude"]).contains(" with `claude mcp remove`"));
     let calls = home.text("said").replace(&*cove().path().to_string_lossy(), "[COVE]");
     assert_snapshot!(calls, @r#"
-    mcp add-json -s user cove {"args":["serve"],"command":"[COVE]"}
+    mcp add-json -s user cove {"command": "[COVE]", "args": ["serve"]}
     mcp remove -s user cove
     "#);
     home.says(&["install", "claude", "--no-client-command"]);

@@ -233,6 +233,41 @@ fn a_sandbox_killed_while_it_runs_or_idles_is_told() {
 }
 
 #[test]
+fn running_out_of_memory_is_told_as_that() {
+    for who in Who::all("running_out_of_memory_is_told_as_that") {
+        let mut command = cove().command(who);
+        command.args(["serve", "--tools", "all", "--memory", "128m"]);
+        let mut client = Stdio::start(command, Era::Legacy);
+        // Shared pages, which python cannot be refused: whoever watches the whole sandbox ends it.
+        let code = "import mmap\nprint('before', flush=True)\nm = mmap.mmap(-1, 400 * 2**20)\n\
+                    for i in range(0, len(m), 4096): m[i] = 1";
+        let text = client.call("execute_code", json!({"code": code})).failed();
+        assert!(text.starts_with("before\n"), "{text}");
+        assert!(text.contains("ran out of memory") && text.contains("(limit `memory`, 128m)"), "{text}");
+        let started = client.call("start_session", json!({"image": "python"}));
+        let id = started.structured()["session_id"].clone();
+        let lines: Vec<&str> = code.split('\n').collect();
+        let sent = client.call("send_lines", json!({"session_id": id, "lines": lines}));
+        assert!(sent.failed().contains("ran out of memory"), "{sent:?}");
+        assert_eq!(sent.structured()["stdout"], "before\n");
+        assert_eq!(sent.structured()["return_code"], 137);
+        assert_eq!(python(&mut client, "1"), "1\n");
+    }
+}
+
+#[test]
+fn what_is_missing_is_said_when_it_is_needed() {
+    let root = tempfile::tempdir_in("/var/tmp").unwrap();
+    std::fs::create_dir(root.path().join("usr")).unwrap();
+    let mut client = client(Era::Modern, &["--rootfs", root.path().to_str().unwrap(), "--tools", "all"]);
+    let tools = client.request("tools/list", Value::Null).unwrap();
+    assert_eq!(tools["tools"].as_array().unwrap().len(), 9);
+    let text = client.call("execute_code", json!({"code": "1"})).failed();
+    assert!(text.contains("could not") && text.contains("hint: "), "{text}");
+    client.call("list_images", json!({})).ok();
+}
+
+#[test]
 fn sessions_by_name_and_handle_serve_every_tool() {
     let mut client = client(Era::Modern, &["--tools", "all"]);
     let run = |client: &mut Stdio, code: &str, session: &str| {

@@ -9,10 +9,11 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
-use serde_json::json;
 
 use super::clients::Own;
+use super::jsonc;
 use super::places::{Scope, on_path};
+use super::tree::Plain;
 use crate::config::Surroundings;
 use crate::error::shown;
 
@@ -43,9 +44,10 @@ impl Line {
 pub(super) fn add(own: Own, scope: Scope, name: &str, command: &str, args: &[String]) -> Option<Line> {
     let strings = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     let with_args = |words: &[&str]| strings(words).into_iter().chain(args.iter().cloned()).collect();
+    let (run, list) = (("command", Plain::text(command)), ("args", Plain::List(args.to_vec())));
     match (own, scope) {
         (Own::Claude, scope) => {
-            let entry = json!({ "command": command, "args": args }).to_string();
+            let entry = object(&[run, list]);
             let args = strings(&["-s", scope.name(), name, &entry]);
             Some(Line { program: "claude", words: &["mcp", "add-json"], args })
         }
@@ -53,8 +55,9 @@ pub(super) fn add(own: Own, scope: Scope, name: &str, command: &str, args: &[Str
             Some(Line { program: "codex", words: &["mcp", "add"], args: with_args(&[name, "--", command]) })
         }
         (Own::Code(program), Scope::User) => {
-            let entry = json!({ "name": name, "type": "stdio", "command": command, "args": args });
-            Some(Line { program, words: &["--add-mcp"], args: vec![entry.to_string()] })
+            let (name, stdio) = (("name", Plain::text(name)), ("type", Plain::text("stdio")));
+            let args = vec![object(&[name, stdio, run, list])];
+            Some(Line { program, words: &["--add-mcp"], args })
         }
         (Own::Gemini, Scope::User | Scope::Project) => Some(Line {
             program: "gemini",
@@ -63,6 +66,11 @@ pub(super) fn add(own: Own, scope: Scope, name: &str, command: &str, args: &[Str
         }),
         (Own::Codex | Own::Code(_) | Own::Gemini, _) => None,
     }
+}
+
+/// On one line, in this order.
+fn object(fields: &[(&str, Plain)]) -> String {
+    jsonc::inline(&Plain::Map(fields.iter().map(|(key, plain)| ((*key).to_owned(), plain.clone())).collect()))
 }
 
 /// The command that removes one.
@@ -169,10 +177,10 @@ mod tests {
             (name.as_str(), &args[..3]),
             ("claude mcp add-json", &words(&["-s", "local", "cove"])[..])
         );
-        assert_eq!(args[3], r#"{"args":["serve","--memory","1g"],"command":"/b/cove"}"#);
+        assert_eq!(args[3], r#"{"command": "/b/cove", "args": ["serve", "--memory", "1g"]}"#);
         let (name, args) = line(Own::Code("code"), Scope::User).unwrap();
         assert_eq!(name, "code --add-mcp");
-        assert!(args[0].contains(r#""name":"cove""#), "{args:?}");
+        assert!(args[0].contains(r#"{"name": "cove", "type": "stdio", "#), "{args:?}");
         assert_eq!(remove(Own::Code("code"), Scope::User, "cove"), None);
         assert_eq!(
             remove(Own::Gemini, Scope::Project, "cove").unwrap().args,

@@ -17,7 +17,7 @@ const TOOLS: [&str; 9] = [
     "sandbox_list_files",
 ];
 const READ_ONLY: [&str; 3] = ["list_images", "sandbox_read_file", "sandbox_list_files"];
-/// What they take, and what of it they need.
+/// What they take, and what of it they need, each by the alphabet.
 const PARAMETERS: [(&str, &[&str], &[&str]); 9] = [
     ("execute_code", &["code", "language", "session", "timeout"], &["code"]),
     ("run_python", &["code", "servers", "session", "timeout"], &["code"]),
@@ -57,8 +57,10 @@ pub(super) fn schemas(run: &mut Run) {
         assert_eq!(schema["type"], "object", "{tool}");
         assert_eq!(schema["additionalProperties"], false, "unknown fields are rejected: {tool}");
         assert!(schema.get("$schema").is_none(), "{tool}");
-        let found = schema["properties"].as_object().map(|all| all.keys().collect::<Vec<_>>());
-        assert_eq!(found.unwrap_or_default(), parameters, "{tool}");
+        let mut found: Vec<_> =
+            schema["properties"].as_object().into_iter().flat_map(|all| all.keys()).collect();
+        found.sort_unstable();
+        assert_eq!(found, parameters, "{tool}");
         let mut needed: Vec<_> = match &schema["required"] {
             Value::Array(needed) => needed.iter().filter_map(Value::as_str).collect(),
             _ => Vec::new(),
