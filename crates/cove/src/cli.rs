@@ -111,9 +111,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, around: &Surroundings) ->
         ["install"] => Ok(Action::Install(Box::new(install::asked_to_install(own, around)?))),
         ["uninstall"] => Ok(Action::Install(Box::new(install::asked_to_uninstall(own, around)?))),
         [] if around.stdin_is_terminal => Ok(Action::Print(command().render_help().to_string())),
-        ["serve"] | [] => {
-            Ok(Action::Serve { config: Box::new(config()?), around: Box::new(around.clone()) })
-        }
+        ["serve"] | [] => Ok(Action::Serve { config: Box::new(config()?), around: Box::new(around.clone()) }),
         unknown => Err(Error::internal(format!("could not find the command `{}`", unknown.join(" ")))),
     }
 }

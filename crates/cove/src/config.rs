@@ -29,8 +29,8 @@ pub use server::{Auth, LogFormat, LogLevel, OutputFormat, ServerConfig, Toolset,
 pub use settings::{Count, Fallback, Part, SETTINGS, Setting};
 
 use file::File;
-use value::show_duration;
 pub use value::Wrong;
+use value::show_duration;
 
 /// Between the interrupt at the deadline and the kill: the same everywhere, so not a setting.
 const GRACE: Duration = Duration::from_secs(1);

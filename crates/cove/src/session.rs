@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use cove_protocol::limits::{CHUNK, MAX_IMAGE, MAX_IMAGES};
 use cove_protocol::{
-    CellId, FromRunner, Hello, ImageFormat, Interpreter, Language, Outcome, Run, Stdin, Stream, ToRunner, VERSION,
+    CellId, FromRunner, Hello, ImageFormat, Interpreter, Language, Outcome, Run, Stdin, Stream, ToRunner,
+    VERSION,
 };
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::{Mutex, Semaphore};

@@ -21,11 +21,11 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::backend::{Backend, Form};
 use crate::cli::code;
-use crate::ending::{self, Audience};
 use crate::cli::live::{Live, pass_on};
 use crate::cli::run::backend;
 use crate::config::value::show_duration;
 use crate::config::{Config, SETTINGS};
+use crate::ending::{self, Audience};
 use crate::error::{Error, Kind};
 use crate::session::{Cell, CellEnd, Options, Session, Stop, Survived};
 

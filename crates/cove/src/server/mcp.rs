@@ -8,12 +8,12 @@ use std::sync::{Arc, OnceLock};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rmcp::model::{
-    CacheScope, CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, CustomRequest,
-    CustomResult, ErrorCode, GetPromptRequestParams, GetPromptResponse, Implementation, ListPromptsResult,
-    ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
-    ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult, Resource,
-    ResourceContents, ResourceTemplate, ServerCapabilities, ServerConfig, SetLevelRequestParams,
-    Tool as McpTool, ToolAnnotations,
+    CacheScope, CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestParams,
+    CompleteResult, ContentBlock, CustomRequest, CustomResult, ErrorCode, GetPromptRequestParams,
+    GetPromptResponse, Implementation, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
+    ListToolsResult, PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams,
+    ReadResourceResponse, ReadResourceResult, Resource, ResourceContents, ResourceTemplate,
+    ServerCapabilities, ServerConfig, SetLevelRequestParams, Tool as McpTool, ToolAnnotations,
 };
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
@@ -35,17 +35,21 @@ const INSTRUCTIONS: &str = "Do whole jobs in one call: loop, filter and join in 
 const TTL_MS: u64 = 300_000;
 
 /// Requests with parameters that must have the right types.
-const METHODS: [&str; 9] = [
-    "completion/complete",
-    "initialize",
-    "logging/setLevel",
-    "prompts/get",
-    "resources/read",
-    "resources/subscribe",
-    "resources/unsubscribe",
-    "subscriptions/listen",
-    "tools/call",
-];
+const METHODS: [&str; 4] = ["prompts/get", "resources/read", "subscriptions/listen", "tools/call"];
+/// The same, of those that are no more in the new era.
+const OLD_METHODS: [&str; 4] =
+    ["initialize", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"];
+
+/// Whether a request is of the era without a handshake.
+fn is_modern(request: &RequestContext<RoleServer>) -> bool {
+    request
+        .protocol_version()
+        .is_some_and(|version| version.as_str() >= ProtocolVersion::V_2026_07_28.as_str())
+}
+
+fn no_method(method: &str) -> ErrorData {
+    ErrorData::new(ErrorCode::METHOD_NOT_FOUND, format!("there is no method `{}`", shown(method)), None)
+}
 
 /// Who calls where nobody has to say who they are.
 pub(super) fn local() -> Principal {
@@ -205,7 +209,9 @@ impl ServerHandler for Connection {
         let caller = self.caller(&context);
         let uri = request.uri;
         let content = self.server.read(&uri, &caller.principal).await.map_err(|error| match error {
-            ReadError::NotFound(message) => ErrorData::resource_not_found(message, None),
+            ReadError::NotFound(message) => {
+                ErrorData::resource_not_found(message, Some(serde_json::json!({"uri": uri})))
+            }
             ReadError::Failed(message) => ErrorData::invalid_params(message, None),
         })?;
         let content = match content {
@@ -240,24 +246,33 @@ impl ServerHandler for Connection {
     async fn on_custom_request(
         &self,
         request: CustomRequest,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<CustomResult, ErrorData> {
-        let method = shown(&request.method);
-        if METHODS.contains(&request.method.as_str()) {
+        let method = request.method.as_str();
+        if METHODS.contains(&method) || (OLD_METHODS.contains(&method) && !is_modern(&context)) {
             let message =
                 format!("the parameters of `{method}` have not the types that the protocol gives them");
             return Err(ErrorData::invalid_params(message, None));
         }
-        Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, format!("there is no method `{method}`"), None))
+        Err(no_method(method))
+    }
+
+    /// Not offered.
+    async fn complete(
+        &self,
+        _request: CompleteRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<CompleteResult, ErrorData> {
+        Err(no_method("completion/complete"))
     }
 
     /// Answered for clients of old revisions that ask. Nothing is logged to clients: operators read standard error.
     async fn set_level(
         &self,
         _request: SetLevelRequestParams,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        Ok(())
+        if is_modern(&context) { Err(no_method("logging/setLevel")) } else { Ok(()) }
     }
 }
 

@@ -183,3 +183,48 @@ impl Drop for Hold {
         used.last = Instant::now();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use cove_protocol::Stream;
+
+    use super::*;
+    use crate::policy::{Limits, Network, Policy, Root, User};
+    use crate::session::registry::Lifetime;
+
+    fn entry() -> Arc<Entry> {
+        let policy = Policy {
+            root: Root::Host,
+            python: None,
+            mounts: Vec::new(),
+            network: Network::None,
+            user: User { uid: 1, gid: 1 },
+            limits: Limits { memory: 0, cpus: 0.0, pids: 0, workspace: 0, tmp: 0 },
+        };
+        let blueprint = Blueprint {
+            image: None,
+            policy,
+            lifetime: Lifetime::Persistent,
+            speaks: cove_protocol::Language::Python,
+        };
+        let owner = Principal("me".into());
+        Arc::new(Entry::new(SessionId::from_random(1), owner, None, Arc::new(blueprint), None))
+    }
+
+    #[tokio::test]
+    async fn only_the_newest_outputs_are_kept() {
+        let entry = entry();
+        let held = Held::shared(Hold::new(Arc::clone(&entry)), true);
+        let keep = |text: &str| {
+            let mut spool = Spool::new(held.budget());
+            spool.push(Stream::Stdout, text.as_bytes());
+            held.keep_output(spool)
+        };
+        let ids: Vec<OutputId> = (0..MAX_OUTPUTS + 1).map(|n| keep(&n.to_string())).collect();
+        assert!(entry.output(&ids[0]).is_none());
+        let last = entry.output(&ids[MAX_OUTPUTS]).unwrap();
+        assert_eq!(last.read(0, 10).unwrap(), MAX_OUTPUTS.to_string().as_bytes());
+        assert_eq!(OutputId::parse(&ids[1].to_string()).as_ref(), Some(&ids[1]));
+        assert_eq!(OutputId::parse("o_../../etc/passwd"), None);
+    }
+}
