@@ -206,11 +206,13 @@ impl ServerHandler for Connection {
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        let caller = self.caller(&context);
+        let (caller, is_modern) = (self.caller(&context), is_modern(&context));
         let uri = request.uri;
         let content = self.server.read(&uri, &caller.principal).await.map_err(|error| match error {
             ReadError::NotFound(message) => {
-                ErrorData::resource_not_found(message, Some(serde_json::json!({"uri": uri})))
+                // A thing of the new era, which also has another code for this.
+                let data = is_modern.then(|| serde_json::json!({"uri": uri}));
+                ErrorData::resource_not_found(message, data)
             }
             ReadError::Failed(message) => ErrorData::invalid_params(message, None),
         })?;
