@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::super::Server;
 use super::super::http::{self as front, Mcp};
@@ -40,11 +41,15 @@ pub async fn serve_http(server: Arc<Server>) -> Result<(), Error> {
         .with_cancellation_token(streams.clone());
     let connections = Arc::new(Connections::new(&server.config.server));
     let of = Arc::clone(&server);
-    let protocol = Protocol(StreamableHttpService::new(
-        move || Ok(Connection::new(Arc::clone(&of), Origin::Http)),
-        connections,
-        config,
-    ));
+    let answers = TaskTracker::new();
+    let protocol = Protocol {
+        inner: StreamableHttpService::new(
+            move || Ok(Connection::new(Arc::clone(&of), Origin::Http)),
+            connections,
+            config,
+        ),
+        answers: answers.clone(),
+    };
     let ready = {
         let ending = server.ending.clone();
         move || !ending.is_cancelled()
@@ -60,7 +65,13 @@ pub async fn serve_http(server: Arc<Server>) -> Result<(), Error> {
         () = signals.wait() => None,
     };
     server.begin_to_end();
-    let _ = tokio::time::timeout(ANSWERS, server.calls_ended()).await;
+    let told = async {
+        server.calls_ended().await;
+        // What was answered must also have been sent.
+        answers.close();
+        answers.wait().await;
+    };
+    let _ = tokio::time::timeout(ANSWERS, told).await;
     stop.cancel();
     streams.cancel();
     let ended = match early {
@@ -76,12 +87,27 @@ pub async fn serve_http(server: Arc<Server>) -> Result<(), Error> {
 
 /// What stands behind the HTTP front.
 #[derive(Clone)]
-struct Protocol(StreamableHttpService<Connection, Connections>);
+struct Protocol {
+    inner: StreamableHttpService<Connection, Connections>,
+    /// Answers to requests that are under way; streams that clients only listen to are none.
+    answers: TaskTracker,
+}
 
 impl Mcp for Protocol {
     fn answer(&self, request: ::http::Request<Full<Bytes>>) -> impl Future<Output = front::Answer> + Send {
         let principal = request.extensions().get::<Principal>().cloned().unwrap_or_else(local);
-        let service = self.0.clone();
-        PRINCIPAL.scope(principal, async move { service.handle(request).await })
+        let inner = self.inner.clone();
+        let under_way = (request.method() == ::http::Method::POST).then(|| self.answers.token());
+        PRINCIPAL.scope(principal, async move {
+            let answer = inner.handle(request).await;
+            // Goes with the body, to its end or to the client's.
+            answer.map(|body| {
+                body.map_frame(move |frame| {
+                    let _ = &under_way;
+                    frame
+                })
+                .boxed()
+            })
+        })
     }
 }
