@@ -147,10 +147,12 @@ impl Session {
             return CellEnd::Refused { waiting: MAX_WAITING };
         };
         let mut turn = tokio::select! {
-            turn = self.turn.lock() => turn,
+            // What is not wanted any more does not begin, even if it could.
+            biased;
             () = stop.as_mut() => {
                 return CellEnd::Stopped { why: Stop::Cancelled, survived: Survived::Everything };
             }
+            turn = self.turn.lock() => turn,
         };
         if let Some(ending) = self.ended.get() {
             return CellEnd::SandboxEnded(ending.clone());

@@ -23,6 +23,7 @@ pub fn run(config: Config, around: Surroundings) -> Result<ExitCode, Error> {
     let served = runtime.block_on(serve(config, around));
     // A thread may still wait for standard input that never comes.
     runtime.shutdown_background();
+    telemetry::settle();
     served.map(|()| ExitCode::SUCCESS)
 }
 

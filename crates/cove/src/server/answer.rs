@@ -2,7 +2,9 @@
 
 use serde_json::Value;
 
+use super::render;
 use crate::error::{Error, Hint, Kind};
+use crate::session::registry::Held;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Answer {
@@ -20,6 +22,8 @@ pub(super) enum Block {
         mime: &'static str,
         bytes: Vec<u8>,
     },
+    /// Something to say beside a text that must stay as it is.
+    Note(String),
     /// Bytes that are neither text nor an image.
     Blob {
         uri: String,
@@ -46,6 +50,15 @@ impl Answer {
     pub(super) fn with(mut self, block: Block) -> Self {
         self.blocks.push(block);
         self
+    }
+}
+
+/// An answer, or a refusal, with what became of the session before this one, if that is news.
+pub(super) fn noted(answer: Result<Answer, Error>, held: &Held) -> Answer {
+    let answer = answer.unwrap_or_else(Answer::from);
+    match held.take_before() {
+        Some(before) => answer.with(Block::Note(format!("note: {}", render::replaced(&before)))),
+        None => answer,
     }
 }
 

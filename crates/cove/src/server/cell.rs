@@ -26,8 +26,15 @@ pub(super) struct Ran {
     pub(super) before: Option<Gone>,
     pub(super) bounds: Bounds,
     pub(super) took: Duration,
-    /// Stopped because the server ends.
-    pub(super) aborted: bool,
+    /// Whether something else than the code and its limits ended it.
+    pub(super) cut: Option<Cut>,
+}
+
+/// What ended a cell from outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cut {
+    ServerEnds,
+    SessionStopped,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,6 +61,7 @@ impl Server {
             tokio::select! {
                 () = caller.cancelled.cancelled() => {}
                 () = self.ending.cancelled() => {}
+                () = held.over().cancelled() => {}
             }
         };
         let show = |shown: crate::session::Shown<'_>| {
@@ -93,7 +101,12 @@ impl Server {
             let (kept, dropped) = (spool.kept(), spool.dropped());
             Output { id: held.keep_output(spool), kept, dropped }
         });
-        let aborted = self.ending.is_cancelled() && matches!(end, CellEnd::Stopped { .. });
+        let stopped = matches!(end, CellEnd::Stopped { .. } | CellEnd::SandboxEnded(_));
+        let cut = match stopped {
+            true if self.ending.is_cancelled() => Some(Cut::ServerEnds),
+            true if held.over().is_cancelled() => Some(Cut::SessionStopped),
+            _ => None,
+        };
         Ran {
             end,
             collected,
@@ -103,7 +116,7 @@ impl Server {
             before: held.take_before(),
             bounds,
             took,
-            aborted,
+            cut,
         }
     }
 }

@@ -20,6 +20,7 @@ expression; images that it shows (matplotlib, PIL, an image file as the trailing
   `sandbox_read_file` and `sandbox_list_files` move files without code, if the server offers them.
 - Sessions: leave `session` out for your own; pass a name of your choice to have another, or a handle (`s_…`) that an
   answer named. A session ends after {idle} without use.
+- Calls that are sent at once may run in any order: wait for one before sending another that needs it.
 - Limits: {timeout} for a cell unless `timeout` says otherwise (at most {most}), {memory} memory, {cpus} processors,
   {pids} processes, no network but the sandbox's own loopback.
 - Long output is cut in the middle, with a note where all of it can be read (`cove://outputs/…`): print less, or

@@ -311,6 +311,7 @@ fn result(answer: Answer) -> CallToolResult {
     }
     content.extend(answer.blocks.into_iter().map(|block| match block {
         Block::Image { mime, bytes } => ContentBlock::image(STANDARD.encode(bytes), mime),
+        Block::Note(text) => ContentBlock::text(text),
         Block::Blob { uri, bytes } => ContentBlock::resource(
             ResourceContents::blob(STANDARD.encode(bytes), uri).with_mime_type("application/octet-stream"),
         ),

@@ -3,11 +3,13 @@
 use serde_json::{Map, Value, json};
 
 use super::answer::{Answer, Block};
-use super::cell::{Output, Ran};
+use super::cell::{Cut, Output, Ran};
 use super::resources;
 use crate::config::OutputFormat;
 use crate::ending::{self, Audience, Told};
+use crate::output::Neutral;
 use crate::session::CellEnd;
+use crate::session::registry::Gone;
 
 /// The result of a cell, in the format that the operator chose.
 pub(super) fn cell(ran: Ran, format: OutputFormat, knows_links: bool) -> Answer {
@@ -52,11 +54,17 @@ fn finish(ran: Ran, mut answer: Answer, knows_links: bool) -> Answer {
 }
 
 fn told(ran: &Ran) -> Option<Told> {
-    if ran.aborted {
-        return Some(Told {
-            message: "cell aborted because the server is ending".into(),
-            hint: "connect again when it is back; variables and files are lost".into(),
-        });
+    let cut = |message: &str, hint: &str| Some(Told { message: message.into(), hint: hint.into() });
+    match ran.cut {
+        Some(Cut::ServerEnds) => {
+            let hint = "connect again when it is back; variables and files are lost";
+            return cut("cell aborted because the server is ending", hint);
+        }
+        Some(Cut::SessionStopped) => {
+            let hint = "start another session; variables and files are lost";
+            return cut("cell aborted because its session was stopped", hint);
+        }
+        None => {}
     }
     ending::tell(&ran.end, ran.bounds, Audience::Agent)
 }
@@ -78,7 +86,7 @@ fn compact(ran: &Ran) -> String {
         say(told.to_string());
     }
     if let Some(before) = &ran.before {
-        say(format!("note: the session before this one {before}; this is a new one"));
+        say(format!("note: {}", replaced(before)));
     }
     if let Some(output) = &ran.output {
         say(format!("note: whole output at {} ({})", resources::output_uri(&output.id), extent(output)));
@@ -109,13 +117,14 @@ fn end_line(text: &mut String) {
 /// Everything there is to say, by name, in this order.
 fn whole(ran: &Ran) -> Map<String, Value> {
     let mut fields = Map::new();
-    let status = if ran.aborted { "aborted" } else { ran.end.kind() };
+    let status = if ran.cut.is_some() { "aborted" } else { ran.end.kind() };
     fields.insert("status".into(), json!(status));
     fields.insert("exit_code".into(), json!(ran.end.exit_code()));
     fields.insert("stdout".into(), json!(ran.collected.stdout.text));
     fields.insert("stderr".into(), json!(ran.collected.stderr.text));
     if let CellEnd::Raised { exception, message, .. } = &ran.end {
-        fields.insert("error".into(), json!({"type": exception, "message": message}));
+        // The guest's own words, like all it writes.
+        fields.insert("error".into(), json!({"type": harmless(exception), "message": harmless(message)}));
     }
     add_told(&mut fields, told(ran));
     let truncated = ran.collected.stdout.left_out + ran.collected.stderr.left_out;
@@ -128,6 +137,17 @@ fn whole(ran: &Ran) -> Map<String, Value> {
     fields
 }
 
+/// Text of the guest's that does nothing but be read.
+pub(super) fn harmless(text: &str) -> String {
+    let mut neutral = Neutral::default();
+    neutral.push(text.as_bytes()) + &neutral.finish()
+}
+
+/// What became of the session before, for whoever finds another in its place.
+pub(super) fn replaced(before: &Gone) -> String {
+    format!("the session before this one {before}; this is a new one")
+}
+
 fn add_told(fields: &mut Map<String, Value>, told: Option<Told>) {
     if let Some(told) = told {
         fields.insert("message".into(), json!(told.message));
@@ -137,8 +157,7 @@ fn add_told(fields: &mut Map<String, Value>, told: Option<Told>) {
 
 fn add_notes(fields: &mut Map<String, Value>, ran: &Ran) {
     if let Some(before) = &ran.before {
-        fields
-            .insert("note".into(), json!(format!("the session before this one {before}; this is a new one")));
+        fields.insert("note".into(), json!(replaced(before)));
     }
     if let Some(output) = &ran.output {
         fields.insert("output".into(), json!(resources::output_uri(&output.id)));

@@ -28,9 +28,11 @@ const MAX_MESSAGE: usize = 16 * 1024 * 1024;
 /// the end, as from a pipe.
 const AFTER_INPUT: Duration = Duration::from_millis(300);
 /// How long the answers of calls that were stopped may take, when the client closed standard input.
-const ANSWERS_AFTER_INPUT: Duration = Duration::from_millis(400);
+const ANSWERS_AFTER_INPUT: Duration = Duration::from_millis(250);
+/// How long what is left may take once sandboxes have been ended.
+const LAST: Duration = Duration::from_millis(250);
 /// The same when a signal ended the server.
-const ANSWERS: Duration = Duration::from_secs(4);
+const ANSWERS: Duration = Duration::from_secs(3);
 
 /// Serves one client until it closes standard input or a signal comes.
 pub async fn serve_stdio(server: Arc<Server>) -> Result<(), Error> {
@@ -76,11 +78,11 @@ pub async fn serve_stdio(server: Arc<Server>) -> Result<(), Error> {
     let result = match result {
         Some(result) => Some(result),
         None => {
-            // Calls that were stopped answer first; then the connection is closed from this side.
-            let answered = async { server.calls_ended().await };
-            let _ = tokio::time::timeout(patience, answered).await;
+            // Calls that were stopped answer first, those that do not listen when their sandbox is gone; then the
+            // connection is closed from this side.
+            server.end_calls(patience).await;
             stop.cancel();
-            tokio::time::timeout(ANSWERS_AFTER_INPUT, &mut serving).await.ok()
+            tokio::time::timeout(LAST, &mut serving).await.ok()
         }
     };
     server.end().await;
@@ -88,6 +90,14 @@ pub async fn serve_stdio(server: Arc<Server>) -> Result<(), Error> {
 }
 
 impl Server {
+    /// Until no call is under way: those that were told to stop have this long, the others lose their sandbox.
+    async fn end_calls(&self, patience: Duration) {
+        if tokio::time::timeout(patience, self.calls_ended()).await.is_err() {
+            self.end().await;
+            let _ = tokio::time::timeout(LAST, self.calls_ended()).await;
+        }
+    }
+
     /// Until no call is under way.
     async fn calls_ended(&self) {
         let _ = self.calls.acquire_many(super::MAX_CALLS as u32).await;

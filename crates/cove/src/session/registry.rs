@@ -55,6 +55,15 @@ pub enum Lifetime {
     Oneshot,
 }
 
+/// How a session came to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// By somebody who wanted one, whichever.
+    Asked,
+    /// By itself, as `start_session` does.
+    Started,
+}
+
 /// Which session a caller means.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Which {
@@ -143,7 +152,14 @@ pub struct Sessions {
     oneshot: Arc<Semaphore>,
     /// Started with an interpreter that has run nothing yet, and nobody's so far. Each becomes one person's session, and
     /// ends as that.
-    parked: Arc<Mutex<Vec<Session>>>,
+    parked: Arc<Mutex<Parking>>,
+}
+
+#[derive(Default)]
+struct Parking {
+    ready: Vec<Session>,
+    starting: usize,
+    closed: bool,
 }
 
 #[derive(Default)]
@@ -177,9 +193,7 @@ impl Sessions {
 
     /// Gets one ready for whoever comes next, beside whatever else goes on.
     pub fn park(&self) {
-        if lock(&self.parked).len() < self.bounds.parked {
-            self.park_another();
-        }
+        self.park_another();
     }
 
     /// What sessions are made of that nobody asked anything special of.
@@ -195,17 +209,17 @@ impl Sessions {
         warm: Option<Language>,
     ) -> Result<Held, SessionError> {
         self.bury_dead(owner, &which).await;
-        let entry = self.reserve(owner, which, &self.standard)?;
-        self.start(entry, warm).await
+        let hold = self.reserve(owner, which, &self.standard, Origin::Asked)?;
+        self.start(hold, warm).await
     }
 
     /// Makes a session of its own kind; one that lasts is started at once, so that a failure shows here.
     pub async fn open(&self, owner: &Principal, blueprint: Blueprint) -> Result<SessionId, SessionError> {
         let (lifetime, speaks) = (blueprint.lifetime, blueprint.speaks);
-        let entry = self.reserve(owner, Which::New, &Arc::new(blueprint))?;
-        let id = entry.id.clone();
+        let hold = self.reserve(owner, Which::New, &Arc::new(blueprint), Origin::Started)?;
+        let id = hold.entry.id.clone();
         if lifetime == Lifetime::Persistent {
-            self.start(entry, Some(speaks)).await?;
+            self.start(hold, Some(speaks)).await?;
         }
         Ok(id)
     }
@@ -229,6 +243,10 @@ impl Sessions {
         let options = Options { input: Some(Box::new(Cursor::new(input))), warm: None };
         let session = Session::start(&*self.backend, &hold.entry.blueprint.policy, options).await;
         let session = session.map_err(|error| SessionError::Start(Arc::new(error)))?;
+        if hold.entry.over.is_cancelled() {
+            session.end().await;
+            return Err(SessionError::Gone { id: id.clone(), why: Gone::Stopped });
+        }
         Ok(Held::own(hold, session, permit))
     }
 
@@ -238,17 +256,19 @@ impl Sessions {
         table.entries.values().filter(|entry| entry.owner == *owner).find_map(|entry| entry.output(id))
     }
 
-    async fn start(&self, entry: Arc<Entry>, warm: Option<Language>) -> Result<Held, SessionError> {
-        if entry.blueprint.lifetime == Lifetime::Oneshot {
-            let image = entry.blueprint.image.clone().unwrap_or_default();
-            return Err(SessionError::Oneshot { id: entry.id.clone(), image });
+    async fn start(&self, hold: Hold, warm: Option<Language>) -> Result<Held, SessionError> {
+        if hold.entry.blueprint.lifetime == Lifetime::Oneshot {
+            let image = hold.entry.blueprint.image.clone().unwrap_or_default();
+            return Err(SessionError::Oneshot { id: hold.entry.id.clone(), image });
         }
-        // From here on it counts as used, so that it does not end while it starts.
-        let hold = Hold::new(entry);
         let policy = &hold.entry.blueprint.policy;
         let mut is_new = false;
         let started = hold.entry.session.get_or_try_init(|| async {
             is_new = true;
+            // Whoever began it failed, and took it out.
+            if hold.entry.over.is_cancelled() {
+                return Err(StartError::new("could not start the session: it was ended while it started"));
+            }
             if *policy == self.standard.policy {
                 let parked = self.take_parked(warm).await;
                 self.park_another();
@@ -264,8 +284,13 @@ impl Sessions {
                 session.end().await;
                 Err(SessionError::Closed)
             }
+            Ok(session) if hold.entry.over.is_cancelled() => {
+                session.end().await;
+                Err(SessionError::Gone { id: hold.entry.id.clone(), why: Gone::Stopped })
+            }
             Ok(_) => Ok(Held::shared(hold, is_new)),
             Err(error) => {
+                hold.entry.over.cancel();
                 self.remove(&hold.entry.id);
                 Err(SessionError::Start(Arc::new(error)))
             }
@@ -298,7 +323,7 @@ impl Sessions {
             return None;
         }
         loop {
-            let session = lock(&self.parked).pop()?;
+            let session = lock(&self.parked).ready.pop()?;
             // It may have died while it waited, as any process may.
             if session.is_alive().await {
                 return Some(session);
@@ -309,18 +334,24 @@ impl Sessions {
     /// Makes up for one that was taken, beside whatever else goes on. A failure shows when a session is asked for.
     fn park_another(&self) {
         let (backend, standard) = (Arc::clone(&self.backend), Arc::clone(&self.standard));
-        let (parked, most) = (Arc::clone(&self.parked), self.bounds.parked);
-        tokio::spawn(async move {
-            if lock(&parked).len() >= most {
+        let parked = Arc::clone(&self.parked);
+        {
+            let mut parked = lock(&parked);
+            if parked.closed || parked.ready.len() + parked.starting >= self.bounds.parked {
                 return;
             }
+            parked.starting += 1;
+        }
+        tokio::spawn(async move {
             let options = Options { input: None, warm: Some(PARKED) };
-            if let Ok(session) = Session::start(&*backend, &standard.policy, options).await {
-                let mut parked = lock(&parked);
-                // Another may have been faster; what is too many ends here.
-                if parked.len() < most {
-                    parked.push(session);
-                }
+            let started = Session::start(&*backend, &standard.policy, options).await;
+            let mut parked = lock(&parked);
+            parked.starting -= 1;
+            // One that is ready too late ends here.
+            if let Ok(session) = started
+                && !parked.closed
+            {
+                parked.ready.push(session);
             }
         });
     }
@@ -330,35 +361,39 @@ impl Sessions {
         owner: &Principal,
         which: Which,
         blueprint: &Arc<Blueprint>,
-    ) -> Result<Arc<Entry>, SessionError> {
+        origin: Origin,
+    ) -> Result<Hold, SessionError> {
         let mut table = lock(&self.table);
         if table.closed {
             return Err(SessionError::Closed);
         }
         let name = match which {
-            Which::Handle(id) => return table.find(owner, &id),
+            // Held before the table is let go, so that it cannot end in between for being idle.
+            Which::Handle(id) => return table.find(owner, &id).map(Hold::new),
             Which::Name(name) => {
                 let known = table.names.get(&(owner.clone(), name.clone()));
                 if let Some(entry) = known.and_then(|id| table.entries.get(id)) {
-                    return Ok(Arc::clone(entry));
+                    return Ok(Hold::new(Arc::clone(entry)));
                 }
                 Some(name)
             }
             Which::New => None,
         };
         table.bury_ended();
-        if table.entries.len() >= self.bounds.most {
+        if table.entries.len() >= self.bounds.most && !table.make_room(owner) {
             return Err(SessionError::TooMany { most: self.bounds.most });
         }
         let id = SessionId::from_random(random());
         let before = name.as_deref().and_then(|name| table.gone.take_name(name, owner));
+        let disposable = origin == Origin::Asked && name.is_none();
         let entry =
-            Arc::new(Entry::new(id.clone(), owner.clone(), name.clone(), Arc::clone(blueprint), before));
+            Entry::new(id.clone(), owner.clone(), name.clone(), Arc::clone(blueprint), before, disposable);
+        let entry = Arc::new(entry);
         if let Some(name) = name {
             table.names.insert((owner.clone(), name), id.clone());
         }
         table.entries.insert(id, Arc::clone(&entry));
-        Ok(entry)
+        Ok(Hold::new(entry))
     }
 
     /// Ends a session of the owner's at once; cells that run in it end with it.
@@ -391,7 +426,11 @@ impl Sessions {
             table.names.clear();
             table.entries.drain().map(|(_, entry)| entry).collect()
         };
-        let parked = std::mem::take(&mut *lock(&self.parked));
+        let parked = {
+            let mut parked = lock(&self.parked);
+            parked.closed = true;
+            std::mem::take(&mut parked.ready)
+        };
         let mut ends = tokio::task::JoinSet::new();
         for entry in entries {
             ends.spawn(async move {
@@ -457,9 +496,34 @@ impl Table {
 
     fn bury(&mut self, id: &SessionId, why: Gone) {
         if let Some(entry) = self.remove(id) {
+            entry.over.cancel();
             let name = entry.name.clone().filter(|_| !entry.told.load(Ordering::Acquire));
             self.gone.bury(entry.id.clone(), entry.owner.clone(), name, why);
         }
+    }
+
+    /// Ends the one that will be missed least: nobody gave it a name, nobody uses it now, and nobody has for longest; of
+    /// the owner's own if there is one, else of whoever has most.
+    fn make_room(&mut self, owner: &Principal) -> bool {
+        let mut counts: HashMap<&Principal, usize> = HashMap::new();
+        self.entries.values().for_each(|entry| *counts.entry(&entry.owner).or_default() += 1);
+        let chosen = self
+            .entries
+            .values()
+            .filter(|entry| entry.disposable && lock(&entry.used).holders == 0)
+            .min_by_key(|entry| {
+                let many = usize::MAX - counts.get(&entry.owner).copied().unwrap_or_default();
+                (entry.owner != *owner, many, lock(&entry.used).last)
+            })
+            .cloned();
+        let Some(entry) = chosen else { return false };
+        self.bury(&entry.id, Gone::MadeRoom);
+        tokio::spawn(async move {
+            if let Some(session) = entry.session.get() {
+                session.end().await;
+            }
+        });
+        true
     }
 
     /// Those whose end has been noticed take no room.

@@ -537,6 +537,68 @@ fn cancelling_reaches_the_process_inside() {
 }
 
 #[test]
+fn many_who_ask_for_tools_start_one_sandbox() {
+    let mut client = client(Era::Legacy, &[]);
+    let ids: Vec<u64> = (0..100).map(|_| client.begin("tools/list", Value::Null)).collect();
+    let mut most = 0;
+    for id in ids {
+        client.answer(id);
+        most = most.max(process::children(client.pid()).len());
+    }
+    assert!(most <= 1, "{most} at once");
+}
+
+#[test]
+fn every_refusal_arrives() {
+    let mut client = client(Era::Legacy, &[]);
+    // Beside answers of others, which are written at the same time.
+    for id in 0..300 {
+        client.send(&json!({"jsonrpc": "2.0", "id": 10_000 + id, "method": 5}));
+        client.send(&json!({"jsonrpc": "2.0", "id": 20_000 + id, "method": "ping"}));
+    }
+    for id in 0..300 {
+        assert_eq!(client.answer(10_000 + id)["error"]["code"], -32600);
+        assert!(client.answer(20_000 + id).get("result").is_some());
+    }
+}
+
+#[test]
+fn stopping_a_session_ends_what_runs_in_it_and_says_so() {
+    let mut client = client(Era::Legacy, &["--tools", "all"]);
+    for (image, line) in [("python", "import time; time.sleep(60)"), ("ubuntu", "sleep 60")] {
+        let started = client.call("start_session", json!({"image": image}));
+        let id = started.structured()["session_id"].clone();
+        let running = client.begin_call("send_lines", json!({"session_id": id, "lines": [line]}));
+        std::thread::sleep(Duration::from_millis(500));
+        client.call("stop_session", json!({"session_id": id})).ok();
+        let text = client.called(running).failed();
+        assert!(text.contains("aborted because its session was stopped"), "{image}: {text}");
+    }
+}
+
+#[test]
+fn file_tools_tell_that_a_session_was_lost() {
+    let mut client = client(Era::Legacy, &["--tools", "all"]);
+    client.call("sandbox_write_file", json!({"path": "/workspace/f", "content": "x"})).ok();
+    kill_sandboxes(&client);
+    let text = client.call("sandbox_read_file", json!({"path": "/workspace/f"})).failed();
+    assert!(text.contains("note: the session before this one is gone"), "{text}");
+    // A long file is cut like long output, and read whole by its address.
+    client
+        .call("sandbox_write_file", json!({"path": "/workspace/f", "content": "line\n".repeat(20_000)}))
+        .ok();
+    let read = client.call("sandbox_read_file", json!({"path": "/workspace/f"}));
+    assert!(
+        read.ok().len() < 21_000 && read.text().contains("note: whole file at cove://"),
+        "{}",
+        read.text().len()
+    );
+    let uri = read.block("resource_link").unwrap()["uri"].clone();
+    let whole = client.request("resources/read", json!({"uri": uri})).unwrap();
+    assert_eq!(whole["contents"][0]["text"].as_str().unwrap().len(), 100_000);
+}
+
+#[test]
 fn closing_input_ends_the_server_within_a_second() {
     // With nothing to do, with a cell that listens and with one that does not.
     let stubborn = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint(1, flush=True)\ntime.sleep(60)";
@@ -560,6 +622,31 @@ fn closing_input_ends_the_server_within_a_second() {
             assert!(text.contains("aborted because the server is ending"), "{text}");
         }
     }
+}
+
+#[test]
+fn a_client_that_never_reads_standard_error_stops_nobody() {
+    use std::io::{BufRead, BufReader, Write};
+    use std::process::Stdio as Pipe;
+    let mut command = cove().command(Who::Root);
+    command.args(["serve", "--log-level", "debug"]);
+    let mut child = command.stdin(Pipe::piped()).stdout(Pipe::piped()).stderr(Pipe::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
+    let meta = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    });
+    // Each call logs a line, and a pipe holds less than all of them.
+    for id in 0..1500 {
+        let params = json!({"name": "execute_code", "arguments": {"code": "1"}, "_meta": meta});
+        let request = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params});
+        writeln!(input, "{request}").unwrap();
+        let answer: Value = serde_json::from_str(&output.next().unwrap().unwrap()).unwrap();
+        assert_eq!(answer["result"]["content"][0]["text"], "1\n", "{answer}");
+    }
+    drop(input);
+    assert!(child.wait().unwrap().success());
 }
 
 #[test]

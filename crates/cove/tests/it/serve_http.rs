@@ -257,6 +257,48 @@ fn a_closed_stream_cancels_down_to_the_process_inside() {
     assert_eq!(run(&mut legacy, "x"), "2\n");
 }
 
+#[test]
+fn sessions_that_nobody_named_make_room() {
+    let served = open(&["--max-sessions", "3"]);
+    let mut client = Http::new(served.server.address, None, Era::Modern);
+    client.call("execute_code", json!({"code": "kept = 1", "session": "named"})).ok();
+    let first = client.call("execute_code", json!({"code": "1"})).session();
+    for _ in 0..6 {
+        client.call("execute_code", json!({"code": "1"})).ok();
+    }
+    let text = client.call("execute_code", json!({"code": "1", "session": first})).failed();
+    assert!(text.contains("ended to make room"), "{text}");
+    assert_eq!(client.call("execute_code", json!({"code": "kept", "session": "named"})).ok(), "1\n");
+    // Whoever goes away before the handle came leaves nothing behind.
+    let sleeps = || process::with_text("sleep\u{0}6464").len();
+    let code = "import subprocess\nsubprocess.run(['sleep', '6464'])";
+    let stream = client.begin("tools/call", json!({"name": "execute_code", "arguments": {"code": code}}));
+    wait_until("the process inside runs", || sleeps() == 1);
+    let during = process::children(served.server.pid()).len();
+    drop(stream);
+    wait_until("its session is gone", || {
+        sleeps() == 0 && process::children(served.server.pid()).len() < during
+    });
+}
+
+#[test]
+fn wrong_requests_get_the_right_codes() {
+    let served = open(&[]);
+    let address = served.server.address;
+    let head = format!(
+        "POST /mcp HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n\
+         Accept: application/json, text/event-stream\r\nConnection: close\r\n"
+    );
+    for (body, code) in [("{\"a\":", -32700), ("not json", -32700), ("[]", -32600), ("5", -32600)] {
+        let answer = raw(address, format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()).as_bytes());
+        assert_eq!(answer.status, 400, "{body}: {answer:?}");
+        assert_eq!(answer.messages()[0]["error"]["code"], code, "{body}");
+    }
+    let delete =
+        format!("DELETE /mcp HTTP/1.1\r\nHost: {address}\r\nMcp-Session-Id: no\r\nConnection: close\r\n\r\n");
+    assert_eq!(raw(address, delete.as_bytes()).status, 404);
+}
+
 fn read_until(stream: &mut TcpStream, text: &str) {
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     let mut seen = String::new();

@@ -12,6 +12,7 @@ use super::super::render;
 use super::{Definition, object};
 use crate::error::{Error, shown};
 use crate::session::Cell;
+use crate::session::registry::Which;
 
 pub(super) fn definition() -> Definition {
     Definition {
@@ -66,6 +67,10 @@ pub(super) async fn run(server: &Server, caller: &Caller, asked: Asked) -> Resul
     let held = server.hold(&caller.principal, meant.which, Some(asked.language)).await?;
     let cell = cell(server, asked.language, asked.code, asked.timeout);
     let ran = server.run(&held, cell, caller, meant.must_be_named).await;
+    if meant.must_be_named && caller.cancelled.is_cancelled() {
+        // Nobody will ever learn its handle.
+        let _ = server.sessions.stop(&caller.principal, Which::Handle(held.id().clone())).await;
+    }
     Ok(render::cell(ran, server.config.server.output, caller.knows_links))
 }
 

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::super::Server;
-use super::super::answer::Answer;
+use super::super::answer::{Answer, noted};
 use super::super::arguments::Arguments;
 use super::super::caller::Caller;
 use super::super::render;
@@ -37,15 +37,20 @@ pub(super) async fn call(
     let path = arguments.optional_text("path")?.unwrap_or_else(|| "/workspace".into());
     let which = caller.existing_session(arguments.optional_text("session")?.as_deref())?;
     let held = server.hold(&caller.principal, which, None).await?;
-    let listing = held.list(&path).await.map_err(|error| Error::of(Kind::Usage, error))?;
-    Ok(show(&listing, server.config.server.output))
+    let listing = held.list(&path).await.map_err(|error| Error::of(Kind::Usage, error));
+    Ok(noted(listing.map(|listing| show(&listing, server.config.server.output)), &held))
 }
 
 fn show(listing: &Listing, format: OutputFormat) -> Answer {
     if format == OutputFormat::Compact {
         let lines = listing.entries.iter().map(|entry| {
             let kind = json!(entry.kind);
-            format!("{} {} {}", kind.as_str().unwrap_or_default(), entry.size, escaped(&entry.name))
+            format!(
+                "{} {} {}",
+                kind.as_str().unwrap_or_default(),
+                entry.size,
+                escaped(&render::harmless(&entry.name))
+            )
         });
         let mut lines: Vec<String> = lines.collect();
         if listing.left_out > 0 {

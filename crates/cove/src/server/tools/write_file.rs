@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::super::Server;
-use super::super::answer::Answer;
+use super::super::answer::{Answer, noted};
 use super::super::arguments::Arguments;
 use super::super::caller::Caller;
 use super::{Definition, object};
@@ -35,6 +35,7 @@ pub(super) async fn call(
     let (path, content) = (arguments.text("path")?, arguments.text("content")?);
     let which = caller.existing_session(arguments.optional_text("session")?.as_deref())?;
     let held = server.hold(&caller.principal, which, None).await?;
-    let bytes = held.put(&path, content.as_bytes()).await.map_err(|error| Error::of(Kind::Usage, error))?;
-    Ok(Answer::text(format!("wrote {bytes} bytes to {}", shown(&path))))
+    let written = held.put(&path, content.as_bytes()).await.map_err(|error| Error::of(Kind::Usage, error));
+    let answer = written.map(|bytes| Answer::text(format!("wrote {bytes} bytes to {}", shown(&path))));
+    Ok(noted(answer, &held))
 }

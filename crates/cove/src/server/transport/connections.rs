@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_core::Stream;
 use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
@@ -27,16 +27,14 @@ const PER_SESSION: usize = 8;
 
 pub(super) struct Connections {
     inner: LocalSessionManager,
-    owners: Mutex<HashMap<SessionId, Principal>>,
+    owners: Mutex<HashMap<SessionId, Owner>>,
     most: usize,
 }
 
-#[derive(Debug, thiserror::Error)]
-pub(super) enum ConnectionError {
-    #[error("{most} connections are open, which is all that may be")]
-    TooMany { most: usize },
-    #[error(transparent)]
-    Inner(#[from] LocalSessionManagerError),
+struct Owner {
+    principal: Principal,
+    /// When it was used last.
+    last: Instant,
 }
 
 impl Connections {
@@ -49,34 +47,60 @@ impl Connections {
         Self { inner, owners: Mutex::default(), most: config.max_sessions.saturating_mul(PER_SESSION) }
     }
 
-    fn owners(&self) -> std::sync::MutexGuard<'_, HashMap<SessionId, Principal>> {
+    fn owners(&self) -> std::sync::MutexGuard<'_, HashMap<SessionId, Owner>> {
         self.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether whoever asks began it. Without a request, as when a connection ends by itself, nobody asks.
     fn is_asker_s(&self, id: &SessionId) -> bool {
-        PRINCIPAL.try_with(|asker| self.owners().get(id).is_some_and(|owner| owner == asker)).unwrap_or(true)
+        PRINCIPAL
+            .try_with(|asker| match self.owners().get_mut(id) {
+                Some(owner) if owner.principal == *asker => {
+                    owner.last = Instant::now();
+                    true
+                }
+                _ => false,
+            })
+            .unwrap_or(true)
     }
 
-    fn check(&self, id: &SessionId) -> Result<(), ConnectionError> {
+    /// Whether whoever asks has a connection of this id.
+    pub(super) fn knows(&self, id: &str) -> bool {
+        self.is_asker_s(&SessionId::from(id.to_owned()))
+    }
+
+    fn check(&self, id: &SessionId) -> Result<(), LocalSessionManagerError> {
         if self.is_asker_s(id) {
             return Ok(());
         }
-        Err(LocalSessionManagerError::SessionNotFound(id.clone()).into())
+        Err(LocalSessionManagerError::SessionNotFound(id.clone()))
+    }
+
+    /// The one that is missed least when there is no room: unused for longest, of the asker's own if there is one. Clients
+    /// that go away without a word leave theirs behind.
+    fn to_give_up(&self, asker: &Principal) -> Option<SessionId> {
+        let owners = self.owners();
+        if owners.len() < self.most {
+            return None;
+        }
+        let least = owners.iter().min_by_key(|(_, owner)| (owner.principal != *asker, owner.last));
+        least.map(|(id, _)| id.clone())
     }
 }
 
 impl SessionManager for Connections {
-    type Error = ConnectionError;
+    type Error = LocalSessionManagerError;
     type Transport = WorkerTransport<LocalSessionWorker>;
 
     async fn create_session(&self) -> Result<(SessionId, Self::Transport), Self::Error> {
-        if self.owners().len() >= self.most {
-            return Err(ConnectionError::TooMany { most: self.most });
+        let principal = PRINCIPAL.try_with(Clone::clone).unwrap_or_else(|_| crate::server::mcp::local());
+        while let Some(oldest) = self.to_give_up(&principal) {
+            self.owners().remove(&oldest);
+            tracing::warn!("gave up the connection that was unused for longest, to make room for another");
+            let _ = self.inner.close_session(&oldest).await;
         }
         let (id, transport) = self.inner.create_session().await?;
-        let owner = PRINCIPAL.try_with(Clone::clone).unwrap_or_else(|_| crate::server::mcp::local());
-        self.owners().insert(id.clone(), owner);
+        self.owners().insert(id.clone(), Owner { principal, last: Instant::now() });
         Ok((id, transport))
     }
 
@@ -86,7 +110,7 @@ impl SessionManager for Connections {
         message: ClientJsonRpcMessage,
     ) -> Result<ServerJsonRpcMessage, Self::Error> {
         self.check(id)?;
-        Ok(self.inner.initialize_session(id, message).await?)
+        self.inner.initialize_session(id, message).await
     }
 
     async fn has_session(&self, id: &SessionId) -> Result<bool, Self::Error> {
@@ -96,7 +120,7 @@ impl SessionManager for Connections {
     async fn close_session(&self, id: &SessionId) -> Result<(), Self::Error> {
         self.check(id)?;
         self.owners().remove(id);
-        Ok(self.inner.close_session(id).await?)
+        self.inner.close_session(id).await
     }
 
     async fn create_stream(
@@ -105,12 +129,12 @@ impl SessionManager for Connections {
         message: ClientJsonRpcMessage,
     ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Self::Error> {
         self.check(id)?;
-        Ok(self.inner.create_stream(id, message).await?)
+        self.inner.create_stream(id, message).await
     }
 
     async fn accept_message(&self, id: &SessionId, message: ClientJsonRpcMessage) -> Result<(), Self::Error> {
         self.check(id)?;
-        Ok(self.inner.accept_message(id, message).await?)
+        self.inner.accept_message(id, message).await
     }
 
     async fn create_standalone_stream(
@@ -118,7 +142,7 @@ impl SessionManager for Connections {
         id: &SessionId,
     ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Self::Error> {
         self.check(id)?;
-        Ok(self.inner.create_standalone_stream(id).await?)
+        self.inner.create_standalone_stream(id).await
     }
 
     async fn resume(
@@ -127,6 +151,6 @@ impl SessionManager for Connections {
         last_event_id: String,
     ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Self::Error> {
         self.check(id)?;
-        Ok(self.inner.resume(id, last_event_id).await?)
+        self.inner.resume(id, last_event_id).await
     }
 }

@@ -45,10 +45,11 @@ pub async fn serve_http(server: Arc<Server>) -> Result<(), Error> {
     let protocol = Protocol {
         inner: StreamableHttpService::new(
             move || Ok(Connection::new(Arc::clone(&of), Origin::Http)),
-            connections,
+            Arc::clone(&connections),
             config,
         ),
         answers: answers.clone(),
+        connections,
     };
     let ready = {
         let ending = server.ending.clone();
@@ -65,13 +66,10 @@ pub async fn serve_http(server: Arc<Server>) -> Result<(), Error> {
         () = signals.wait() => None,
     };
     server.begin_to_end();
-    let told = async {
-        server.calls_ended().await;
-        // What was answered must also have been sent.
-        answers.close();
-        answers.wait().await;
-    };
-    let _ = tokio::time::timeout(ANSWERS, told).await;
+    server.end_calls(ANSWERS).await;
+    // What was answered must also have been sent.
+    answers.close();
+    let _ = tokio::time::timeout(ANSWERS, answers.wait()).await;
     stop.cancel();
     streams.cancel();
     let ended = match early {
@@ -91,6 +89,49 @@ struct Protocol {
     inner: StreamableHttpService<Connection, Connections>,
     /// Answers to requests that are under way; streams that clients only listen to are none.
     answers: TaskTracker,
+    connections: Arc<Connections>,
+}
+
+/// What rmcp would refuse with another code than the protocol's, and in other words than ours.
+async fn checked(
+    request: ::http::Request<Full<Bytes>>,
+    connections: &Connections,
+) -> Result<::http::Request<Full<Bytes>>, front::Answer> {
+    if request.method() == ::http::Method::DELETE {
+        let id = request.headers().get("mcp-session-id").and_then(|id| id.to_str().ok());
+        return match id {
+            Some(id) if !connections.knows(id) => {
+                Err(refusal(404, -32600, "there is no such connection; begin another with `initialize`"))
+            }
+            _ => Ok(request),
+        };
+    }
+    if request.method() != ::http::Method::POST {
+        return Ok(request);
+    }
+    let (parts, body) = request.into_parts();
+    let Ok(body) = body.collect().await;
+    let body = body.to_bytes();
+    if let Err(error) = serde_json::from_slice::<serde::de::IgnoredAny>(&body) {
+        return Err(refusal(400, -32700, &format!("the body is not JSON: {error}")));
+    }
+    if body.trim_ascii_start().first() != Some(&b'{') {
+        return Err(refusal(
+            400,
+            -32600,
+            "the body is not one JSON object; batches are not part of the protocol",
+        ));
+    }
+    Ok(::http::Request::from_parts(parts, Full::new(body)))
+}
+
+fn refusal(status: u16, code: i32, message: &str) -> front::Answer {
+    let body = serde_json::json!({"jsonrpc": "2.0", "id": null, "error": {"code": code, "message": message}});
+    let mut answer = ::http::Response::new(Full::new(Bytes::from(body.to_string())).boxed());
+    *answer.status_mut() = ::http::StatusCode::from_u16(status).unwrap_or(::http::StatusCode::BAD_REQUEST);
+    let json = ::http::HeaderValue::from_static("application/json");
+    answer.headers_mut().insert(::http::header::CONTENT_TYPE, json);
+    answer
 }
 
 impl Mcp for Protocol {
@@ -98,8 +139,12 @@ impl Mcp for Protocol {
         let principal = request.extensions().get::<Principal>().cloned().unwrap_or_else(local);
         let inner = self.inner.clone();
         let under_way = (request.method() == ::http::Method::POST).then(|| self.answers.token());
+        let connections = Arc::clone(&self.connections);
         PRINCIPAL.scope(principal, async move {
-            let answer = inner.handle(request).await;
+            let answer = match checked(request, &connections).await {
+                Ok(request) => inner.handle(request).await,
+                Err(refusal) => refusal,
+            };
             // Goes with the body, to its end or to the client's.
             answer.map(|body| {
                 body.map_frame(move |frame| {

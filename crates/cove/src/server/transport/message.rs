@@ -55,6 +55,11 @@ pub(super) fn too_large(size: u64, most: usize, id: Option<RequestId>) -> TxJson
     TxJsonRpcMessage::<RoleServer>::error(ErrorData::invalid_request(message, None), id)
 }
 
+pub(super) fn too_many(most: usize, id: RequestId) -> TxJsonRpcMessage<RoleServer> {
+    let message = format!("{most} requests are under way, which is all that may be; wait for some of them");
+    TxJsonRpcMessage::<RoleServer>::error(ErrorData::internal_error(message, None), Some(id))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

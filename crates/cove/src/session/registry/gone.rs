@@ -23,6 +23,8 @@ pub enum Gone {
     Ended(Ending),
     /// Its owner ended it.
     Stopped,
+    /// It had no name, nobody used it, and there was no room for another.
+    MadeRoom,
 }
 
 impl fmt::Display for Gone {
@@ -32,6 +34,7 @@ impl fmt::Display for Gone {
             Self::Idle(after) => write!(f, "ended because nobody used it for {}", show_duration(*after)),
             Self::Ended(ending) => write!(f, "is gone: its sandbox {}", describe_ending(ending)),
             Self::Stopped => f.write_str("was stopped"),
+            Self::MadeRoom => f.write_str("ended to make room: it had no name and nobody used it"),
         }
     }
 }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use cove_protocol::SessionId;
 use tokio::sync::{OnceCell, OwnedSemaphorePermit};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::{Blueprint, Gone, Principal, lock, random};
 use crate::output::{Budget, Spool};
@@ -52,6 +53,10 @@ pub(super) struct Entry {
     pub(super) before: Mutex<Option<Gone>>,
     /// Its owner knows that it is gone.
     pub(super) told: AtomicBool,
+    /// Nobody gave it a name: it may go when there is no room.
+    pub(super) disposable: bool,
+    /// Set when it is taken out of the registry, whatever still runs in it.
+    pub(super) over: CancellationToken,
     pub(super) budget: Budget,
     pub(super) outputs: Mutex<VecDeque<(OutputId, Arc<Spool>)>>,
     pub(super) used: Mutex<Use>,
@@ -69,6 +74,7 @@ impl Entry {
         name: Option<String>,
         blueprint: Arc<Blueprint>,
         before: Option<Gone>,
+        disposable: bool,
     ) -> Self {
         Self {
             id,
@@ -78,6 +84,8 @@ impl Entry {
             session: OnceCell::new(),
             before: Mutex::new(before),
             told: AtomicBool::new(false),
+            disposable,
+            over: CancellationToken::new(),
             budget: Budget::default(),
             outputs: Mutex::default(),
             used: Mutex::new(Use { holders: 0, last: Instant::now() }),
@@ -108,6 +116,11 @@ impl Held {
 
     pub fn id(&self) -> &SessionId {
         &self.hold.entry.id
+    }
+
+    /// Set when the session was ended by its owner or by the registry, and not by itself.
+    pub fn over(&self) -> &CancellationToken {
+        &self.hold.entry.over
     }
 
     /// Whether its sandbox was started for this holder.
@@ -208,7 +221,7 @@ mod tests {
             speaks: cove_protocol::Language::Python,
         };
         let owner = Principal("me".into());
-        Arc::new(Entry::new(SessionId::from_random(1), owner, None, Arc::new(blueprint), None))
+        Arc::new(Entry::new(SessionId::from_random(1), owner, None, Arc::new(blueprint), None, true))
     }
 
     #[tokio::test]
