@@ -225,6 +225,8 @@ const OWN: &[&str] =
 const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom"];
 /// Where the sandbox finds our program.
 pub const RUNNER: &str = "/.cove/cove";
+/// The same program as a command for the code, which its name makes it: see `main`.
+const COMMANDS: &str = "/.cove/bin";
 /// Above every range that distributions hand out to people, services and containers, and below 2^31, from where on
 /// some programs take a user id for a negative number.
 const HOST_IDS: (u32, u32) = (0x7000_0000, 0x1_0000);
@@ -309,6 +311,7 @@ fn entries(spec: &Spec, facts: &HostFacts) -> Result<Vec<Entry>, CannotEnforce> 
         entries.extend(facts.etc.iter().map(|path| read_only(path, path)));
     }
     entries.push(read_only(&spec.runner, Path::new(RUNNER)));
+    entries.push(Entry::Link { path: Path::new(COMMANDS).join("mcp"), target: "../cove".into() });
     entries.push(Entry::Proc { path: "/proc".into() });
     for device in DEVICES {
         let path = Path::new("/dev").join(device);
@@ -412,6 +415,8 @@ fn control(limits: &Limits, facts: &HostFacts) -> Result<Control, CannotEnforce>
 
 /// Built from nothing: no variable of the host's reaches the sandbox.
 fn environment(limits: &Limits) -> BTreeMap<String, String> {
+    // First, since some python packages bring a program `mcp` that is another.
+    let path = format!("{COMMANDS}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
     let threads = limits.cpus.ceil().max(1.0).to_string();
     [
         ("HOME", "/workspace"),
@@ -423,7 +428,7 @@ fn environment(limits: &Limits) -> BTreeMap<String, String> {
         // Number libraries start a thread for every processor they see, each with its own stack.
         ("OMP_NUM_THREADS", &threads),
         ("OPENBLAS_NUM_THREADS", &threads),
-        ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+        ("PATH", &path),
         ("TMPDIR", "/tmp"),
         ("TZ", "UTC"),
         ("USER", "sandbox"),

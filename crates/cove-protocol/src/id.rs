@@ -20,6 +20,11 @@ impl fmt::Display for CellId {
 #[serde(transparent)]
 pub struct RequestId(pub u64);
 
+/// A call that code in the sandbox makes to the host: counted by the runner from 1, never used again in a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct CallId(pub u64);
+
 /// A session: 128 random bits, so that it cannot be guessed. It never enters a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]

@@ -12,7 +12,7 @@ pub mod resume;
 
 pub use codec::{DecodeError, Decoder, EncodeError, encode};
 pub use file::{Entry, FileKind, Problem};
-pub use id::{CellId, RequestId, SessionId};
+pub use id::{CallId, CellId, RequestId, SessionId};
 pub use message::{
     FromRunner, Hello, ImageFormat, Interpreter, Language, Message, Outcome, Ready, Resume, Run, Stdin,
     Stream, ToRunner, VERSION,

@@ -20,6 +20,17 @@ pub const MAX_FILE_READ: usize = 16 * 1024 * 1024;
 pub const MAX_ENTRIES: usize = 1000;
 /// A path in a request; the kernel's own limit.
 pub const MAX_PATH: usize = 4096;
+/// What code may ask of the host in one call, and what it may be answered. A reply travels in one message, whose JSON
+/// part needs little room.
+pub const MAX_CALL: usize = 8 * 1024 * 1024;
+pub const MAX_REPLY: usize = MAX_MESSAGE - 1024;
+/// Calls that may be without a reply at once, and the bytes of their requests together.
+pub const MAX_CALLS: usize = 64;
+pub const MAX_CALLS_BYTES: usize = 4 * MAX_CALL;
+/// A reply of at most this many bytes is sent as soon as it is known. Longer ones must fit into a window, and leave it
+/// when the runner says `Taken`: so code that does not read its replies makes neither side keep more.
+pub const FREE_REPLY: usize = 16 * 1024;
+pub const REPLY_WINDOW: usize = MAX_MESSAGE;
 /// One image that a cell shows, and how many it may show.
 pub const MAX_IMAGE: usize = 4 * 1024 * 1024;
 pub const MAX_IMAGES: usize = 16;

@@ -13,10 +13,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::file::{Entry, Problem};
-use crate::id::{CellId, RequestId};
+use crate::id::{CallId, CellId, RequestId};
 
 /// Raised whenever a peer of the version before could misunderstand us. Both sides must agree exactly.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// What the codec and `resume` must know of a message without knowing which it is.
 pub trait Message: Serialize + DeserializeOwned {
@@ -30,7 +30,7 @@ pub trait Message: Serialize + DeserializeOwned {
 impl Message for ToRunner {
     fn carries_payload(&self) -> bool {
         match self {
-            Self::Run(_) | Self::Input { .. } | Self::Put { .. } => true,
+            Self::Run(_) | Self::Input { .. } | Self::Put { .. } | Self::Reply { .. } => true,
             Self::Hello(_)
             | Self::Interrupt { .. }
             | Self::Kill { .. }
@@ -50,6 +50,7 @@ impl Message for ToRunner {
             | Self::Put { .. }
             | Self::Get { .. }
             | Self::List { .. }
+            | Self::Reply { .. }
             | Self::Bye {} => true,
             Self::Hello(_) | Self::Ping { .. } => false,
         }
@@ -59,13 +60,15 @@ impl Message for ToRunner {
 impl Message for FromRunner {
     fn carries_payload(&self) -> bool {
         match self {
-            Self::Output { .. } | Self::Image { .. } | Self::File { .. } => true,
+            Self::Output { .. } | Self::Image { .. } | Self::File { .. } | Self::Call { .. } => true,
             Self::Ready(_)
             | Self::NeedInput {}
             | Self::Done { .. }
             | Self::Stored { .. }
             | Self::Listing { .. }
             | Self::Refused { .. }
+            | Self::Forget { .. }
+            | Self::Taken { .. }
             | Self::Pong { .. }
             | Self::Fault { .. } => false,
         }
@@ -81,6 +84,9 @@ impl Message for FromRunner {
             | Self::File { .. }
             | Self::Listing { .. }
             | Self::Refused { .. }
+            | Self::Call { .. }
+            | Self::Forget { .. }
+            | Self::Taken { .. }
             | Self::Fault { .. } => true,
             Self::Ready(_) | Self::Pong { .. } => false,
         }
@@ -107,6 +113,8 @@ pub enum ToRunner {
     Get { request: RequestId, path: String, most: u64 },
     /// Look into a folder. Answered with `Listing` or `Refused`.
     List { request: RequestId, path: String },
+    /// The answer to one `Call`: the payload is `{"ok":…}` or `{"error":…}`, to which the runner adds the code's own id.
+    Reply { call: CallId },
     /// Answered with `Pong`. `received` acknowledges messages for `resume`; neither of the two is counted itself.
     Ping { nonce: u64, received: u64 },
     /// End the sandbox in good order.
@@ -135,6 +143,13 @@ pub enum FromRunner {
     Listing { request: RequestId, entries: Vec<Entry>, left_out: u64 },
     /// Nothing was read or written.
     Refused { request: RequestId, problem: Problem },
+    /// Code of the cell asks the host for something; the payload is its request, as the code wrote it. Answered with
+    /// `Reply`, unless the cell ends before.
+    Call { cell: CellId, call: CallId },
+    /// Nobody waits for the reply of this call any more.
+    Forget { call: CallId },
+    /// A reply of more than `FREE_REPLY` bytes has left the runner, to the code that asked or to nowhere.
+    Taken { call: CallId },
     /// The answer to `Ping`, with the same nonce.
     Pong { nonce: u64, received: u64 },
     /// The runner cannot go on; the stream ends after this.

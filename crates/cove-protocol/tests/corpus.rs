@@ -9,8 +9,8 @@ use std::path::PathBuf;
 
 use cove_protocol::limits::{MAX_FRAME, MAX_META};
 use cove_protocol::{
-    CellId, FromRunner, Hello, Interpreter, Language, Message, Outcome, Ready, Resume, Run, Stdin, Stream,
-    ToRunner, VERSION, encode,
+    CallId, CellId, FromRunner, Hello, Interpreter, Language, Message, Outcome, Ready, Resume, Run, Stdin,
+    Stream, ToRunner, VERSION, encode,
 };
 
 #[path = "exercise/decode.rs"]
@@ -61,6 +61,11 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     );
     let run = Run { cell, language: Language::Python, name: "<cell>".into(), args: vec!["-x".into()] };
     let run = encoded(ToRunner::Run(run), b"print(1)\n");
+    let id = CallId(9);
+    let call = encoded(FromRunner::Call { cell, call: id }, br#"{"id":1,"ask":"servers"}"#);
+    let called =
+        [call, encoded(FromRunner::Forget { call: id }, b""), encoded(FromRunner::Taken { call: id }, b"")];
+    let reply = encoded(ToRunner::Reply { call: id }, br#"{"ok":[]}"#);
     let body = &output[5..];
     let json = |meta: &[u8]| frame(0, &content(meta, b""));
     let deep = [br#"{"x":"#, &[b'['; 300][..]].concat();
@@ -69,6 +74,8 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("ok-output", output.clone()),
         ("ok-cell", [ready, output.clone(), done(Outcome::Completed {}), pong.clone()].concat()),
         ("ok-raised", done(raised)),
+        ("ok-calls", called.concat()),
+        ("ok-reply", reply),
         ("ok-to-runner", [hello, run, encoded(ToRunner::Bye {}, b"")].concat()),
         ("ok-one-byte-frames", {
             let (last, before) = body.split_last().expect("a message has bytes");

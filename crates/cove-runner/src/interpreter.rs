@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, getpgid, kill_process, kill_process_group};
 
+use crate::calls;
 use crate::shim::{self, FromShim, ShimError};
 
 /// What an interpreter gets as its descriptors 0, 1 and 2.
@@ -67,6 +68,7 @@ impl Interpreter {
             .stdin(standard.input)
             .stdout(standard.output)
             .stderr(standard.error);
+        command.env(calls::VARIABLE, calls::SOCKET);
         // A group of its own, so that an interrupt reaches what the code waits for and not the runner.
         command.process_group(0);
         let child = third.lend(theirs.as_fd(), || command.spawn())?;
@@ -190,12 +192,18 @@ pub(crate) fn part(language: Language, name: &str) -> Option<&'static str> {
         (Language::Python, "cell") => include_str!("../shims/python/cell.py"),
         (Language::Python, "draw") => include_str!("../shims/python/draw.py"),
         (Language::Python, "late") => include_str!("../shims/python/late.py"),
+        (Language::Python, "more") => include_str!("../shims/python/more.py"),
+        (Language::Python, "tool") => include_str!("../shims/python/tool.py"),
+        (Language::Python, "wait") => include_str!("../shims/python/wait.py"),
+        (Language::Python, "wire") => include_str!("../shims/python/wire.py"),
         (Language::Node, "around") => include_str!("../shims/node/around.js"),
         (Language::Node, "faults") => include_str!("../shims/node/faults.js"),
         (Language::Node, "imports") => include_str!("../shims/node/imports.js"),
+        (Language::Node, "mcp") => include_str!("../shims/node/mcp.js"),
         (Language::Node, "redeclare") => include_str!("../shims/node/redeclare.js"),
         (Language::Node, "repair") => include_str!("../shims/node/repair.js"),
         (Language::Node, "watch") => include_str!("../shims/node/watch.js"),
+        (Language::Node, "wire") => include_str!("../shims/node/wire.js"),
         _ => return None,
     })
 }

@@ -6,11 +6,16 @@
 
 #![forbid(unsafe_code)]
 
+mod calls;
 mod capture;
+mod command;
 mod files;
 mod interpreter;
 mod serve;
 mod shim;
 mod stdin;
 
+pub use command::main as command;
+/// The variable that tells code where it can call the host, and what is in it.
+pub const CALLS: (&str, &str) = (calls::VARIABLE, calls::SOCKET);
 pub use serve::main;

@@ -13,6 +13,7 @@ use cove_protocol::{
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
+use crate::calls::{self, Calls};
 use crate::capture::Capture;
 use crate::files::{Files, Listed};
 use crate::interpreter::{Interpreter, Received, Standard, Third, part};
@@ -27,7 +28,7 @@ pub fn main() -> ExitCode {
         let served = runner.serve();
         if let Err(error) = &served {
             // The host may be what failed; then nobody hears this.
-            let _ = runner.send(&FromRunner::Fault { message: error.to_string() }, &[]);
+            let _ = send(&FromRunner::Fault { message: error.to_string() }, &[]);
         }
         served
     });
@@ -51,6 +52,7 @@ struct Runner {
     input: Option<Input>,
     captures: [Capture; 2],
     files: Files,
+    calls: Calls,
     cell: Option<Cell>,
 }
 
@@ -86,6 +88,7 @@ impl Runner {
             input: None,
             captures: [Capture::new(Stream::Stdout)?, Capture::new(Stream::Stderr)?],
             files: Files::open(&std::env::current_dir()?)?,
+            calls: Calls::new(calls::SOCKET.as_ref()),
             cell: None,
         })
     }
@@ -101,6 +104,9 @@ impl Runner {
             }
             for index in ready.captures {
                 self.forward(index, CHUNK)?;
+            }
+            for (source, found) in ready.calls {
+                self.calls.ready(source, found, &mut send)?;
             }
             // After the shims: what one said before it died counts.
             if ready.children {
@@ -124,6 +130,7 @@ impl Runner {
             Shim(Language),
             Capture(usize),
             Input,
+            Calls(calls::Source),
         }
         let mut sources = vec![Source::Host, Source::Children];
         let stdin = rustix::stdio::stdin();
@@ -147,6 +154,10 @@ impl Runner {
                 sources.push(Source::Input);
             }
         }
+        for (source, fd, wanted) in self.calls.sources() {
+            fds.push(PollFd::from_borrowed_fd(fd, wanted));
+            sources.push(Source::Calls(source));
+        }
         rustix::io::retry_on_intr(|| poll(&mut fds, None))?;
         let mut turn = Turn::default();
         for (fd, source) in fds.iter().zip(sources) {
@@ -159,20 +170,10 @@ impl Runner {
                 Source::Shim(language) => turn.shims.push(language),
                 Source::Capture(index) => turn.captures.push(index),
                 Source::Input => turn.input = true,
+                Source::Calls(source) => turn.calls.push((source, fd.revents())),
             }
         }
         Ok(turn)
-    }
-
-    fn send(&self, message: &FromRunner, payload: &[u8]) -> io::Result<()> {
-        let mut bytes = Vec::new();
-        encode(message, payload, &mut bytes).map_err(io::Error::other)?;
-        let mut rest = bytes.as_slice();
-        while !rest.is_empty() {
-            let count = rustix::io::retry_on_intr(|| rustix::io::write(rustix::stdio::stdout(), rest))?;
-            rest = &rest[count..];
-        }
-        Ok(())
     }
 
     fn hear_host(&mut self) -> io::Result<Go> {
@@ -215,22 +216,23 @@ impl Runner {
                     Ok(bytes) => FromRunner::Stored { request, bytes },
                     Err(problem) => FromRunner::Refused { request, problem },
                 };
-                self.send(&answer, &[])?;
+                send(&answer, &[])?;
             }
             ToRunner::Get { request, path, most } => match self.files.get(&path, most) {
-                Ok(content) => self.send(&FromRunner::File { request }, &content)?,
-                Err(problem) => self.send(&FromRunner::Refused { request, problem }, &[])?,
+                Ok(content) => send(&FromRunner::File { request }, &content)?,
+                Err(problem) => send(&FromRunner::Refused { request, problem }, &[])?,
             },
             ToRunner::List { request, path } => {
                 let answer = match self.files.list(&path) {
                     Ok(Listed { entries, left_out }) => FromRunner::Listing { request, entries, left_out },
                     Err(problem) => FromRunner::Refused { request, problem },
                 };
-                self.send(&answer, &[])?;
+                send(&answer, &[])?;
             }
             ToRunner::Ping { nonce, received: _ } => {
-                self.send(&FromRunner::Pong { nonce, received: self.received }, &[])?;
+                send(&FromRunner::Pong { nonce, received: self.received }, &[])?;
             }
+            ToRunner::Reply { call } => self.calls.reply(call, payload, &mut send)?,
             ToRunner::Bye {} => return Ok(Go::Home),
         }
         Ok(Go::On)
@@ -259,7 +261,10 @@ impl Runner {
             let _ = self.start(language);
         }
         let languages = self.programs.keys().copied().collect();
-        self.send(&FromRunner::Ready(Ready { version: VERSION, languages, received: 0 }), &[])
+        send(&FromRunner::Ready(Ready { version: VERSION, languages, received: 0 }), &[])?;
+        // After the answer, so that nobody waits for it.
+        self.calls.listen();
+        Ok(())
     }
 
     fn start(&mut self, language: Language) -> io::Result<()> {
@@ -284,8 +289,9 @@ impl Runner {
         let fresh = !self.interpreters.contains_key(&run.language);
         if fresh && let Err(error) = self.start(run.language) {
             let outcome = Outcome::Unavailable { reason: error.to_string() };
-            return self.send(&FromRunner::Done { cell: run.cell, outcome, fresh }, &[]);
+            return send(&FromRunner::Done { cell: run.cell, outcome, fresh }, &[]);
         }
+        self.calls.begin(run.cell);
         self.cell = Some(Cell {
             id: run.cell,
             language: run.language,
@@ -376,7 +382,7 @@ impl Runner {
         }
         cell.images += 1;
         let image = FromRunner::Image { cell: cell.id, format };
-        self.send(&image, bytes)
+        send(&image, bytes)
     }
 
     /// Sends what the cell had written by now, then its end.
@@ -388,8 +394,9 @@ impl Runner {
                 waiting = waiting.saturating_sub(count.max(1));
             }
         }
+        self.calls.end(&mut send)?;
         match self.cell.take() {
-            Some(cell) => self.send(&FromRunner::Done { cell: cell.id, outcome, fresh: cell.fresh }, &[]),
+            Some(cell) => send(&FromRunner::Done { cell: cell.id, outcome, fresh: cell.fresh }, &[]),
             None => Ok(()),
         }
     }
@@ -403,13 +410,13 @@ impl Runner {
         let bytes = capture.read(&mut buffer, most)?;
         let output = FromRunner::Output { cell: cell.id, stream: capture.stream(), offset: cell.sent[index] };
         cell.sent[index] += bytes.len() as u64;
-        self.send(&output, bytes)?;
+        send(&output, bytes)?;
         Ok(bytes.len())
     }
 
     fn fill_input(&mut self) -> io::Result<()> {
         match self.input.as_mut().map(Input::fill).transpose()? {
-            Some(Ask::Yes) => self.send(&FromRunner::NeedInput {}, &[]),
+            Some(Ask::Yes) => send(&FromRunner::NeedInput {}, &[]),
             Some(Ask::No) | None => Ok(()),
         }
     }
@@ -475,6 +482,18 @@ struct Turn {
     shims: Vec<Language>,
     captures: Vec<usize>,
     input: bool,
+    calls: Vec<(calls::Source, PollFlags)>,
+}
+
+fn send(message: &FromRunner, payload: &[u8]) -> io::Result<()> {
+    let mut bytes = Vec::new();
+    encode(message, payload, &mut bytes).map_err(io::Error::other)?;
+    let mut rest = bytes.as_slice();
+    while !rest.is_empty() {
+        let count = rustix::io::retry_on_intr(|| rustix::io::write(rustix::stdio::stdout(), rest))?;
+        rest = &rest[count..];
+    }
+    Ok(())
 }
 
 fn broken(message: &str) -> io::Error {

@@ -1,12 +1,21 @@
-//! What tests share: the real program run as anyone, a client for MCP, a backend without a sandbox, and a way to say what was skipped.
+//! What tests share: the real program run as anyone, a client and a server for MCP, a backend without a sandbox, and a way to say
+//! what was skipped.
 
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "kit")]
 pub mod fake;
+pub mod fixture;
+#[cfg(feature = "kit")]
 pub mod mcp;
+#[cfg(feature = "kit")]
 pub mod measure;
+#[cfg(feature = "kit")]
 pub mod program;
+#[cfg(feature = "kit")]
 pub mod skip;
 
+#[cfg(feature = "kit")]
 pub use fake::FakeBackend;
+#[cfg(feature = "kit")]
 pub use program::{Program, Who};

@@ -29,6 +29,8 @@ pub use server::{Auth, LogFormat, LogLevel, OutputFormat, ServerConfig, Toolset,
 pub use settings::{Count, Fallback, Part, SETTINGS, Setting};
 
 use file::File;
+pub(crate) use file::distance;
+pub use file::place as file_place;
 pub use value::Wrong;
 use value::show_duration;
 

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod backend;
+pub mod catalog;
 pub mod cli;
 pub mod config;
 pub mod ending;
@@ -15,3 +16,4 @@ pub mod policy;
 pub mod server;
 pub mod session;
 pub mod telemetry;
+pub mod upstream;

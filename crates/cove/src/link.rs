@@ -1,13 +1,17 @@
 //! The host's end of the stream to a runner. One task reads and one writes; what belongs to the running cell goes to
-//! whoever runs it, and the answer to a question about files goes to whoever asked. What comes in is hostile: the codec
+//! whoever runs it, and the answer to a question about files goes to whoever asked. Long replies to the code's own calls
+//! wait here until the runner has room. What comes in is hostile: the codec
 //! bounds it, and an answer that nobody waits for ends the link.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cove_protocol::{DecodeError, Decoder, FromRunner, Hello, Ready, RequestId, ToRunner, VERSION, encode};
+use cove_protocol::limits::{FREE_REPLY, REPLY_WINDOW};
+use cove_protocol::{
+    CallId, DecodeError, Decoder, FromRunner, Hello, Ready, RequestId, ToRunner, VERSION, encode,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::backend::Duplex;
 use crate::error::shown;
@@ -23,6 +27,24 @@ pub type Message = (FromRunner, Vec<u8>);
 pub struct Link {
     outgoing: mpsc::Sender<Vec<u8>>,
     pending: Arc<Mutex<Pending>>,
+    window: Arc<Window>,
+}
+
+/// Room in the queue for one message.
+pub type Place<'a> = mpsc::Permit<'a, Vec<u8>>;
+
+/// A way to send replies, for whoever finds them.
+#[derive(Clone)]
+pub struct Replies {
+    outgoing: mpsc::Sender<Vec<u8>>,
+    window: Arc<Window>,
+}
+
+/// How many bytes of long replies may be with the runner.
+struct Window {
+    room: Semaphore,
+    /// Those that are there.
+    untaken: Mutex<BTreeMap<CallId, usize>>,
 }
 
 /// What the runner says of the cell that runs. Ends with the one error that ended the link.
@@ -71,7 +93,8 @@ impl Link {
                 }
             }
         });
-        let link = Self { outgoing, pending: Arc::default() };
+        let window = Window { room: Semaphore::new(REPLY_WINDOW), untaken: Mutex::default() };
+        let link = Self { outgoing, pending: Arc::default(), window: Arc::new(window) };
         let mut reader = Reader { read, decoder: Decoder::default(), buffer: vec![0; 128 * 1024] };
         link.send(&ToRunner::Hello(hello), &[]).await?;
         let ready = match reader.receive().await? {
@@ -81,14 +104,21 @@ impl Link {
             _ => return Err(LinkError::Protocol("it did not answer hello")),
         };
         let (cell, messages) = mpsc::channel(QUEUE);
-        tokio::spawn(sort(reader, cell, Arc::clone(&link.pending)));
+        tokio::spawn(sort(reader, cell, Arc::clone(&link.pending), Arc::clone(&link.window)));
         Ok((link, CellMessages(messages), ready))
     }
 
     pub async fn send(&self, message: &ToRunner, payload: &[u8]) -> Result<(), LinkError> {
-        let mut bytes = Vec::new();
-        encode(message, payload, &mut bytes)?;
-        self.outgoing.send(bytes).await.map_err(|_| LinkError::Closed)
+        self.outgoing.send(encoded(message, payload)?).await.map_err(|_| LinkError::Closed)
+    }
+
+    /// Waits for room to send something, for who must not wait for that alone.
+    pub async fn place(&self) -> Result<Place<'_>, LinkError> {
+        self.outgoing.reserve().await.map_err(|_| LinkError::Closed)
+    }
+
+    pub fn replies(&self) -> Replies {
+        Replies { outgoing: self.outgoing.clone(), window: Arc::clone(&self.window) }
     }
 
     /// Asks a question and waits for its answer. `question` gets the id that the answer will carry.
@@ -99,7 +129,7 @@ impl Link {
     ) -> Result<Message, LinkError> {
         let (answer, answered) = oneshot::channel();
         let id = {
-            let mut pending = lock(&self.pending);
+            let mut pending = locked(&self.pending);
             if pending.over {
                 return Err(LinkError::Closed);
             }
@@ -112,11 +142,50 @@ impl Link {
             id
         };
         if let Err(error) = self.send(&question(id), payload).await {
-            lock(&self.pending).waiting.remove(&id);
+            locked(&self.pending).waiting.remove(&id);
             return Err(error);
         }
         answered.await.map_err(|_| LinkError::Closed)
     }
+}
+
+impl Replies {
+    /// Sends a reply when there is room for it. May be dropped at any time: then nothing is sent. `sending` is called just
+    /// before, when nothing can prevent it any more and the runner cannot know of it yet.
+    pub async fn send(&self, call: CallId, object: &[u8], sending: impl FnOnce()) -> Result<(), LinkError> {
+        let long = object.len() > FREE_REPLY;
+        let room = match u32::try_from(object.len()) {
+            Ok(length) if long => {
+                Some(self.window.room.acquire_many(length).await.map_err(|_| LinkError::Closed)?)
+            }
+            _ => None,
+        };
+        let bytes = encoded(&ToRunner::Reply { call }, object)?;
+        let place = self.outgoing.reserve().await.map_err(|_| LinkError::Closed)?;
+        if let Some(room) = room {
+            // It comes back when the runner says so.
+            room.forget();
+            locked(&self.window.untaken).insert(call, object.len());
+        }
+        sending();
+        place.send(bytes);
+        Ok(())
+    }
+}
+
+impl Window {
+    fn taken(&self, call: CallId) -> Result<(), LinkError> {
+        let length = locked(&self.untaken).remove(&call);
+        self.room.add_permits(length.ok_or(LinkError::Protocol("it took what nobody sent"))?);
+        Ok(())
+    }
+}
+
+/// A message as it goes out.
+pub fn encoded(message: &ToRunner, payload: &[u8]) -> Result<Vec<u8>, LinkError> {
+    let mut bytes = Vec::new();
+    encode(message, payload, &mut bytes)?;
+    Ok(bytes)
 }
 
 impl CellMessages {
@@ -153,6 +222,7 @@ async fn sort(
     mut reader: Reader,
     cell: mpsc::Sender<Result<Message, LinkError>>,
     pending: Arc<Mutex<Pending>>,
+    window: Arc<Window>,
 ) {
     let error = loop {
         let message = match reader.receive().await {
@@ -164,17 +234,24 @@ async fn sort(
             | FromRunner::File { request }
             | FromRunner::Listing { request, .. }
             | FromRunner::Refused { request, .. } => {
-                let Some(answer) = lock(&pending).waiting.remove(request) else {
+                let Some(answer) = locked(&pending).waiting.remove(request) else {
                     break LinkError::Protocol("it answered what nobody asked");
                 };
                 // Whoever asked may have stopped waiting.
                 let _ = answer.send(message);
+            }
+            FromRunner::Taken { call } => {
+                if let Err(error) = window.taken(*call) {
+                    break error;
+                }
             }
             FromRunner::Fault { message } => break LinkError::Fault(shown(message)),
             FromRunner::Output { .. }
             | FromRunner::Image { .. }
             | FromRunner::NeedInput {}
             | FromRunner::Done { .. }
+            | FromRunner::Call { .. }
+            | FromRunner::Forget { .. }
             | FromRunner::Ready(_)
             | FromRunner::Pong { .. } => {
                 if cell.send(Ok(message)).await.is_err() {
@@ -184,13 +261,13 @@ async fn sort(
         }
     };
     {
-        let mut pending = lock(&pending);
+        let mut pending = locked(&pending);
         pending.over = true;
         pending.waiting.clear();
     }
     let _ = cell.send(Err(error)).await;
 }
 
-fn lock(pending: &Mutex<Pending>) -> std::sync::MutexGuard<'_, Pending> {
-    pending.lock().unwrap_or_else(PoisonError::into_inner)
+fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,9 +1,10 @@
-//! One binary, three roles. The role is chosen before any thread exists, because the jail must clone itself and may
+//! One binary, four roles. The role is chosen before any thread exists, because the jail must clone itself and may
 //! only do so while it is alone.
 
 #![forbid(unsafe_code)]
 
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
 use cove::cli::{self, Action};
@@ -11,6 +12,11 @@ use cove::config::Surroundings;
 use cove::error::Error;
 
 fn main() -> ExitCode {
+    let program = std::env::args_os().next().unwrap_or_default();
+    // The name that sandboxes have for it on their search path.
+    if Path::new(&program).file_name() == Some("mcp".as_ref()) {
+        return cove_runner::command();
+    }
     match std::env::args_os().nth(1).as_deref().and_then(|role| role.to_str()) {
         Some("jail") => return cove_jail::enter::main(),
         Some("runner") => return cove_runner::main(),

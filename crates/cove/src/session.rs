@@ -1,19 +1,20 @@
 //! A session: one sandbox, its variables and files, and the cells that run in it one after another. Files can be moved
 //! while a cell runs. It does not know which backend it has.
 
+pub mod calls;
 pub mod cell;
 pub mod files;
 pub mod registry;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::pin::Pin;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cove_protocol::limits::{CHUNK, MAX_IMAGE, MAX_IMAGES};
 use cove_protocol::{
-    CellId, FromRunner, Hello, ImageFormat, Interpreter, Language, Outcome, Run, Stdin, Stream, ToRunner,
-    VERSION,
+    CallId, CellId, FromRunner, Hello, ImageFormat, Interpreter, Language, Outcome, Run, Stdin, Stream,
+    ToRunner, VERSION,
 };
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::{Mutex, Semaphore};
@@ -21,9 +22,12 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::backend::{Backend, Control, Ending, MemoryKiller, StartError};
 use crate::error::shown;
-use crate::link::{CellMessages, Link, LinkError};
+use crate::link::{CellMessages, Link, LinkError, Place, encoded};
 use crate::policy::Policy;
 
+use calls::UnderWay;
+
+pub use calls::{Calls, NoCalls};
 pub use cell::{Cell, CellEnd, Stop, Survived};
 
 /// How long a runner may take to start and say that it is ready.
@@ -51,6 +55,7 @@ pub struct Session {
 struct Turn {
     messages: CellMessages,
     next_cell: u64,
+    last_call: CallId,
     /// Languages whose interpreter has run a cell and, as far as we know, still has its variables.
     alive: BTreeSet<Language>,
     input: Option<Box<dyn AsyncRead + Send + Unpin>>,
@@ -86,6 +91,7 @@ impl Session {
                 turn: Mutex::new(Turn {
                     messages,
                     next_cell: 1,
+                    last_call: CallId(0),
                     alive: BTreeSet::new(),
                     input: options.input,
                 }),
@@ -134,13 +140,25 @@ impl Session {
         self.control.lock().await.out_of_memory().await
     }
 
-    /// Runs one cell to its end, after those that were asked for before. `show` gets what the code writes and shows, as
-    /// it comes. When `stop` resolves the cell is interrupted as at its deadline.
+    /// As `run_with`, for code that has nobody to call.
     pub async fn run(
+        &self,
+        cell: Cell,
+        show: impl FnMut(Shown<'_>),
+        stop: impl Future<Output = ()>,
+    ) -> CellEnd {
+        self.run_with(cell, show, stop, Arc::new(NoCalls)).await
+    }
+
+    /// Runs one cell to its end, after those that were asked for before. `show` gets what the code writes and shows, as
+    /// it comes. When `stop` resolves the cell is interrupted as at its deadline. `calls` answers what the code asks of
+    /// the host.
+    pub async fn run_with(
         &self,
         cell: Cell,
         mut show: impl FnMut(Shown<'_>),
         stop: impl Future<Output = ()>,
+        calls: Arc<dyn Calls>,
     ) -> CellEnd {
         let mut stop = std::pin::pin!(stop);
         let Ok(_waiting) = self.waiting.try_acquire() else {
@@ -166,9 +184,12 @@ impl Session {
         let language = cell.language;
         let patience = Patience::new(Instant::now() + cell.timeout, cell.grace);
         let run = ToRunner::Run(Run { cell: id, language, name: cell.name, args: cell.args });
-        let end = match self.link.send(&run, cell.code.as_bytes()).await {
-            Ok(()) => {
-                let running = Running { id, language, sent: [0; 2], images: 0, wants_input: false };
+        let end = match encoded(&run, cell.code.as_bytes()) {
+            Ok(run) => {
+                let calls = UnderWay::new(id, calls, self.link.replies());
+                let to_send = VecDeque::from([run]);
+                let running =
+                    Running { id, language, sent: [0; 2], images: 0, wants_input: false, to_send, calls };
                 self.attend(&mut turn, running, patience, &mut show, stop).await
             }
             Err(error) => Err(error),
@@ -185,7 +206,8 @@ impl Session {
         }
     }
 
-    /// Sees a cell through: its output, its hunger for input, its deadline.
+    /// Sees a cell through: its output, its calls, its hunger for input, its deadline. What it sends it sends when there
+    /// is room: a runner that waits for us to read must not find us waiting for it to read.
     async fn attend(
         &self,
         turn: &mut Turn,
@@ -200,8 +222,9 @@ impl Session {
             let event = tokio::select! {
                 // Output first: a cell that has ended in time is not late because we were.
                 biased;
+                place = self.link.place(), if !running.to_send.is_empty() => Event::Room(place?),
                 message = turn.messages.next() => Event::Message(message?),
-                read = read_input(&mut turn.input, &mut piece), if running.wants_input => Event::Input(read),
+                read = read_input(&mut turn.input, &mut piece), if running.may_have_input() => Event::Input(read),
                 () = stop.as_mut(), if may_stop => Event::Stop,
                 () = sleep_until(patience.until) => Event::Late,
             };
@@ -214,6 +237,12 @@ impl Session {
                     running.check_image(cell, bytes.len())?;
                     show(Shown::Image(format, &bytes));
                 }
+                Event::Message((FromRunner::Call { cell, call }, request)) => {
+                    running.calls.begin(cell, call, request, &mut turn.last_call)?;
+                }
+                Event::Message((FromRunner::Forget { call }, _)) => {
+                    running.calls.forget(call, turn.last_call)?;
+                }
                 Event::Message((FromRunner::NeedInput {}, _)) => {
                     running.ask_for_input(turn.input.is_some())?
                 }
@@ -225,20 +254,27 @@ impl Session {
                     return Ok(self.judge(running.language, outcome, forgotten, &patience).await);
                 }
                 Event::Message(_) => return Err(LinkError::Protocol("it said what nobody asked for")),
+                Event::Room(place) => {
+                    if let Some(bytes) = running.to_send.pop_front() {
+                        place.send(bytes);
+                    }
+                }
                 Event::Input(count) => {
                     running.wants_input = false;
-                    self.link.send(&ToRunner::Input { end: count == 0 }, &piece[..count]).await?;
+                    running.send(&ToRunner::Input { end: count == 0 }, &piece[..count])?;
                 }
                 Event::Stop => {
                     may_stop = false;
                     patience.stop(Stop::Cancelled);
-                    self.link.send(&ToRunner::Interrupt { cell: running.id }, &[]).await?;
+                    running.calls.stop();
+                    running.send(&ToRunner::Interrupt { cell: running.id }, &[])?;
                 }
                 Event::Late => match patience.pass() {
                     Measure::Interrupt | Measure::Remind => {
-                        self.link.send(&ToRunner::Interrupt { cell: running.id }, &[]).await?;
+                        running.calls.stop();
+                        running.send(&ToRunner::Interrupt { cell: running.id }, &[])?;
                     }
-                    Measure::Kill => self.link.send(&ToRunner::Kill { cell: running.id }, &[]).await?,
+                    Measure::Kill => running.send(&ToRunner::Kill { cell: running.id }, &[])?,
                     Measure::End => {
                         let why = patience.stopped.unwrap_or(Stop::Deadline);
                         self.end().await;
@@ -308,7 +344,8 @@ impl Session {
         if let Some(ending) = self.ended.get() {
             return ending.clone();
         }
-        let _ = self.link.send(&ToRunner::Bye {}, &[]).await;
+        // A runner that does not read is ended below.
+        let _ = tokio::time::timeout(KILL, self.link.send(&ToRunner::Bye {}, &[])).await;
         let ending = wait_or_kill(&mut **self.control.lock().await).await;
         self.ended.get_or_init(|| ending).clone()
     }
@@ -331,7 +368,8 @@ pub enum Shown<'a> {
     Image(ImageFormat, &'a [u8]),
 }
 
-enum Event {
+enum Event<'a> {
+    Room(Place<'a>),
     Message((FromRunner, Vec<u8>)),
     Input(usize),
     Stop,
@@ -345,9 +383,22 @@ struct Running {
     sent: [u64; 2],
     images: usize,
     wants_input: bool,
+    /// What waits for room on the link.
+    to_send: VecDeque<Vec<u8>>,
+    calls: UnderWay,
 }
 
 impl Running {
+    fn send(&mut self, message: &ToRunner, payload: &[u8]) -> Result<(), LinkError> {
+        self.to_send.push_back(encoded(message, payload)?);
+        Ok(())
+    }
+
+    /// A runner that asks and asks and reads nothing gets no more than fits.
+    fn may_have_input(&self) -> bool {
+        self.wants_input && self.to_send.is_empty()
+    }
+
     fn check_output(
         &mut self,
         cell: CellId,

@@ -63,6 +63,7 @@ fn an_ordinary_user_on_the_machine_s_own_root() {
                 /etc/ld.so.cache  read-only
                 /etc/ssl/certs  read-only
                 /.cove/cove  read-only from /opt/cove
+                /.cove/bin/mcp  -> ../cove
                 /proc  own processes only
                 /dev/null  device
                 /dev/zero  device

@@ -137,7 +137,7 @@ fn refuses_bad_json() {
     check_json(r#"{"type":"need_input","type":"need_input"}"#, "duplicate field `type` at line 1 column 27");
     check_json(
         r#"{"type":"bye"}"#,
-        "unknown variant `bye`, expected one of `ready`, `output`, `image`, `need_input`, `done`, `stored`, `file`, `listing`, `refused`, `pong`, `fault` at line 1 column 13",
+        "unknown variant `bye`, expected one of `ready`, `output`, `image`, `need_input`, `done`, `stored`, `file`, `listing`, `refused`, `call`, `forget`, `taken`, `pong`, `fault` at line 1 column 13",
     );
     check_json(
         r#"{"type":"pong","nonce":1.5,"received":0}"#,

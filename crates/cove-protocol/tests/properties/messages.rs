@@ -1,8 +1,8 @@
 //! Any message with any payload that it may carry.
 
 use cove_protocol::{
-    CellId, Entry, FileKind, FromRunner, Hello, ImageFormat, Interpreter, Language, Outcome, Problem, Ready,
-    RequestId, Resume, Run, Stdin, Stream, ToRunner,
+    CallId, CellId, Entry, FileKind, FromRunner, Hello, ImageFormat, Interpreter, Language, Outcome, Problem,
+    Ready, RequestId, Resume, Run, Stdin, Stream, ToRunner,
 };
 use proptest::option;
 use proptest::prelude::*;
@@ -23,6 +23,10 @@ fn cell() -> impl Strategy<Value = CellId> {
 
 fn request() -> impl Strategy<Value = RequestId> {
     any::<u64>().prop_map(RequestId)
+}
+
+fn call() -> impl Strategy<Value = CallId> {
+    any::<u64>().prop_map(CallId)
 }
 
 fn file_kind() -> impl Strategy<Value = FileKind> {
@@ -84,6 +88,7 @@ pub(crate) fn to_runner() -> impl Strategy<Value = (ToRunner, Vec<u8>)> {
             most
         })),
         (request(), text()).prop_map(|(request, path)| without(ToRunner::List { request, path })),
+        (call(), payload()).prop_map(|(call, bytes)| (ToRunner::Reply { call }, bytes)),
         Just(without(ToRunner::Bye {})),
     ]
 }
@@ -129,5 +134,8 @@ pub(crate) fn from_runner() -> impl Strategy<Value = (FromRunner, Vec<u8>)> {
         listing,
         (request(), problem())
             .prop_map(|(request, problem)| without(FromRunner::Refused { request, problem })),
+        (cell(), call(), payload()).prop_map(|(cell, call, bytes)| (FromRunner::Call { cell, call }, bytes)),
+        call().prop_map(|call| without(FromRunner::Forget { call })),
+        call().prop_map(|call| without(FromRunner::Taken { call })),
     ]
 }

@@ -66,7 +66,7 @@ process._fatalException = (error, fromPromise) => {
   let told = false;
   setUncaughtExceptionCaptureCallback((raised) => {
     told = true;
-    shim.fault(raised);
+    if (!shim.isAbandoned || !shim.isAbandoned(raised)) shim.fault(raised);
   });
   try {
     return apply(fatalException, process, [error, fromPromise]);
@@ -92,6 +92,8 @@ function prepareStackTrace(error, frames) {
   let count = 0;
   for (let index = 0; index < frames.length; index += 1) {
     const frame = `${frames[index]}`;
+    // The library for tools, between the code that called and what woke it.
+    if (includes(frame, "cove:wire") || includes(frame, "cove:mcp")) continue;
     if (!includes(frame, "cove:")) {
       kept[count] = frame;
       count += 1;

@@ -4,7 +4,7 @@
 // descriptor 3. The other parts are asked for over that socket: around.js at once, the rest when
 // needed: imports.js by a cell with the word `import` or `export`, faults.js by errors, watch.js by
 // a cell that waits for something, redeclare.js by one that declares a name in another way than
-// before, repair.js by one after a standard stream was ended.
+// before, repair.js by one after a standard stream was ended, wire.js and mcp.js by one with the word `mcp`.
 //
 // A cell is evaluated by V8's own console mode (`Runtime.evaluate` with `replMode`), the only one
 // in which a `const` may be declared again by a later cell and top-level `await` keeps what is
@@ -92,6 +92,7 @@
       label,
       own,
       put,
+      send,
       standard,
       stop,
     },
@@ -265,7 +266,7 @@
       // The inspector has refused it or was interrupted; it has a result; its end is being told.
       ...{ lost: null, ready: false, ending: false },
       // It was refused and is tried once more.
-      ...{ again: false, refusal: null },
+      ...{ again: false, refusal: null, waited: false },
       promise: null,
     };
     current = cell;
@@ -303,6 +304,9 @@
   }
 
   function prepare(cell) {
+    if (includes(cell.code, "mcp") && !(parts.mcp && parts.mcp.loaded)) {
+      return need("wire", () => need("mcp", () => prepare(cell)));
+    }
     if (includes(cell.code, "import") || includes(cell.code, "export")) {
       return need("imports", () => {
         if (shim.rewrite) cell.source = shim.rewrite(cell.code, cell.name);
@@ -468,7 +472,8 @@
 
   function show(cell, value) {
     try {
-      if (value !== undefined) put(1, `${inspect(value)}\n`);
+      const shown = shim.showImages && shim.showImages(value);
+      if (value !== undefined && !shown) put(1, `${inspect(value)}\n`);
     } catch (error) {
       return fault(error);
     }
@@ -529,6 +534,12 @@
     // process.exit() may have left it so.
     turn = false;
     if (!cell || cell !== current || cell.ending) return;
+    // Tools that it has called and not waited for.
+    const stopped = cell.fault || cell.interrupted || cell.exit !== null;
+    if (shim.settleCalls && !stopped && !cell.waited) {
+      cell.waited = true;
+      if (shim.settleCalls(() => finish(cell))) return;
+    }
     cell.ending = true;
     // What was printed of it comes first.
     if (cell.fault) need("faults", () => conclude(ending(cell)));

@@ -7,6 +7,8 @@
 modules = sys.modules
 main, builtins = modules["__main__"], modules["builtins"]
 pid, displayhook, settrace, sources, file = getpid(), sys.displayhook, sys.settrace, {}, None
+# The globals of the library for tools, when it is there.
+library = store = None
 # PyCF_ALLOW_TOP_LEVEL_AWAIT. A cell's `from __future__` is added and lasts, as in a REPL.
 flags = 0x2000
 # HUP USR1 USR2 ALRM CHLD VTALRM PROF: a cell may leave a handler for these that raises, an alarm
@@ -16,7 +18,7 @@ held = 1, 10, 12, 14, 17, 26, 27
 words = "async", "await", "fork", "inspect", "logging", "thread", "traceback", "warn"
 # A cell with one of these may draw, and a value of these types may be an image.
 plots = "matplotlib", "pyplot", "plt.", ".plot", ".hist", "seaborn"
-pictures = "Figure", "Image", "PngImageFile", "JpegImageFile", "bytes", "PosixPath"
+pictures = "Figure", "Image", "PngImageFile", "JpegImageFile", "Rich", "bytes", "PosixPath"
 
 
 def forked():
@@ -37,6 +39,8 @@ def free(step, *args):
 
 
 def show(value):
+    if library is not None and "wait" not in library["parts"]:
+        value = library["settled"](value)
     hook = sys.__dict__.get("displayhook", displayhook)
     if hook is not displayhook:
         hook(value)
@@ -51,14 +55,71 @@ def show(value):
         builtins._ = value
 
 
-def is_image(value):
-    # The user's phase: an interrupt must not cut the answer in two.
+def calmly(step, *args):
+    # For the user's phase: an interrupt must not cut an answer on the wire in two.
     before = signal(SIGINT, note)
     try:
-        need("draw")
+        return step(*args)
     finally:
         signal(SIGINT, before)
+
+
+def is_image(value):
+    calmly(need, "draw")
     return show_image(value)
+
+
+def shelve():
+    # Gets the library for tools: all of its text, for later there may be a thread or a child that
+    # cannot ask for more.
+    global library
+    if library is None:
+        parts = {part: calmly(fetch, part) for part in ("wire", "tool", "wait", "more")}
+        made = {"__name__": "cove_mcp", "__builtins__": __builtins__, "parts": parts}
+        exec(compile(parts.pop("wire"), "<mcp>", "exec"), made)
+        library = made
+    return library
+
+
+class Finder:
+    # The module `mcp`, for code that a cell imports. Found before the package of that name.
+    def find_spec(name, path=None, target=None):
+        if name.partition(".")[0] == "mcp" and (library or (getpid() == pid and get_ident() == first)):
+            return shelve()["find_module"](name)
+
+
+def unknown(code, parts):
+    # Names that a cell uses, nobody has defined, and that are asked for an attribute: servers', perhaps.
+    global store
+    found, stored, parts = [], set(), [part for part in parts if part]
+    for part in parts:
+        found += [name for name in part.co_names if name not in names and name not in builtins.__dict__]
+        parts += [const for const in part.co_consts if type(const) is type(part)]
+        if len(found) > 10000:
+            return []
+    if not found:
+        return found
+    if store is None:
+        # STORE_NAME, whose number is not the same in every version. It stores `a`, the second name.
+        sample = compile("a=b", "", "exec").co_code
+        store = sample[sample[1::2].index(1) * 2]
+    for part in parts:
+        codes, at = part.co_code[::2], -1
+        while (at := codes.find(store, at + 1)) >= 0:
+            # EXTENDED_ARG for names after the 255th is left out: one more question is no harm.
+            stored.update(part.co_names[part.co_code[2 * at + 1] :][:1])
+    if len(code) > 100_000:
+        return [name for name in found if name not in stored and name[:4] == "mcp_"]
+    found = [name for name in found if name not in stored]
+    return [name for name in found if name[:4] == "mcp_" or is_asked(name, code)]
+
+
+def is_asked(name, code):
+    at = -1
+    while (at := code.find(name + ".", at + 1)) >= 0:
+        # Not the end of another name, and not the `b` of an `a.b.c`.
+        if not at or not (code[at - 1].isalnum() or code[at - 1] in "_."):
+            return True
 
 
 def split(name, code):
@@ -67,6 +128,8 @@ def split(name, code):
     tail = entry = None
     try:
         tree = compile(code, name, "exec", flags | 0x400, True)
+        if "late" in globals() and "await" in code:
+            tolerate(tree)
         last = tree.body[-1] if tree.body else None
         # A file is a script, and a script shows nothing that it does not print.
         if type(last).__name__ == "Expr" and name[:1] == "<":
@@ -92,6 +155,9 @@ def run(name, code):
     if noted:
         raise KeyboardInterrupt
     body, tail, entry = split(name, code)
+    wanted = unknown(code, (body, tail)) if b"COVE_MCP" in environ else ()
+    if wanted or "mcp" in code or "MCP" in code:
+        shelve()["offer"](wanted)
     # CO_COROUTINE
     if (body.co_flags | (tail.co_flags if tail else 0)) & 0x80:
         return drive(body, tail)
@@ -158,6 +224,8 @@ def cell(frame, error):
         if value is not None:
             need("late")
             error = guard(free, wait, value)[1]
+        if library is not None and "wait" not in library["parts"]:
+            error = guard(free, library["conclude"], error)[1] or error
         done = b"c"
         if error is not None:
             need("late")
@@ -176,6 +244,9 @@ def cell(frame, error):
         frame = receive(b"R")
 
 
+get_ident = __import__("_thread").get_ident
+first = get_ident()
+sys.meta_path.insert(0, Finder)
 register_at_fork(after_in_child=forked)
 pthread_sigmask(SIG_BLOCK, held)
 try:

@@ -59,6 +59,12 @@ def image_of(value):
 
 
 def show_image(value):
+    if hasattr(type(value), "_show_"):
+        # A tool's result of text and images.
+        text, images = value._show_()
+        if images and text:
+            sys.stdout.write(text + "\n")
+        return any([emit(image) for image in images])
     data = image_of(value)
     if type(value).__name__ == "Figure" and "matplotlib.pyplot" in modules:
         # Or it goes out once more with the others.

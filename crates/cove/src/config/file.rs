@@ -15,6 +15,9 @@ use crate::error::{Error, shown, shown_path};
 /// More than anybody writes by hand.
 const MAX_FILE: u64 = 1024 * 1024;
 
+/// Tables of upstream servers, which are not settings.
+const SERVERS: &str = "servers";
+
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct File {
     pub(super) path: PathBuf,
@@ -25,19 +28,8 @@ pub(super) struct File {
 impl File {
     /// The named file, which must exist; else the person's own, if there is one.
     pub(super) fn find(flag: Option<&str>, around: &Surroundings) -> Result<Self, Error> {
-        let named = match flag {
-            Some(path) => Some(path),
-            None => around.var("COVE_CONFIG")?,
-        };
-        let path = match named {
-            Some(path) => Some(around.cwd.join(path)),
-            None => {
-                let configs = around.directory("XDG_CONFIG_HOME").map(Path::to_owned);
-                let configs = configs.or_else(|| Some(around.home()?.join(".config")));
-                configs.map(|configs| configs.join("cove/cove.toml"))
-            }
-        };
-        let Some(path) = path else {
+        let named = named(flag, around)?;
+        let Some(path) = place(flag, around)? else {
             return Ok(Self::default());
         };
         let unreadable = || format!("could not read the configuration file `{}`", shown_path(&path));
@@ -71,6 +63,10 @@ impl File {
         for (key, value) in pairs {
             let key_line = line(key.span().start);
             let key = key.get_ref().as_ref();
+            // Tables of their own, read by `upstream`: a mistake in one must not take the others with it.
+            if key == SERVERS {
+                continue;
+            }
             let written = |value: &Spanned<DeValue<'_>>| {
                 let place = format!("in `{shown_path}`, line {}", line(value.span().start));
                 match value.get_ref() {
@@ -105,6 +101,23 @@ impl File {
         }
         Ok(Self { path, entries })
     }
+}
+
+fn named<'a>(flag: Option<&'a str>, around: &'a Surroundings) -> Result<Option<&'a str>, Error> {
+    match flag {
+        Some(path) => Ok(Some(path)),
+        None => around.var("COVE_CONFIG"),
+    }
+}
+
+/// Where the configuration file is, whether or not it exists.
+pub fn place(flag: Option<&str>, around: &Surroundings) -> Result<Option<PathBuf>, Error> {
+    if let Some(path) = named(flag, around)? {
+        return Ok(Some(around.cwd.join(path)));
+    }
+    let configs = around.directory("XDG_CONFIG_HOME").map(Path::to_owned);
+    let configs = configs.or_else(|| Some(around.home()?.join(".config")));
+    Ok(configs.map(|configs| configs.join("cove/cove.toml")))
 }
 
 /// Also when what should be its directory is a file: daemons are given `HOME=/dev/null`.
@@ -153,6 +166,9 @@ fn suggestion(wrong: &str) -> String {
         let starts_alike = plain.len() >= 3 && (key.starts_with(&plain) || plain.starts_with(key));
         if starts_alike { 1 } else { distance(key, &plain) }
     };
+    if distance(SERVERS, &plain) <= 2 {
+        return format!("did you mean `[{SERVERS}.NAME]`?");
+    }
     let nearest = SETTINGS.iter().map(|setting| (near(setting.key), setting.key)).min();
     match nearest {
         Some((distance, key)) if distance <= 1 + key.len() / 4 => format!("did you mean `{key}`?"),
@@ -164,7 +180,7 @@ fn suggestion(wrong: &str) -> String {
 }
 
 /// How many letters to insert, leave out or replace (Levenshtein).
-fn distance(a: &str, b: &str) -> usize {
+pub(crate) fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.chars().enumerate() {
@@ -199,6 +215,7 @@ mod tests {
         for (wrong, right) in cases {
             assert_eq!(suggestion(wrong), format!("did you mean `{right}`?"), "`{wrong}`");
         }
+        assert_eq!(suggestion("server"), "did you mean `[servers.NAME]`?");
         assert!(suggestion("colour-scheme").starts_with("settings are `backend`, "));
         assert!(suggestion("").starts_with("settings are "));
     }
@@ -217,6 +234,13 @@ mod tests {
         assert_eq!(texts("mount"), (5, vec!["a:/b", "c:/d"]));
         assert_eq!(texts("max-output"), (9, vec!["20000"]));
         assert_eq!(file.entries["mount"].1[1].written, "`mount = \"c:/d\"` in `/etc/cove.toml`, line 7");
+    }
+
+    #[test]
+    fn servers_are_left_to_others() {
+        let text = "memory = \"1g\"\n[servers.x]\ncommand = 1\nnonsense = true\n";
+        let file = File::parse("/etc/cove.toml".into(), text).unwrap();
+        assert_eq!(file.entries.keys().collect::<Vec<_>>(), [&"memory"]);
     }
 
     #[test]

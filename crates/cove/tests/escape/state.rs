@@ -54,6 +54,7 @@ const OWN_NAMESPACES: &[&str] = &["cgroup", "ipc", "mnt", "net", "pid", "user", 
 const WRITABLE: &[&str] = &["/dev/shm", "/tmp", "/workspace"];
 const DEVICES: &[&str] = &["/dev/full", "/dev/null", "/dev/random", "/dev/urandom", "/dev/zero"];
 const ENVIRONMENT: &[&str] = &[
+    "COVE_MCP",
     "HOME",
     "LANG",
     "LOGNAME",

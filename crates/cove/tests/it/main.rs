@@ -1,8 +1,11 @@
 //! The real program and the real session, from outside: one binary, so that they are linked once.
 
 mod bad_input;
+mod calls;
 mod doctor;
 mod endurance;
+mod guest_api;
+mod hostile_calls;
 mod hostile_runner;
 mod install;
 mod interpreters;

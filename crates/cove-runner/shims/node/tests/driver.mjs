@@ -59,7 +59,7 @@ const parse = (body) => {
 };
 
 export class Shim {
-  constructor({ files = {}, stdin = "ignore" } = {}) {
+  constructor({ files = {}, stdin = "ignore", env = {} } = {}) {
     this.cwd = mkdtempSync(join(tmpdir(), "cove-node-"));
     for (const [name, text] of Object.entries(files)) this.write(name, text);
     this.count = 0;
@@ -70,7 +70,7 @@ export class Shim {
     this.readers = [out.read, err.read];
     this.child = spawn(NODE, ["--no-force-async-hooks-checks", "-e", part("boot")], {
       cwd: this.cwd,
-      env: { PATH: process.env.PATH, HOME: "/nonexistent" },
+      env: { PATH: process.env.PATH, HOME: "/nonexistent", ...env },
       stdio: [stdin, out.write, err.write, "pipe"],
       // A group of its own, as the runner gives it.
       detached: true,
@@ -116,6 +116,8 @@ export class Shim {
         const name = frame.toString("utf8", 5);
         this.loads.push(name);
         this.socket.write(message("L", string(part(name))));
+      } else if (frame[0] === 0x49) {
+        this.images.push(Buffer.from(frame.subarray(1)));
       } else {
         assert.equal(String.fromCharCode(frame[0]), "D");
         assert(this.waiting, "a D that nobody waits for");
@@ -145,6 +147,7 @@ export class Shim {
   async run(code, { name, args = [], interrupt = [], patience = PATIENCE } = {}) {
     this.count += 1;
     this.output = [[], []];
+    this.images = [];
     const count = Buffer.alloc(4);
     count.writeUInt32BE(args.length);
     const body = [string(name ?? `<cell ${this.count}>`), string(code), count, ...args.map(string)];

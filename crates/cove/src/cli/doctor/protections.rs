@@ -74,7 +74,10 @@ pub(super) async fn attempt_all(trial: &Trial, jail: &Jail, config: &Config) -> 
 fn planned_variables(jail: &Jail, config: &Config) -> BTreeMap<String, String> {
     let plan = jail.explain(&config.policy, Form::Json).ok();
     let plan = plan.and_then(|plan| serde_json::from_str::<Plan>(&plan).ok());
-    plan.map(|plan| plan.environment).unwrap_or_default()
+    let mut variables = plan.map(|plan| plan.environment).unwrap_or_default();
+    let (name, socket) = cove_runner::CALLS;
+    variables.insert(name.to_owned(), socket.to_owned());
+    variables
 }
 
 /// One line of the program's.

@@ -1,0 +1,196 @@
+// A stand-in for the host: answers the library's questions over a unix socket, and misbehaves when told to.
+import { mkdtempSync, rmSync } from "node:fs";
+import { createServer } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+
+export const PNG = Buffer.from("\x89PNG\r\n\x1a\nrest", "latin1");
+
+const tool = (name, properties = {}, required = [], alias = name.replaceAll("-", "_")) => ({
+  name,
+  alias,
+  description: `Does ${name}. And more.`,
+  input_schema: { type: "object", properties, required },
+  output_schema: null,
+  node: `mcp.github.${alias}({ ${Object.keys(properties).join(", ")} })`,
+});
+
+const TOOLS = {
+  github: [
+    tool("list_issues", { owner: {}, repo: {} }, ["owner"]),
+    tool("echo"),
+    tool("a_b"),
+    tool("a-b", {}, [], "a_b_2"),
+    tool("get-sum", { "cik-A": {}, from: {} }),
+  ],
+  "my-files": [tool("read", { path: {}, encoding: {} }, ["path"])],
+};
+const SERVERS = [
+  { name: "github", alias: "github", description: "Issues", tools: 5, state: "ready" },
+  { name: "my-files", alias: "my_files", description: "", tools: null, state: "idle" },
+];
+
+const later = (milliseconds, value) =>
+  new Promise((resolve) => setTimeout(resolve, milliseconds, value));
+
+class Problem extends Error {
+  constructor(kind, message, more) {
+    super(message);
+    this.error = { kind, message, ...more };
+  }
+}
+
+// What a broken host sends, as it goes over the wire; and whether it hangs up then.
+const frame = (text) => {
+  const body = Buffer.from(text);
+  const head = Buffer.alloc(4);
+  head.writeUInt32BE(body.length);
+  return Buffer.concat([head, body]);
+};
+const GARBAGE = {
+  text: () => frame("hello"),
+  length: () => Buffer.from([255, 255, 255, 255]),
+  shape: () => frame("[]"),
+  utf8: () => frame(Buffer.from([0x22, 0xff, 0x22])),
+  "no id": () => frame('{"ok":{"value":1}}'),
+  both: (id) => frame(`{"id":${id},"ok":1,"error":{}}`),
+  error: (id) => frame(`{"id":${id},"error":"words"}`),
+  two: (id) => Buffer.concat([frame(`{"id":${id},"ok":{"value":1}}`), frame(`{"id":${id},"ok":{"value":2}}`)]),
+  bytes: (id) => frame(`{"id":${id},"ok":{"value":"slowly"}}`),
+  refused: () => frame('{"id":null,"error":{"kind":"limit","message":"too long"}}'),
+};
+
+const CALLS = {
+  list_issues: ({ owner, repo, ...rest }) => {
+    if (Object.keys(rest).length) throw new Problem("bad_arguments", `no parameter ${Object.keys(rest)}`);
+    return { value: [{ title: "first", user: { login: "é" } }] };
+  },
+  echo: (value) => ({ value }),
+  read: (value) => ({ value }),
+  a_b: () => ({ value: "underscore" }),
+  "a-b": () => ({ value: "dash" }),
+  "get-sum": (value) => {
+    for (const name of Object.keys(value)) {
+      if (!["cik-A", "from"].includes(name)) throw new Problem("bad_arguments", "wrong names");
+    }
+    return { value };
+  },
+  null: () => ({ value: null }),
+  big: () => ({ value: "é".repeat(5 << 20) }),
+  slow: (value) => later(value.ms ?? 100, { value }),
+  fail: () => {
+    const more = { hint: "check the name", server: "github", tool: "fail", structured: { code: 5 } };
+    throw new Problem("tool", "no such repo", { ...more, content: [{ type: "text", text: "no such repo" }] });
+  },
+  error: ({ kind }) => {
+    throw new Problem(kind, "words", { code: -32000, data: { a: 1 } });
+  },
+  image: () => {
+    const image = { type: "image", mimeType: "image/png", data: PNG.toString("base64") };
+    const blob = { type: "resource", resource: { uri: "a://2", blob: "AAE=", mimeType: "x/y" } };
+    const content = [{ type: "text", text: "see" }, image, { type: "audio", mimeType: "audio/wav", data: "AAEC" }];
+    return { rich: { text: "see", content: [...content, blob, { type: "resource_link", uri: "a://1" }] } };
+  },
+};
+
+const ASKS = {
+  servers: () => SERVERS,
+  tools: ({ server }) => TOOLS[server],
+  help: () => "the manual\nof two lines",
+  find: ({ query, limit, language }) => ({
+    tools: [{ server: "github", tool: "list_issues", signature: language, description: "Lists. Really." }].slice(0, limit),
+    total: 7,
+    hint: `for ${query}`,
+  }),
+  output: ({ handle }) => {
+    if (handle !== "o_1") throw new Problem("not_found", `no output \`${handle}\``);
+    return { text: "all of it" };
+  },
+  resources: () => ({ resources: [{ uri: "a://1" }], templates: [{ uriTemplate: "a://{n}" }] }),
+  read_resource: ({ uri }) => ({
+    contents: { "a://1": [{ mimeType: "application/json", text: '{"a":[1]}' }], "a://2": [{ blob: "AP8=" }] }[uri],
+  }),
+  prompts: () => ({ prompts: [{ name: "greet" }] }),
+  prompt: ({ name, arguments: content }) => ({ messages: [{ role: "user", content }], description: name }),
+  call: ({ server, tool: name, arguments: args, raw }) => {
+    if (raw) return { raw: { content: [], isError: false } };
+    if (!TOOLS[server]) throw new Problem("unknown_server", `no server \`${server}\``, { server });
+    if (!CALLS[name]) {
+      const hint = "did you mean `list_issues`?";
+      throw new Problem("unknown_tool", `no tool \`${name}\``, { hint, server, tool: name });
+    }
+    return CALLS[name](args);
+  },
+};
+
+export class Broker {
+  constructor() {
+    this.folder = mkdtempSync(join(tmpdir(), "cove-broker-"));
+    this.path = join(this.folder, "mcp");
+    this.requests = [];
+    this.sockets = new Set();
+    this.lines = this.now = this.most = 0;
+    this.server = createServer((socket) => this.serve(socket));
+    this.ready = new Promise((resolve) => this.server.listen(this.path, resolve));
+  }
+
+  calls() {
+    return this.requests.filter(({ ask }) => ask === "call");
+  }
+
+  serve(socket) {
+    this.lines += 1;
+    this.sockets.add(socket);
+    let buffer = Buffer.alloc(0);
+    socket.on("error", () => {});
+    socket.on("close", () => this.sockets.delete(socket));
+    socket.on("data", (bytes) => {
+      buffer = Buffer.concat([buffer, bytes]);
+      while (buffer.length >= 4 && buffer.length >= 4 + buffer.readUInt32BE()) {
+        const end = 4 + buffer.readUInt32BE();
+        this.answer(socket, JSON.parse(buffer.subarray(4, end)));
+        buffer = buffer.subarray(end);
+      }
+    });
+  }
+
+  async answer(socket, request) {
+    this.requests.push(request);
+    const { id, ask, tool: name, arguments: args } = request;
+    if (name === "hang_up") return socket.destroy();
+    if (name === "garbage") {
+      const bytes = GARBAGE[args.how](id);
+      if (args.how !== "bytes") return socket.write(bytes);
+      for (const byte of bytes) {
+        socket.write(Buffer.from([byte]));
+        await later(0);
+      }
+      return undefined;
+    }
+    let reply;
+    this.now += 1;
+    this.most = Math.max(this.most, this.now);
+    try {
+      reply = { ok: await ASKS[ask](request) };
+    } catch (error) {
+      reply = { error: error.error };
+    }
+    this.now -= 1;
+    return socket.writable && socket.write(frame(JSON.stringify({ id, ...reply })));
+  }
+
+  // What the runner says of calls whose cell has ended.
+  cancelAll() {
+    for (const socket of this.sockets) {
+      for (const { id } of this.requests.slice(-3)) {
+        socket.write(frame(`{"id":${id},"error":{"kind":"cancelled","message":"the cell ended"}}`));
+      }
+    }
+  }
+
+  close() {
+    for (const socket of this.sockets) socket.destroy();
+    this.server.close();
+    rmSync(this.folder, { recursive: true, force: true });
+  }
+}

@@ -1,0 +1,257 @@
+"""A stand-in for the host: answers the library's questions over a unix socket, and misbehaves when told to."""
+
+import base64
+import json
+import os
+import socket
+import struct
+import tempfile
+import threading
+import time
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(32))
+
+
+def tool(name, properties=None, required=(), alias=None):
+    schema = {"type": "object", "properties": properties or {}, "required": list(required)}
+    alias = alias or name.replace("-", "_")
+    return {
+        "name": name,
+        "alias": alias,
+        "description": f"Does {name}. And more.",
+        "input_schema": schema,
+        "output_schema": None,
+        "python": f"{alias}(*, {', '.join(properties or {})})",
+        "node": f"{alias}({{ {', '.join(properties or {})} }})",
+    }
+
+
+TOOLS = {
+    "github": [
+        tool("list_issues", {"owner": {}, "repo": {}}, ["owner"]),
+        tool("echo"),
+        # As the catalog does it: what is an identifier already stays what it is.
+        tool("a-b", alias="a_b_2"),
+        tool("a_b"),
+        tool("get-sum", {"cik-A": {}, "from": {}, "from_date": {}}),
+        tool("print"),
+        tool("resources", alias="resources_"),
+    ],
+    "time": [tool("now")],
+    "my-files": [tool("read", {"path": {}, "encoding": {}}, ["path"])],
+}
+SERVERS = [
+    {"name": "github", "alias": "github", "description": "Issues. And pulls.", "tools": 7, "state": "ready"},
+    {"name": "time", "alias": "time", "description": "", "tools": 1, "state": "idle"},
+    {"name": "my-files", "alias": "my_files", "description": "Files", "tools": None, "state": "needs npx"},
+]
+
+
+class Problem(Exception):
+    def __init__(self, kind, message, **more):
+        super().__init__(message)
+        self.error = {"kind": kind, "message": message, **more}
+
+
+class Broker:
+    """`strict` as the real one: names have to be right. Each connection has a thread, and so has each slow call."""
+
+    def __init__(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.path = os.path.join(self.folder.name, "mcp")
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(self.path)
+        self.listener.listen(64)
+        self.requests, self.lines, self.most, self.now = [], 0, 0, 0
+        self.servers = [dict(server) for server in SERVERS]
+        self.lock = threading.Lock()
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def close(self):
+        self.listener.close()
+        self.folder.cleanup()
+
+    def accept(self):
+        while True:
+            try:
+                line, _ = self.listener.accept()
+            except OSError:
+                return
+            self.lines += 1
+            threading.Thread(target=self.serve, args=(line,), daemon=True).start()
+
+    def serve(self, line):
+        lock = threading.Lock()
+        reader = line.makefile("rb")
+        with line:
+            while True:
+                try:
+                    head = reader.read(4)
+                except OSError:
+                    return
+                if len(head) < 4:
+                    return
+                body = reader.read(struct.unpack(">I", head)[0])
+                request = json.loads(body)
+                with self.lock:
+                    self.requests.append(request)
+                if request.get("tool") == "slow":
+                    threading.Thread(target=self.answer, args=(line, lock, request), daemon=True).start()
+                elif not self.answer(line, lock, request):
+                    line.shutdown(socket.SHUT_RDWR)
+                    return
+
+    def answer(self, line, lock, request):
+        with self.lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        try:
+            reply = {"ok": self.reply(request)}
+        except Problem as problem:
+            reply = {"error": problem.error}
+        finally:
+            with self.lock:
+                self.now -= 1
+        value = reply.get("ok", "")
+        if value is None:
+            return False
+        broken = request.get("tool") == "garbage"
+        if broken and isinstance(value, list):
+            number = str(request["id"]).encode()
+            data = b"".join(frame(body.replace(b"ID", number)) for body in value)
+        elif broken:
+            data = value
+        else:
+            data = frame(json.dumps({"id": request["id"], **reply}, ensure_ascii=False).encode())
+        with lock:
+            try:
+                line.sendall(data)
+            except OSError:
+                return False
+        return not broken
+
+    def reply(self, request):
+        return getattr(self, "on_" + request["ask"])(request)
+
+    def on_servers(self, request):
+        return self.servers
+
+    def on_tools(self, request):
+        return TOOLS[request["server"]]
+
+    def on_help(self, request):
+        return "the manual\nof two lines"
+
+    def on_find(self, request):
+        found = {"server": "github", "tool": "list_issues", "description": "Lists. Really."}
+        found["signature"] = {"python": "mcp.github.list_issues(owner, repo)"}.get(request["language"], "other")
+        return {"tools": [found][: request["limit"]], "total": 7, "hint": f"for {request['query']}"}
+
+    def on_output(self, request):
+        if request["handle"] != "o_1":
+            raise Problem("not_found", f"no output `{request['handle']}`")
+        return {"text": "all of it"}
+
+    def on_resources(self, request):
+        return {"resources": [{"uri": "a://1", "name": "one"}], "templates": [{"uriTemplate": "a://{n}"}]}
+
+    def on_read_resource(self, request):
+        one = {"uri": request["uri"], "mimeType": "application/json", "text": '{"a": [1]}'}
+        two = {"uri": request["uri"], "blob": base64.b64encode(b"\0\xff").decode()}
+        return {"contents": {"a://1": [one], "a://2": [two], "a://3": [one, two]}[request["uri"]]}
+
+    def on_prompts(self, request):
+        return {"prompts": [{"name": "greet"}]}
+
+    def on_prompt(self, request):
+        return {"messages": [{"role": "user", "content": request["arguments"]}], "description": request["name"]}
+
+    def on_call(self, request):
+        server, name, arguments = request["server"], request["tool"], request["arguments"]
+        if request.get("raw"):
+            return {"raw": {"content": [], "isError": False}}
+        if server not in TOOLS:
+            raise Problem("unknown_server", f"no server `{server}`", server=server)
+        act = getattr(self, "tool_" + name.replace("-", "_dash_"), None)
+        if act is None:
+            near = "did you mean `list_issues`?"
+            raise Problem("unknown_tool", f"github has no tool `{name}`", hint=near, server=server, tool=name)
+        return act(arguments)
+
+    def tool_list_issues(self, arguments):
+        unknown = set(arguments) - {"owner", "repo"}
+        if unknown:
+            raise Problem("bad_arguments", f"no parameter {unknown}", server="github", tool="list_issues")
+        return {"value": [{"title": "first", "items": 3, "html-url": "u", "user": {"login": "é"}}]}
+
+    def tool_echo(self, arguments):
+        return {"value": arguments}
+
+    def tool_a_b(self, arguments):
+        return {"value": "underscore"}
+
+    def tool_a_dash_b(self, arguments):
+        return {"value": "dash"}
+
+    def tool_get_dash_sum(self, arguments):
+        if set(arguments) - {"cik-A", "from", "from_date"}:
+            raise Problem("bad_arguments", "wrong names")
+        return {"value": arguments}
+
+    def tool_read(self, arguments):
+        return {"value": arguments}
+
+    tool_print = tool_resources = tool_now = tool_echo
+
+    def tool_null(self, arguments):
+        return {"value": None}
+
+    def tool_big(self, arguments):
+        return {"value": "é" * (5 << 20)}
+
+    def tool_slow(self, arguments):
+        time.sleep(arguments.get("seconds", 0.2))
+        return {"value": arguments}
+
+    def tool_fail(self, arguments):
+        more = {"content": [{"type": "text", "text": "no such repo"}], "structured": {"code": 5}}
+        raise Problem("tool", "no such repo", hint="check the name", server="github", tool="fail", **more)
+
+    def tool_error(self, arguments):
+        raise Problem(arguments["kind"], "words", code=-32000, data={"a": 1}, server="github", tool="error")
+
+    def tool_image(self, arguments):
+        image = {"type": "image", "mimeType": "image/png", "data": base64.b64encode(PNG).decode()}
+        link = {"type": "resource_link", "uri": "a://1", "name": "one"}
+        text = {"type": "text", "text": "see"}
+        blob = {"type": "resource", "resource": {"uri": "a://2", "blob": "AAE=", "mimeType": "x/y"}}
+        sound = {"type": "audio", "mimeType": "audio/wav", "data": "AAEC"}
+        return {"rich": {"text": "see", "content": [text, image, sound, blob, link]}}
+
+    # What a broken host does. None is to hang up.
+
+    def tool_hang_up(self, arguments):
+        return None
+
+    def tool_garbage(self, arguments):
+        """The bodies of frames, with the request's id for `ID`; or bytes as they go over the wire."""
+        return {
+            "text": [b"hello"],
+            "length": b"\xff\xff\xff\xff",
+            "cut": b"\0\0\0\x64{",
+            "other id": [b'{"id":99999999,"ok":1}'],
+            "no id": [b'{"ok":{"value":1}}'],
+            "two": [b'{"id":ID,"ok":{"value":1}}'] * 2,
+            "both": [b'{"id":ID,"ok":{"value":1},"error":{}}'],
+            "error": [b'{"id":ID,"error":"words"}'],
+            "shape": [b"[]"],
+            "trailing": [b'{"id":ID,"ok":{"value":1}} x'],
+            "utf8": [b"\xff\xfe"],
+            "deep": [b'{"id":ID,"ok":{"value":' + b"[" * 100_000 + b"]" * 100_000 + b"}}"],
+            # What the runner says before it hangs up.
+            "refused": [b'{"id":null,"error":{"kind":"limit","message":"too long"}}'],
+        }[arguments["how"]]
+
+
+def frame(data):
+    return struct.pack(">I", len(data)) + data

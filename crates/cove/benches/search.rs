@@ -1,0 +1,160 @@
+//! Search over 10,000 tools: the time to read them from the cache, to build the index, and to answer, beside a plain look
+//! through the same text; and the memory each step adds. Interleaved in one process.
+//!
+//! `cargo xtask bench search [TOOLS]`
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use cove::catalog::{Catalog, Declared, ToolDocument};
+use cove_testkit::measure::{self, interleave, peak_kilobytes, percentile, ratio, reset_peak};
+use serde_json::{Value, json};
+
+const SERVERS: usize = 40;
+const ROUNDS: usize = 200;
+/// Kinds of questions, by what they cost: `{}` becomes a word of the vocabulary, another in each round.
+const QUERIES: [(&str, &str); 5] = [
+    ("name of a tool", "server7.create_{}"),
+    ("two words", "create {}"),
+    ("common words", "list get update user"),
+    ("a question", "how can i find the {} of a user and send it by email to {}"),
+    ("mistyped", "craete {}x"),
+];
+
+fn main() {
+    let count: usize = std::env::args().skip(1).find_map(|arg| arg.parse().ok()).unwrap_or(10_000);
+    println!("load average before: {}", measure::load());
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut random = Random(7);
+    let words: Vec<String> = (0..3000).map(|_| random.word()).collect();
+
+    let first = Catalog::open(folder.path());
+    let took = time(|| {
+        for server in 0..SERVERS {
+            let name = format!("server{server}");
+            first.declare(declared(&name));
+            let tools = (0..count / SERVERS).map(|at| tool(&mut random, &words, at)).collect();
+            assert!(first.set(&name, &name, "", tools).is_empty());
+        }
+    });
+    report("made, cleaned and written", took, "");
+    drop(first);
+    let bytes: u64 = std::fs::read_dir(folder.path())
+        .expect("a folder")
+        .map(|entry| entry.and_then(|entry| entry.metadata()).map_or(0, |meta| meta.len()))
+        .sum();
+
+    let before = resident();
+    let catalog = Catalog::open(folder.path());
+    let took = time(|| {
+        for server in 0..SERVERS {
+            assert_eq!(catalog.declare(declared(&format!("server{server}"))), None);
+        }
+    });
+    let documents = resident().saturating_sub(before);
+    report("read from the cache", took, &format!("{documents} kB for {} kB on disk", bytes / 1024));
+    let took = time(|| drop(black_box(catalog.find("build the index", 5))));
+    report(
+        "index built by the first search",
+        took,
+        &format!("{} kB", resident().saturating_sub(before + documents)),
+    );
+    let again = catalog.tools("server7").expect("listed").documents().collect();
+    let took = time(|| {
+        catalog.set("server7", "server7", "changed", again);
+        black_box(catalog.find("one changed", 5));
+    });
+    report(&format!("one server of {SERVERS} listed again"), took, "");
+
+    let texts: Vec<String> = catalog
+        .servers()
+        .iter()
+        .flat_map(|server| server.listing.clone().expect("listed").documents().collect::<Vec<_>>())
+        .map(|tool| format!("{} {}", tool.name, tool.description).to_lowercase())
+        .collect();
+    println!("\n{:<32} {:>10} {:>10} {:>12}", "query, best 5", "p50 µs", "p99 µs", "x plain look");
+    let mut round = 0;
+    let times = interleave(QUERIES.len() + 1, ROUNDS, |peer| {
+        round += 1;
+        let word = &words[round * 7 % words.len()];
+        let start = Instant::now();
+        match QUERIES.get(peer) {
+            Some((_, query)) => drop(black_box(catalog.find(&query.replace("{}", word), 5))),
+            None => drop(black_box(texts.iter().filter(|text| text.contains(word.as_str())).count())),
+        }
+        start.elapsed()
+    });
+    let plain = &times[QUERIES.len()];
+    let names = QUERIES.iter().map(|(name, _)| *name).chain(["plain look for a word"]);
+    for (name, times) in names.zip(&times) {
+        let micros = |part| percentile(times, part) * 1000.0;
+        println!("{name:<32} {:>10.0} {:>10.0} {:>12.2}", micros(0.5), micros(0.99), ratio(times, plain));
+    }
+    println!("load average after: {}", measure::load());
+}
+
+fn report(what: &str, took: Duration, memory: &str) {
+    println!("{what:<36} {:>8.1} ms   {memory}", took.as_secs_f64() * 1000.0);
+}
+
+fn time(work: impl FnOnce()) -> Duration {
+    let start = Instant::now();
+    work();
+    start.elapsed()
+}
+
+fn resident() -> u64 {
+    reset_peak();
+    peak_kilobytes()
+}
+
+fn declared(name: &str) -> Declared {
+    Declared { name: name.into(), alias: name.into(), description: String::new(), definition: "d".into() }
+}
+
+/// As tools are: a verb and a thing or two, a sentence, and a few parameters.
+fn tool(random: &mut Random, words: &[String], at: usize) -> ToolDocument {
+    const VERBS: [&str; 8] = ["create", "list", "get", "update", "delete", "search", "send", "run"];
+    let word = |random: &mut Random| words[random.next() as usize % words.len()].as_str();
+    let verb = VERBS[random.next() as usize % VERBS.len()];
+    let name = format!("{verb}_{}_{}_{at}", word(random), word(random));
+    let sentence: Vec<&str> = (0..14).map(|_| word(random)).collect();
+    let properties: serde_json::Map<String, Value> = (0..5)
+        .map(|_| {
+            let about = format!("The {} of the {}.", word(random), word(random));
+            (format!("{}_{}", word(random), word(random)), json!({"type": "string", "description": about}))
+        })
+        .collect();
+    let required: Vec<&String> = properties.keys().take(2).collect();
+    let Value::Object(input_schema) =
+        json!({"type": "object", "required": required, "properties": properties})
+    else {
+        unreachable!("an object was written")
+    };
+    ToolDocument {
+        name,
+        title: None,
+        description: format!("{verb} a user {}.", sentence.join(" ")),
+        input_schema,
+        output_schema: None,
+        read_only: false,
+    }
+}
+
+/// The same in every run.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn word(&mut self) -> String {
+        let syllables =
+            ["ba", "co", "di", "fe", "gu", "la", "mi", "no", "re", "sa", "ti", "vu", "ter", "lon"];
+        (0..2 + self.next() % 3).map(|_| syllables[self.next() as usize % syllables.len()]).collect()
+    }
+}

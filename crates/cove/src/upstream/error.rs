@@ -1,0 +1,67 @@
+//! Why a call to an upstream server did not give a result. A tool that says it failed is a result, not one of these.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::definition::Origin;
+use crate::error::Hint;
+
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum UpstreamError {
+    #[error("there is no server `{server}`")]
+    Unknown { server: String, nearest: Option<String> },
+    /// Something that its definition refers to is missing; it was not started.
+    #[error("server `{server}` needs {}", .what.join(", "))]
+    Needs { server: String, what: Vec<String> },
+    #[error("server `{server}` is disabled ({origin})")]
+    Disabled { server: String, origin: Origin },
+    #[error("server `{server}` could not be started: {reason}{}", tail(.stderr_tail))]
+    NotStarted { server: String, reason: String, stderr_tail: String },
+    /// It was there when the call was sent, and ended before it answered. Whether the call had effects is not known.
+    #[error("server `{server}` was gone before it answered: {reason}{}", tail(.stderr_tail))]
+    Gone { server: String, reason: String, stderr_tail: String },
+    #[error("server `{server}` did not answer within {} s", .after.as_secs_f64())]
+    Timeout { server: String, after: Duration },
+    /// The server answered with an error of the protocol.
+    #[error("server `{server}` refused: {message} ({code})")]
+    Protocol { server: String, code: i64, message: String, data: Option<Box<Value>> },
+    /// It failed too often in a row; it is left alone for a while.
+    #[error("server `{server}` is not tried for another {} s, for it failed again and again: {reason}", .retry_in.as_secs().max(1))]
+    Circuit { server: String, reason: String, retry_in: Duration },
+}
+
+fn tail(stderr: &str) -> String {
+    if stderr.is_empty() { String::new() } else { format!("\nits standard error ends with:\n{stderr}") }
+}
+
+impl UpstreamError {
+    pub fn server(&self) -> &str {
+        match self {
+            Self::Unknown { server, .. }
+            | Self::Needs { server, .. }
+            | Self::Disabled { server, .. }
+            | Self::NotStarted { server, .. }
+            | Self::Gone { server, .. }
+            | Self::Timeout { server, .. }
+            | Self::Protocol { server, .. }
+            | Self::Circuit { server, .. } => server,
+        }
+    }
+}
+
+impl Hint for UpstreamError {
+    fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::Unknown { nearest: Some(nearest), .. } => format!("did you mean `{nearest}`?"),
+            Self::Unknown { nearest: None, .. } => "`cove servers list` shows the servers that are configured".into(),
+            Self::Needs { .. } => "set the variable, or install the command, where Cove is started".into(),
+            Self::Disabled { .. } => "take `disabled` out of its definition".into(),
+            Self::NotStarted { .. } => "try its command in a shell; what it writes there says more".into(),
+            Self::Gone { .. } => "the call was not repeated, for it may have had effects; the next call starts the server again".into(),
+            Self::Timeout { .. } => "pass a larger `timeout`, or ask for less at once".into(),
+            Self::Protocol { .. } => return None,
+            Self::Circuit { .. } => "look at its standard error, or try again later".into(),
+        })
+    }
+}

@@ -1,0 +1,225 @@
+//! The libraries that code in a sandbox has for tools, python's and node's, from the cell to the host and back. What they
+//! do is tested beside them against a stand-in; here the runner and the session are the real ones, and the host's side
+//! answers from a script.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+use cove::backend::Pending;
+use cove::config::Config;
+use cove::output::{Collected, Collector};
+use cove::session::{Calls, Cell, CellEnd, Options, Session, Stop, Survived};
+use cove_protocol::Language;
+use cove_testkit::measure;
+use serde_json::{Value, json};
+
+use crate::cove;
+
+#[derive(Default)]
+struct Script {
+    now: AtomicUsize,
+    most: AtomicUsize,
+    finished: AtomicUsize,
+}
+
+impl Script {
+    async fn reply(&self, request: &Value) -> Value {
+        let arguments = &request["arguments"];
+        match (request["ask"].as_str().unwrap_or_default(), request["tool"].as_str().unwrap_or_default()) {
+            ("servers", _) => json!({"ok": [
+                {"name": "git-hub", "alias": "git_hub", "description": "Issues", "tools": 2, "state": "idle"},
+                {"name": "time", "alias": "time", "description": "", "tools": 1, "state": "ready"},
+            ]}),
+            ("tools", _) => json!({"ok": [{
+                "name": "get-sum", "alias": "get_sum", "description": "Adds.",
+                "input_schema": {"type": "object", "properties": {"cik-A": {}, "from": {}}},
+                "output_schema": null, "python": "get_sum(*, cik_A, from_)", "node": "get_sum({ … })",
+            }]}),
+            ("find", _) => json!({"ok": {
+                "tools": [{"server": "git-hub", "tool": "get-sum", "signature": request["language"], "description": ""}],
+                "total": 1, "hint": request["query"],
+            }}),
+            ("help", _) => json!({"ok": "the manual"}),
+            ("call", "slow") => {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                json!({"ok": {"value": arguments}})
+            }
+            ("call", "hang") => std::future::pending().await,
+            ("call", "large") => json!({"ok": {"value": "é".repeat(5_000_000)}}),
+            ("call", "size") => json!({"ok": {"value": arguments["text"].as_str().map(str::len)}}),
+            ("call", "image") => json!({"ok": {"rich": {"text": "see", "content": [
+                {"type": "text", "text": "see"},
+                {"type": "image", "mimeType": "image/png", "data": "iVBORw0KGgo="},
+            ]}}}),
+            ("call", "fail") => json!({"error": {
+                "kind": "tool", "message": "no such repo", "hint": "look again", "server": "git-hub", "tool": "fail",
+            }}),
+            ("call", "get_sum") => json!({"error": {"kind": "unknown_tool", "message": "no `get_sum`"}}),
+            ("call", "get-sum") if arguments.get("cik_A").is_some() => {
+                json!({"error": {"kind": "bad_arguments", "message": "no `cik_A`"}})
+            }
+            ("call", _) => json!({"ok": {"value": arguments}}),
+            _ => json!({"error": {"kind": "internal", "message": "not in the script"}}),
+        }
+    }
+}
+
+impl Calls for Script {
+    fn answer<'a>(&'a self, request: Vec<u8>) -> Pending<'a, Vec<u8>> {
+        Box::pin(async move {
+            self.most.fetch_max(self.now.fetch_add(1, SeqCst) + 1, SeqCst);
+            let request: Value = serde_json::from_slice(&request).expect("libraries send JSON");
+            let reply = self.reply(&request).await;
+            self.now.fetch_sub(1, SeqCst);
+            self.finished.fetch_add(1, SeqCst);
+            reply.to_string().into_bytes()
+        })
+    }
+}
+
+struct Bench {
+    config: Config,
+    session: Session,
+    script: Arc<Script>,
+}
+
+impl Bench {
+    async fn new() -> Self {
+        let config = measure::config();
+        let jail = measure::jail(cove().path());
+        let session =
+            Session::start(&jail, &config.policy, Options::default()).await.expect("a session starts");
+        Self { config, session, script: Arc::default() }
+    }
+
+    async fn run(&self, language: Language, code: &str, timeout: Duration) -> (CellEnd, Collected) {
+        let cell = Cell { language, timeout, ..measure::cell(&self.config, code) };
+        let mut collector = Collector::new(100_000, None);
+        let calls = Arc::clone(&self.script) as Arc<dyn Calls>;
+        let end =
+            self.session.run_with(cell, |shown| collector.show(shown), std::future::pending(), calls).await;
+        (end, collector.finish())
+    }
+
+    async fn check(&self, language: Language, code: &str, expected: &str) {
+        let (end, found) = self.run(language, code, Duration::from_secs(60)).await;
+        assert!(end.is_success(), "{code}: {end:?} {found:?}");
+        assert_eq!((found.stdout.text.as_str(), found.stderr.text.as_str()), (expected, ""), "{code}");
+    }
+
+    async fn python(&self, code: &str, expected: &str) {
+        self.check(Language::Python, code, expected).await;
+    }
+
+    async fn node(&self, code: &str, expected: &str) {
+        self.check(Language::Node, code, expected).await;
+    }
+}
+
+#[tokio::test]
+async fn python_calls_tools() {
+    let bench = Bench::new().await;
+    bench.python("mcp.find('sum')", "python\n# sum\n").await;
+    bench.python("mcp.help()", "the manual\n").await;
+    bench.python("git_hub.echo(a=None, b='é')", "{'a': None, 'b': 'é'}\n").await;
+    bench.python("mcp.git_hub.get_sum(cik_A=1, from_=2)", "{'cik-A': 1, 'from': 2}\n").await;
+    bench.python("await mcp_git_hub.get_sum(cik_A=1), await mcp.time.now()", "({'cik-A': 1}, {})\n").await;
+    bench.python("from mcp.servers.git_hub import *\nget_sum(cik_A=3)", "{'cik-A': 3}\n").await;
+    bench
+        .python(
+            "from mcp import runtime\nawait runtime.list_servers(), LOADED_MCP_SERVERS[0]",
+            "(('git-hub', 'time'), 'git-hub')\n",
+        )
+        .await;
+    bench
+        .python("len(mcp.git_hub.large()), mcp.git_hub.size(text='x' * 1_000_000)", "(5000000, 1000000)\n")
+        .await;
+    let (end, found) = bench.run(Language::Python, "mcp.git_hub.image()", Duration::from_secs(60)).await;
+    assert!(end.is_success());
+    assert_eq!((found.stdout.text.as_str(), found.images.len()), ("see\n", 1));
+    let (end, found) = bench.run(Language::Python, "1\nmcp.git_hub.fail()", Duration::from_secs(60)).await;
+    let CellEnd::Raised { exception, message, .. } = &end else { panic!("{end:?}") };
+    assert_eq!(
+        (exception.as_str(), message.as_str()),
+        ("mcp.ToolError", "git-hub.fail: no such repo\nhint: look again")
+    );
+    assert!(!found.stderr.text.contains("<mcp>"), "{}", found.stderr.text);
+    bench.session.stop().await;
+}
+
+#[tokio::test]
+async fn node_calls_tools() {
+    let bench = Bench::new().await;
+    bench.node("await mcp.find('sum')", "node\n// sum\n").await;
+    bench.node("await mcp.git_hub.get_sum({ cik_A: 1, from: 2 })", "{ 'cik-A': 1, from: 2 }\n").await;
+    bench.node("[await mcp.time.now(), (await mcp.servers).length]", "[ {}, 2 ]\n").await;
+    bench
+        .node(
+            "[(await mcp.time.large()).length, await mcp.time.size({ text: 'x'.repeat(1e6) })]",
+            "[ 5000000, 1000000 ]\n",
+        )
+        .await;
+    let (end, found) = bench.run(Language::Node, "await mcp.time.image()", Duration::from_secs(60)).await;
+    assert!(end.is_success());
+    assert_eq!((found.stdout.text.as_str(), found.images.len()), ("see\n", 1));
+    let (end, _) = bench.run(Language::Node, "await mcp.time.fail()", Duration::from_secs(60)).await;
+    let CellEnd::Raised { exception, message, .. } = &end else { panic!("{end:?}") };
+    assert_eq!(
+        (exception.as_str(), message.as_str()),
+        ("ToolError", "git-hub.fail: no such repo\nhint: look again")
+    );
+    bench.session.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_run_together_and_are_waited_for() {
+    let bench = Bench::new().await;
+    let code = "import asyncio\nlen(await asyncio.gather(*[mcp_time.slow(n=n) for n in range(100)]))";
+    bench.python(code, "100\n").await;
+    assert_eq!(bench.script.most.swap(0, SeqCst), 64, "the rest waits in the sandbox");
+    let code = "(await Promise.all(Array.from({ length: 100 }, (_, n) => mcp.time.slow({ n })))).length";
+    bench.node(code, "100\n").await;
+    assert_eq!(bench.script.most.load(SeqCst), 64);
+    // Begun and left alone: they are done when the cell is.
+    let before = bench.script.finished.load(SeqCst);
+    bench.python("for n in range(3):\n    mcp_time.slow(n=n)\nx = 1", "").await;
+    bench.node("for (let n = 0; n < 3; n += 1) mcp.time.slow({ n }); undefined", "").await;
+    assert_eq!(bench.script.finished.load(SeqCst), before + 6);
+    bench.session.stop().await;
+}
+
+#[tokio::test]
+async fn a_call_that_hangs_can_be_stopped_and_the_next_one_works() {
+    let bench = Bench::new().await;
+    let cells = [
+        (Language::Python, "mcp.time.hang()"),
+        (Language::Python, "mcp_time.hang()"),
+        (Language::Python, "await mcp_time.hang()"),
+        (Language::Python, "import asyncio\nawait asyncio.gather(mcp_time.hang(), mcp_time.echo())"),
+        (Language::Node, "await mcp.time.hang()"),
+        (Language::Node, "mcp.time.hang(); 1"),
+    ];
+    for (language, code) in cells {
+        let (end, _) = bench.run(language, code, Duration::from_millis(700)).await;
+        let kept = matches!(end, CellEnd::Stopped { why: Stop::Deadline, survived: Survived::Everything });
+        assert!(kept, "{code}: {end:?}");
+        bench.python("mcp.time.echo(a=1), await mcp_time.echo(a=2)", "({'a': 1}, {'a': 2})\n").await;
+        bench.node("await mcp.time.echo({ a: 1 })", "{ a: 1 }\n").await;
+    }
+    bench.session.stop().await;
+}
+
+#[tokio::test]
+async fn without_servers_code_is_told_so() {
+    let bench = Bench::new().await;
+    let cell = measure::cell(
+        &bench.config,
+        "try:\n    mcp.find('x')\nexcept mcp.ServerUnavailable as e:\n    print(e)\ntime.x",
+    );
+    let mut collector = Collector::new(100_000, None);
+    let end = bench.session.run(cell, |shown| collector.show(shown), std::future::pending()).await;
+    assert!(matches!(&end, CellEnd::Raised { exception, .. } if exception == "NameError"), "{end:?}");
+    assert!(collector.finish().stdout.text.contains("no MCP servers are configured"));
+    bench.session.stop().await;
+}

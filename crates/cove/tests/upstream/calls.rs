@@ -1,0 +1,219 @@
+//! What goes in comes out: arguments, every kind of content, errors, many at once, progress, cancelling.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use cove::upstream::{CallOptions, State, UpstreamError};
+use serde_json::{Value, json};
+
+use crate::{call, definitions, object, pool, pool_with, run, settings, text, until};
+
+#[test]
+fn a_result_is_passed_on_as_it_came() {
+    run(async {
+        for era in ["modern", "legacy"] {
+            let pool = pool(&["--era", era]);
+            assert_eq!(pool.summaries()[0].state, State::Idle);
+            let sent = json!({"null": null, "from": "日本", "n": 9_007_199_254_740_993_u64, "f": 1.5, "nested": [{"a-b": []}]});
+            let echoed = call(&pool, "echo", sent.clone()).await.unwrap();
+            assert_eq!(echoed.structured, Some(sent), "{era}");
+            assert_eq!(pool.summaries()[0].state, State::Ready);
+
+            let rich = call(&pool, "rich", json!({})).await.unwrap();
+            let kinds: Vec<&str> = rich.content.iter().map(|block| block["type"].as_str().unwrap()).collect();
+            assert_eq!(kinds, ["text", "image", "audio", "resource_link", "resource", "hologram"]);
+            assert_eq!(rich.content[0]["annotations"]["priority"], 0.5);
+            assert_eq!(rich.content[0]["text"], "naïve 日本 🎉");
+            assert!(rich.content[5].as_object().unwrap().contains_key("depth"));
+            assert_eq!((rich.structured, rich.meta), (None, Some(json!({"took": 1}))));
+            assert_eq!(call(&pool, "null", json!({})).await.unwrap().structured, Some(Value::Null));
+            let structured = call(&pool, "structured", json!({})).await.unwrap().structured.unwrap();
+            assert_eq!(
+                structured,
+                json!({"list": [1, 2.5, null, {"a": "ü"}], "large": 9_007_199_254_740_993_u64})
+            );
+            pool.close().await;
+        }
+    });
+}
+
+#[test]
+fn large_arguments_and_large_results() {
+    run(async {
+        let pool = pool(&[]);
+        let large = "y".repeat(1 << 20);
+        let echoed = call(&pool, "echo", json!({"text": large})).await.unwrap();
+        assert_eq!(echoed.structured.unwrap()["text"], large);
+        let big = call(&pool, "big", json!({"n": 10 << 20})).await.unwrap();
+        assert_eq!(text(&big).len(), 10 << 20);
+        pool.close().await;
+    });
+}
+
+#[test]
+fn a_tool_that_fails_and_one_that_refuses_are_two_things() {
+    run(async {
+        let pool = pool(&[]);
+        let failed = call(&pool, "fail", json!({})).await.unwrap();
+        assert!(failed.is_error);
+        assert_eq!(text(&failed), "no such issue: 7");
+        let refused = call(&pool, "refuse", json!({})).await.unwrap_err();
+        let UpstreamError::Protocol { code, message, .. } = refused else { panic!("{refused}") };
+        assert_eq!((code, message.as_str()), (-32050, "not today"));
+        let unknown = call(&pool, "nope", json!({})).await.unwrap_err();
+        assert!(matches!(unknown, UpstreamError::Protocol { code: -32602, .. }), "{unknown}");
+        let nan = call(&pool, "nan", json!({})).await.unwrap_err();
+        assert!(nan.to_string().contains("its answer is not JSON"), "{nan}");
+        assert_eq!(text(&call(&pool, "add", json!({"a": 1, "b": 2})).await.unwrap()), "3");
+        pool.close().await;
+    });
+}
+
+#[test]
+fn calls_run_side_by_side() {
+    run(async {
+        let pool = pool(&[]);
+        call(&pool, "echo", json!({})).await.unwrap();
+        let start = Instant::now();
+        let mut calls = tokio::task::JoinSet::new();
+        for number in 0..100 {
+            let pool = Arc::clone(&pool);
+            calls.spawn(async move {
+                call(&pool, "slow", json!({"ms": 300})).await.unwrap();
+                call(&pool, "echo", json!({"n": number})).await.unwrap().structured.unwrap()["n"] == number
+            });
+        }
+        assert!(calls.join_all().await.into_iter().all(|right| right));
+        // One after the other it would be half a minute.
+        assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
+        pool.close().await;
+    });
+}
+
+#[test]
+fn progress_is_told_in_order() {
+    run(async {
+        for era in ["modern", "legacy"] {
+            let pool = pool(&["--era", era]);
+            let told: Arc<Mutex<Vec<String>>> = Arc::default();
+            let sink = Arc::clone(&told);
+            let options = CallOptions {
+                progress: Some(Arc::new(move |progress| {
+                    let words = progress.message.unwrap_or_default();
+                    sink.lock().unwrap().push(format!("{}/{:?} {words}", progress.progress, progress.total));
+                })),
+                ..CallOptions::default()
+            };
+            pool.call("fixture", "progress", object(json!({"steps": 20})), options).await.unwrap();
+            let told = told.lock().unwrap().clone();
+            let expected: Vec<String> =
+                (1..=20).map(|step| format!("{step}/Some(20.0) step {step}")).collect();
+            assert_eq!(told, expected);
+            pool.close().await;
+        }
+    });
+}
+
+#[test]
+fn a_call_that_is_given_up_is_cancelled_at_the_server() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("log");
+        let pool = pool(&["--log", log.to_str().unwrap()]);
+        call(&pool, "echo", json!({})).await.unwrap();
+        let waited = tokio::time::timeout(Duration::from_millis(200), call(&pool, "never", json!({}))).await;
+        assert!(waited.is_err());
+        let cancelled = || std::fs::read_to_string(&log).unwrap().matches("notifications/cancelled").count();
+        until("the server hears of it", || cancelled() == 1).await;
+
+        let options = CallOptions { timeout: Some(Duration::from_millis(200)), ..CallOptions::default() };
+        let late = pool.call("fixture", "never", object(json!({})), options).await.unwrap_err();
+        assert_eq!(
+            late,
+            UpstreamError::Timeout { server: "fixture".into(), after: Duration::from_millis(200) }
+        );
+        until("and of the next", || cancelled() == 2).await;
+        // The server is none the worse for it.
+        call(&pool, "echo", json!({})).await.unwrap();
+        pool.close().await;
+    });
+}
+
+#[test]
+fn a_server_may_ask_back() {
+    run(async {
+        let root = std::path::PathBuf::from("/home/me/a b");
+        let with_root =
+            pool_with(&["--era", "legacy"], cove::upstream::Settings { root: Some(root), ..settings() });
+        let asked =
+            call(&with_root, "ask", json!({"method": "roots/list"})).await.unwrap().structured.unwrap();
+        assert_eq!(asked["result"]["roots"], json!([{"uri": "file:///home/me/a%20b"}]), "{asked}");
+        with_root.close().await;
+        let pool = pool(&["--era", "legacy"]);
+        let asked = call(&pool, "ask", json!({"method": "roots/list"})).await.unwrap().structured.unwrap();
+        assert_eq!(asked["result"]["roots"], json!([]), "{asked}");
+        let asked = call(&pool, "ask", json!({"method": "ping"})).await.unwrap().structured.unwrap();
+        assert_eq!(asked["result"], json!({}), "{asked}");
+        let asked = call(&pool, "ask", json!({"method": "sampling/createMessage"})).await.unwrap();
+        assert!(asked.structured.unwrap()["error"].is_object());
+        pool.close().await;
+    });
+}
+
+#[test]
+fn a_server_gets_its_own_environment_and_little_else() {
+    run(async {
+        let mut definition = cove_testkit::fixture::definition(&[]);
+        definition
+            .insert("env".into(), json!({"TOKEN": "${OTHER}-${MISSING:-else}", "LITERAL": "$HOME ${}"}));
+        definition.insert("cwd".into(), json!("/usr"));
+        let pool = cove::upstream::Upstreams::new(definitions(&json!({"fixture": definition})), settings());
+        let names = call(&pool, "variables", json!({})).await.unwrap().structured.unwrap();
+        let mut names: Vec<String> = serde_json::from_value(names["names"].clone()).unwrap();
+        names.sort();
+        assert_eq!(names, ["HOME", "LITERAL", "PATH", "TOKEN"]);
+        let value = |name: &'static str| {
+            let pool = Arc::clone(&pool);
+            async move {
+                call(&pool, "variable", json!({"name": name})).await.unwrap().structured.unwrap()["value"]
+                    .clone()
+            }
+        };
+        assert_eq!((value("TOKEN").await, value("LITERAL").await), (json!("x-else"), json!("$HOME ${}")));
+        assert_eq!(text(&call(&pool, "where", json!({})).await.unwrap()), "/usr");
+        pool.close().await;
+    });
+}
+
+#[test]
+fn servers_that_cannot_be_called_say_why() {
+    run(async {
+        let servers = json!({
+            "no-variable": {"command": "/bin/true", "env": {"TOKEN": "${TOKEN}", "B": "${ANOTHER}"}},
+            "no-command": {"command": "no-such-command-anywhere"},
+            "off": {"command": "/bin/true", "disabled": true},
+        });
+        let pool = cove::upstream::Upstreams::new(definitions(&servers), settings());
+        let why = |server: &'static str| {
+            let pool = Arc::clone(&pool);
+            async move {
+                pool.call(server, "x", object(json!({})), CallOptions::default())
+                    .await
+                    .unwrap_err()
+                    .to_string()
+            }
+        };
+        assert_eq!(why("no-variable").await, "server `no-variable` needs ANOTHER, TOKEN");
+        assert_eq!(why("no-command").await, "server `no-command` needs command no-such-command-anywhere");
+        assert_eq!(why("off").await, "server `off` is disabled (/etc/servers.json line 1)");
+        // The spelling of code works too, and a wrong name finds its neighbour.
+        assert_eq!(why("no_command").await, "server `no-command` needs command no-such-command-anywhere");
+        let unknown = pool.tools("no-comand").await.unwrap_err();
+        assert_eq!(
+            unknown,
+            UpstreamError::Unknown { server: "no-comand".into(), nearest: Some("no-command".into()) }
+        );
+        let states: Vec<String> = pool.summaries().iter().map(|summary| summary.state.to_string()).collect();
+        assert_eq!(states, ["needs command no-such-command-anywhere", "needs ANOTHER, TOKEN", "disabled"]);
+    });
+}

@@ -1,0 +1,97 @@
+//! Lists: pages, changes, resources, prompts, and definitions that change while servers run.
+
+use serde_json::json;
+
+use crate::{call, definitions, object, pool, pool_with, run, settings, until};
+
+#[test]
+fn every_page_is_read() {
+    run(async {
+        for era in ["modern", "legacy"] {
+            let pool = pool(&["--era", era, "--tools", "10000", "--page", "100"]);
+            let tools = pool.tools("fixture").await.unwrap();
+            assert_eq!(tools.len(), 10_020, "{era}");
+            let add = tools.iter().find(|tool| tool.name == "add").unwrap();
+            assert!(add.read_only && add.output_schema.is_some());
+            assert_eq!(add.input_schema["required"], json!(["a", "b"]));
+            pool.close().await;
+        }
+    });
+}
+
+#[test]
+fn lists_are_bounded() {
+    run(async {
+        let pool = pool(&["--tools", "30000", "--page", "10"]);
+        assert_eq!(pool.tools("fixture").await.unwrap().len(), 2_000);
+        pool.close().await;
+        let pool = pool_with(&["--tools", "30000"], settings());
+        assert_eq!(pool.tools("fixture").await.unwrap().len(), 20_000);
+        pool.close().await;
+    });
+}
+
+#[test]
+fn changes_of_the_list_are_noticed() {
+    run(async {
+        for era in ["modern", "legacy"] {
+            let pool = pool(&["--era", era]);
+            let mut changes = pool.changes();
+            assert_eq!(pool.tools("fixture").await.unwrap().len(), 20);
+            // In the newer era the server must have heard that we listen.
+            tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+            call(&pool, "change", json!({})).await.unwrap();
+            let noticed = tokio::time::timeout(std::time::Duration::from_secs(10), changes.changed()).await;
+            assert!(noticed.is_ok(), "{era}");
+            assert_eq!(pool.summaries()[0].changes, 1, "{era}");
+            assert_eq!(pool.tools("fixture").await.unwrap().len(), 21);
+            pool.close().await;
+        }
+    });
+}
+
+#[test]
+fn resources_and_prompts() {
+    run(async {
+        for era in ["modern", "legacy"] {
+            let pool = pool(&["--era", era]);
+            let resources = pool.resources("fixture").await.unwrap();
+            assert_eq!((resources.resources.len(), resources.templates.len()), (2, 0));
+            let contents = pool.read_resource("fixture", "fixture://a").await.unwrap();
+            assert_eq!(contents[0]["text"], "contents of it");
+            assert_eq!(pool.prompts("fixture").await.unwrap()[0]["name"], "greet");
+            let prompt = pool.prompt("fixture", "greet", object(json!({"who": "Ada"}))).await.unwrap();
+            assert_eq!(prompt.description.as_deref(), Some("A greeting"));
+            assert_eq!(prompt.messages[0]["content"]["text"], "Greet Ada");
+            assert_eq!(pool.instructions("fixture").as_deref(), Some("Call echo first."));
+            pool.close().await;
+        }
+    });
+}
+
+#[test]
+fn a_server_whose_definition_says_the_same_goes_on() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let pids = |name: &str| folder.path().join(name);
+        let server =
+            |name: &str| cove_testkit::fixture::definition(&["--pids", pids(name).to_str().unwrap()]);
+        let two = json!({"kept": server("kept"), "dropped": server("dropped")});
+        let pool = cove::upstream::Upstreams::new(definitions(&two), settings());
+        pool.tools("kept").await.unwrap();
+        pool.tools("dropped").await.unwrap();
+        let before = std::fs::read_to_string(pids("kept")).unwrap();
+        let gone: Vec<u32> = crate::ends::ids(&pids("dropped"));
+
+        let mut kept = server("kept");
+        kept.insert("description".into(), json!("other words"));
+        pool.replace(definitions(&json!({"kept": kept, "new": server("new")})));
+        let names: Vec<_> = pool.summaries().into_iter().map(|summary| summary.name).collect();
+        assert_eq!(names, ["kept", "new"]);
+        assert_eq!(pool.summaries()[0].description.as_deref(), Some("other words"));
+        pool.tools("kept").await.unwrap();
+        assert_eq!(std::fs::read_to_string(pids("kept")).unwrap(), before, "not started again");
+        until("the dropped one is gone", || gone.iter().all(|id| !crate::ends::lives(*id))).await;
+        pool.close().await;
+    });
+}
