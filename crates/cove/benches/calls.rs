@@ -13,7 +13,7 @@ use cove_testkit::measure::{self, percentile, ratio};
 struct AtOnce;
 
 impl Calls for AtOnce {
-    fn answer<'a>(&'a self, _request: Vec<u8>) -> Pending<'a, Vec<u8>> {
+    fn answer<'a>(&'a self, _cell: CellId, _request: Vec<u8>) -> Pending<'a, Vec<u8>> {
         Box::pin(std::future::ready(br#"{"ok":{"value":1}}"#.to_vec()))
     }
 }

@@ -8,6 +8,7 @@ pub mod doctor;
 pub mod explain;
 pub mod install;
 mod live;
+mod on_demand;
 pub mod repl;
 pub mod run;
 pub mod serve;
@@ -38,10 +39,12 @@ pub enum Action {
     Run {
         run: RunArgs,
         config: Config,
+        around: Box<Surroundings>,
     },
     Repl {
         repl: ReplArgs,
         config: Config,
+        around: Box<Surroundings>,
     },
     Explain {
         json: bool,
@@ -89,7 +92,8 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, around: &Surroundings) ->
                 language: one(own, "language")?,
             };
             let config = config()?;
-            Ok(Action::Run { run: code::load(asked, json(own, around)?, around)?, config })
+            let run = code::load(asked, json(own, around)?, around)?;
+            Ok(Action::Run { run, config, around: Box::new(around.clone()) })
         }
         ["repl"] => {
             let language = code::language(one(own, "language")?, None, around)?;
@@ -99,7 +103,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, around: &Surroundings) ->
                 true => InputKind::Terminal,
             };
             let repl = ReplArgs { language, input, history: repl::history::path(around) };
-            Ok(Action::Repl { repl, config: config()? })
+            Ok(Action::Repl { repl, config: config()?, around: Box::new(around.clone()) })
         }
         ["explain"] => Ok(Action::Explain { config: config()?, json: json(own, around)? }),
         ["doctor"] => Ok(Action::Doctor { config: config()?, json: json(own, around)? }),
@@ -157,13 +161,13 @@ pub fn command() -> Command {
                         .num_args(0..)
                         .value_parser(ValueParser::os_string()),
                 )
-                .args(settings()),
+                .args(calling_settings()),
         )
         .subcommand(
             Command::new("repl")
                 .about("Talk to a session by hand, or from a pipe")
                 .arg(language_flag("Language of the first cells\n[env: COVE_LANGUAGE] [default: python]"))
-                .args(settings()),
+                .args(calling_settings()),
         )
         .subcommand(
             Command::new("explain")
@@ -208,6 +212,11 @@ fn settings() -> impl Iterator<Item = Arg> {
     settings_of(|part| part == Part::Sandbox)
 }
 
+/// The same, for commands whose code may call upstream servers.
+fn calling_settings() -> impl Iterator<Item = Arg> {
+    settings_of(|part| matches!(part, Part::Sandbox | Part::Calls))
+}
+
 /// The same and those of serving.
 fn all_settings() -> impl Iterator<Item = Arg> {
     settings_of(|_| true)
@@ -228,6 +237,7 @@ fn settings_of(wanted: impl Fn(Part) -> bool + 'static) -> impl Iterator<Item = 
         let help = format!("{}\n[env: {}] [default: {}]", setting.help, setting.env, setting.fallback.text());
         let heading = match setting.part {
             Part::Sandbox => "Settings",
+            Part::Calls => "Settings of calls to MCP servers",
             Part::Server => "Settings of the server",
         };
         let arg = flag(setting.key, setting.placeholder, help).help_heading(heading);

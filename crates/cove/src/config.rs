@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::broker::grants::Grants;
 use crate::error::{Error, shown, shown_path};
 use crate::policy::{CellLimits, Limits, Network, Policy, Root, User};
 
@@ -30,7 +31,6 @@ pub use settings::{Count, Fallback, Part, SETTINGS, Setting};
 
 use file::File;
 pub(crate) use file::distance;
-pub use file::place as file_place;
 pub use value::Wrong;
 use value::show_duration;
 
@@ -44,6 +44,10 @@ pub struct Config {
     pub cell: CellLimits,
     pub backend: BackendChoice,
     pub server: ServerConfig,
+    /// Which tools of upstream servers code may call.
+    pub grants: Grants,
+    /// The configuration file, whether or not it exists. Nothing where there is no home to look in.
+    pub file: Option<PathBuf>,
     origins: BTreeMap<&'static str, Origin>,
 }
 
@@ -155,6 +159,7 @@ impl Config {
             config.origins.insert(setting.key, origin);
         }
         config.server.settle(around);
+        config.file = file::place(flags.config.as_deref(), around)?;
         config.check_timeouts()?;
         Ok(config)
     }
@@ -192,6 +197,8 @@ impl Config {
             },
             backend: BackendChoice::Auto,
             server: ServerConfig::unset(),
+            grants: Grants::default(),
+            file: None,
             origins: BTreeMap::new(),
         }
     }

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod backend;
+pub mod broker;
 pub mod catalog;
 pub mod cli;
 pub mod config;

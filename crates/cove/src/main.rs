@@ -39,8 +39,8 @@ fn act(action: Action) -> Result<ExitCode, Error> {
     match action {
         Action::Print(text) => print(&text),
         Action::Serve { config, around } => cli::serve::run(*config, *around),
-        Action::Run { run, config } => cli::run::run(run, config),
-        Action::Repl { repl, config } => cli::repl::run(repl, config),
+        Action::Run { run, config, around } => cli::run::run(run, config, *around),
+        Action::Repl { repl, config, around } => cli::repl::run(repl, config, *around),
         Action::Explain { json, config } => print(&cli::explain::text(&config, json)?),
         Action::Doctor { json, config } => cli::doctor::run(config, json),
         Action::ConfigShow { json, config } => print(&cli::config_show::text(&config, json)?),

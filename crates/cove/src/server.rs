@@ -6,7 +6,7 @@ mod arguments;
 mod caller;
 mod cell;
 pub mod http;
-mod manual;
+pub(crate) mod manual;
 mod mcp;
 mod progress;
 mod prompt;
@@ -23,6 +23,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::Backend;
+use crate::broker::Broker;
 use crate::config::{Config, Surroundings};
 use crate::error::Error;
 use crate::session::registry::{Bounds, Held, Principal, Sessions, Which};
@@ -44,6 +45,7 @@ pub struct Server {
     config: Config,
     around: Surroundings,
     sessions: Arc<Sessions>,
+    broker: Arc<Broker>,
     metrics: Arc<Metrics>,
     /// As agents see them, made once.
     tools: Vec<(Tool, rmcp::model::Tool)>,
@@ -57,12 +59,14 @@ impl Server {
         let bounds =
             Bounds { most: config.server.max_sessions, idle: config.server.idle_timeout, parked: PARKED };
         let sessions = Sessions::new(backend, config.policy.clone(), bounds);
-        let tools = tools::chosen(&config.server.tools).into_iter();
-        let tools = tools.map(|tool| (tool, mcp::shown_tool(tool))).collect();
+        let broker = Broker::open(&config, &around, manual::text(&config));
+        let tools = tools::chosen(&config.server.tools, &broker.roster()).into_iter();
+        let tools = tools.map(mcp::shown_tool).collect();
         Arc::new(Self {
             config,
             around,
             sessions,
+            broker,
             metrics: Arc::new(Metrics::new()),
             tools,
             calls: Arc::new(Semaphore::new(MAX_CALLS)),
@@ -88,11 +92,12 @@ impl Server {
         self.ending.cancel();
     }
 
-    /// Ends every sandbox. What takes too long ends with this process.
+    /// Ends every sandbox and every upstream server. What takes too long ends with this process.
     async fn end(&self) {
         self.begin_to_end();
-        if tokio::time::timeout(CLOSE, self.sessions.close()).await.is_err() {
-            tracing::warn!("sandboxes took too long to end and end with this process");
+        let ends = async { tokio::join!(self.sessions.close(), self.broker.close()) };
+        if tokio::time::timeout(CLOSE, ends).await.is_err() {
+            tracing::warn!("sandboxes or servers took too long to end and end with this process");
         }
     }
 }

@@ -190,6 +190,16 @@ impl Upstreams {
         self.changed.subscribe()
     }
 
+    /// How often one server said that its tools changed.
+    pub fn changes_of(&self, server: &str) -> u64 {
+        self.find(server).map_or(0, |upstream| upstream.changes())
+    }
+
+    /// How a server speaks, if that is known.
+    pub fn era(&self, server: &str) -> Option<Era> {
+        self.find(server).ok()?.era()
+    }
+
     /// The era that a server was found to speak in an earlier run. What is known better by now stays.
     pub fn remember_era(&self, server: &str, era: Era) {
         if let Ok(upstream) = self.find(server) {

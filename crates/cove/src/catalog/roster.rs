@@ -1,58 +1,62 @@
 //! What a tool's description says of upstream servers: every signature where they are few enough, else the names of the
-//! servers with the number of their tools. Within a budget of tokens, and the same for the same catalog.
+//! servers. Within a budget of tokens, and the same for the same catalog.
 
-use super::View;
 use super::signature::{Language, signature};
+use super::{Listing, Server, View};
 
-/// All signatures are given only if they cost no more than this, however much room there is.
+/// All signatures are given only if they cost no more than this.
 const MAX_SIGNATURES: usize = 150;
+/// And only of so few servers: of more, the list costs the same whatever they have.
+const MAX_SIGNED: usize = 3;
+/// Beyond this names are counted. Room for ten servers with names of usual length.
+const MAX_NAMES: usize = 48;
 
-/// One line, or a line a tool; empty if no server is known. Costs at most `budget` tokens by [`tokens`].
-pub fn roster(view: &View, budget: usize) -> String {
-    signatures(view, budget.min(MAX_SIGNATURES)).unwrap_or_else(|| servers(view, budget))
+/// One sentence with all servers that `seen` says yes to, or a line a tool; empty if there is none.
+pub fn roster(view: &View, seen: impl Fn(&Server) -> bool) -> String {
+    let servers: Vec<&Server> =
+        view.servers().map(|server| &**server).filter(|server| seen(server)).collect();
+    if servers.is_empty() {
+        return String::new();
+    }
+    if let Some(tools) = signatures(&servers) {
+        return format!("MCP tools to call in code:\n{tools}");
+    }
+    let names: Vec<&str> = servers.iter().map(|server| server.alias.as_str()).collect();
+    format!("Code calls MCP servers as mcp.NAME.TOOL(...): {}", fitting(&names))
 }
 
-fn signatures(view: &View, budget: usize) -> Option<String> {
+fn signatures(servers: &[&Server]) -> Option<String> {
+    let listings: Option<Vec<(&Server, &Listing)>> =
+        servers.iter().map(|server| Some((*server, &**server.listing.as_ref()?))).collect();
+    let listings = listings?;
+    let count: usize = listings.iter().map(|(_, listing)| listing.len()).sum();
     // A signature has ten tokens at the least: no need to write those of thousands.
-    let mut lines = Vec::new();
-    if view.tool_count() == 0
-        || view.tool_count() > budget / 10
-        || view.servers().any(|server| server.listing.is_none())
-    {
+    if servers.len() > MAX_SIGNED || count == 0 || count > MAX_SIGNATURES / 10 {
         return None;
     }
-    for (server, listing) in view.listings() {
+    let mut lines = Vec::new();
+    for (server, listing) in listings {
         for at in 0..listing.len() {
             lines.push(signature(Language::Python, &server.alias, listing.alias(at), &listing.document(at)?));
         }
     }
     let text = lines.join("\n");
-    (tokens(&text) <= budget).then_some(text)
+    (tokens(&text) <= MAX_SIGNATURES).then_some(text)
 }
 
-fn servers(view: &View, budget: usize) -> String {
-    let all: Vec<String> = view
-        .servers()
-        .map(|server| match &server.listing {
-            Some(listing) => format!("{} ({})", server.alias, listing.len()),
-            None => server.alias.clone(),
-        })
-        .collect();
-    if all.is_empty() {
-        return String::new();
-    }
+/// As many names as fit.
+fn fitting(all: &[&str]) -> String {
     let with = |count: usize| {
         let mut line = all[..count].join(", ");
         if count < all.len() {
-            line += &format!("{}{} more", if count > 0 { ", and " } else { "" }, all.len() - count);
+            line += &format!("{}{} more", if count > 0 { " and " } else { "" }, all.len() - count);
         }
         line
     };
-    // As many names as fit.
     let (mut low, mut high) = (0, all.len());
     while low < high {
         let middle = (low + high).div_ceil(2);
-        if tokens(&with(middle)) <= budget {
+        if tokens(&with(middle)) <= MAX_NAMES {
             low = middle;
         } else {
             high = middle - 1;
@@ -63,7 +67,7 @@ fn servers(view: &View, budget: usize) -> String {
 
 /// No fewer tokens than models count, for text as it is here: one for every four letters of a word or three digits that
 /// were begun, one for every other sign, and two for each letter that is not ASCII. Spaces go with the word that follows.
-pub fn tokens(text: &str) -> usize {
+fn tokens(text: &str) -> usize {
     let mut count = 0;
     let (mut letters, mut digits) = (0, 0);
     for c in text.chars() {
@@ -102,14 +106,15 @@ mod tests {
     }
 
     #[test]
-    fn few_tools_are_shown_and_many_are_counted() {
+    fn few_tools_are_shown_and_many_are_not() {
         let catalog = Catalog::in_memory();
-        assert_eq!(roster(&catalog.view(), 150), "");
+        let all = |catalog: &Catalog| roster(&catalog.view(), |_| true);
+        assert_eq!(all(&catalog), "");
         catalog.set("files", "files", "", vec![tool("read"), tool("write-all")]);
-        let expected =
-            "mcp.files.read(*, path: str = ...) -> Any\nmcp.files.write_all(*, path: str = ...) -> Any";
-        assert_eq!(roster(&catalog.view(), 150), expected);
-        assert_eq!(roster(&catalog.view(), 20), "files (2)");
+        let expected = "MCP tools to call in code:\nmcp.files.read(*, path: str = ...) -> Any\n\
+                        mcp.files.write_all(*, path: str = ...) -> Any";
+        assert_eq!(all(&catalog), expected);
+        assert_eq!(roster(&catalog.view(), |_| false), "");
         let declared = Declared {
             name: "git hub".into(),
             alias: "git_hub".into(),
@@ -117,9 +122,10 @@ mod tests {
             definition: String::new(),
         };
         catalog.declare(declared);
-        assert_eq!(roster(&catalog.view(), 150), "files (2), git_hub");
-        catalog.set("big", "big", "", (0..10_000).map(|n| tool(&format!("t{n}"))).collect());
-        assert_eq!(roster(&catalog.view(), 150), "big (10000), files (2), git_hub");
+        let names = "Code calls MCP servers as mcp.NAME.TOOL(...): files, git_hub";
+        assert_eq!(all(&catalog), names);
+        catalog.set("git hub", "git_hub", "", (0..10_000).map(|n| tool(&format!("t{n}"))).collect());
+        assert_eq!(all(&catalog), names, "however many tools there are");
     }
 
     #[test]
@@ -129,11 +135,8 @@ mod tests {
             let name = format!("server_with_a_long_name_{n}");
             catalog.set(&name, &name, "", vec![tool("t")]);
         }
-        for budget in [0, 5, 20, 80, 150] {
-            let text = roster(&catalog.view(), budget);
-            assert!(tokens(&text) <= budget.max(4), "{budget}: {text}");
-            assert!(text.ends_with("more"), "{text}");
-        }
+        let text = roster(&catalog.view(), |_| true);
+        assert!(tokens(&text) <= MAX_NAMES + 30 && text.ends_with("more"), "{text}");
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod whole;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cove_protocol::{Language, Stream};
@@ -22,9 +23,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::backend::{Backend, Form};
 use crate::cli::code;
 use crate::cli::live::{Live, pass_on};
+use crate::cli::on_demand::OnDemand;
 use crate::cli::run::backend;
 use crate::config::value::show_duration;
-use crate::config::{Config, SETTINGS};
+use crate::config::{Config, SETTINGS, Surroundings};
 use crate::ending::{self, Audience};
 use crate::error::{Error, Kind};
 use crate::session::{Cell, CellEnd, Options, Session, Stop, Survived};
@@ -75,18 +77,18 @@ enum Next {
     End,
 }
 
-pub fn run(args: ReplArgs, config: Config) -> Result<ExitCode, Error> {
+pub fn run(args: ReplArgs, config: Config, around: Surroundings) -> Result<ExitCode, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Error::internal("could not start the runtime").because(error))?;
-    let code = runtime.block_on(talk(args, &config));
+    let code = runtime.block_on(talk(args, &config, around));
     // A thread may still wait for standard input that never comes.
     runtime.shutdown_background();
     code.map(ExitCode::from)
 }
 
-async fn talk(args: ReplArgs, config: &Config) -> Result<u8, Error> {
+async fn talk(args: ReplArgs, config: &Config, around: Surroundings) -> Result<u8, Error> {
     let backend = backend(config.backend)?;
     let mut source = Source::open(&args);
     let mut repl = Repl {
@@ -94,6 +96,7 @@ async fn talk(args: ReplArgs, config: &Config) -> Result<u8, Error> {
         config,
         input: args.input,
         language: args.language,
+        calls: OnDemand::new(config, around),
         session: None,
         cells: 0,
         exit_code: 0,
@@ -123,7 +126,8 @@ async fn talk(args: ReplArgs, config: &Config) -> Result<u8, Error> {
             break Ok(repl.exit_code);
         }
     };
-    repl.stop().await;
+    let calls = Arc::clone(&repl.calls);
+    tokio::join!(repl.stop(), calls.close());
     outcome
 }
 
@@ -132,6 +136,7 @@ struct Repl<'a> {
     config: &'a Config,
     input: InputKind,
     language: Language,
+    calls: Arc<OnDemand>,
     /// Not set when the last one ended and no other could be started.
     session: Option<Session>,
     /// How many have been given a name.
@@ -205,7 +210,7 @@ impl Repl<'_> {
             }
         };
         let start = Instant::now();
-        let end = session.run(cell, |shown| live.show(shown), stop).await;
+        let end = session.run_with(cell, |shown| live.show(shown), stop, self.calls.clone()).await;
         self.at_line_start = live.finish();
         self.took = Some(start.elapsed());
         self.exit_code = end.exit_code();

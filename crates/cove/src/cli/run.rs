@@ -3,6 +3,7 @@
 
 use std::io::Write;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use cove_protocol::Stream;
 use serde::Serialize;
@@ -11,19 +12,20 @@ use crate::backend::Backend;
 use crate::backend::jail::Jail;
 use crate::cli::code::RunArgs;
 use crate::cli::live::{Live, pass_on};
-use crate::config::{BackendChoice, Config};
+use crate::cli::on_demand::OnDemand;
+use crate::config::{BackendChoice, Config, Surroundings};
 use crate::ending::{self, Audience, Told};
 use crate::error::{Error, Kind};
 use crate::output::{Collected, Collector};
 use crate::policy::CellLimits;
 use crate::session::{Cell, CellEnd, Options, Session};
 
-pub fn run(args: RunArgs, config: Config) -> Result<ExitCode, Error> {
+pub fn run(args: RunArgs, config: Config, around: Surroundings) -> Result<ExitCode, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Error::internal("could not start the runtime").because(error))?;
-    let code = runtime.block_on(run_cells(args, &config));
+    let code = runtime.block_on(run_cells(args, &config, around));
     // A thread may still wait for standard input that never comes.
     runtime.shutdown_background();
     code.map(ExitCode::from)
@@ -38,13 +40,14 @@ pub fn backend(choice: BackendChoice) -> Result<Box<dyn Backend>, Error> {
     }
 }
 
-async fn run_cells(args: RunArgs, config: &Config) -> Result<u8, Error> {
+async fn run_cells(args: RunArgs, config: &Config, around: Surroundings) -> Result<u8, Error> {
     let backend = backend(config.backend)?;
     backend.sweep();
     let options = Options { input: Some(Box::new(tokio::io::stdin())), warm: Some(args.language) };
     let session = Session::start(&*backend, &config.policy, options)
         .await
         .map_err(|error| Error::of(Kind::Operator, error))?;
+    let calls = OnDemand::new(config, around);
     let mut exit_code = 0;
     for source in args.cells {
         let name = source.name.clone();
@@ -57,9 +60,9 @@ async fn run_cells(args: RunArgs, config: &Config) -> Result<u8, Error> {
             grace: config.cell.grace,
         };
         let end = if args.json {
-            run_for_program(&session, cell, &name, config).await
+            run_for_program(&session, cell, &name, config, calls.clone()).await
         } else {
-            run_for_person(&session, cell, config).await
+            run_for_person(&session, cell, config, calls.clone()).await
         };
         exit_code = end.exit_code();
         // As in a script that stops at its first error: later cells count on earlier ones.
@@ -67,13 +70,13 @@ async fn run_cells(args: RunArgs, config: &Config) -> Result<u8, Error> {
             break;
         }
     }
-    session.stop().await;
+    tokio::join!(session.stop(), calls.close());
     Ok(exit_code)
 }
 
-async fn run_for_person(session: &Session, cell: Cell, config: &Config) -> CellEnd {
+async fn run_for_person(session: &Session, cell: Cell, config: &Config, calls: Arc<OnDemand>) -> CellEnd {
     let mut live = Live::new();
-    let end = session.run(cell, |shown| live.show(shown), interrupted()).await;
+    let end = session.run_with(cell, |shown| live.show(shown), interrupted(), calls).await;
     live.finish();
     if let Some(told) = ending::tell(&end, config.bounds(), Audience::Person) {
         let _ = writeln!(std::io::stderr(), "{told}");
@@ -81,10 +84,16 @@ async fn run_for_person(session: &Session, cell: Cell, config: &Config) -> CellE
     end
 }
 
-async fn run_for_program(session: &Session, cell: Cell, name: &str, config: &Config) -> CellEnd {
+async fn run_for_program(
+    session: &Session,
+    cell: Cell,
+    name: &str,
+    config: &Config,
+    calls: Arc<OnDemand>,
+) -> CellEnd {
     let CellLimits { max_output, .. } = config.cell;
     let mut collector = Collector::new(max_output, None);
-    let end = session.run(cell, |shown| collector.show(shown), interrupted()).await;
+    let end = session.run_with(cell, |shown| collector.show(shown), interrupted(), calls).await;
     let Collected { stdout, stderr, neutralised, images, spool: _ } = collector.finish();
     let result = CellResult {
         cell: name,

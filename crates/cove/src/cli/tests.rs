@@ -46,7 +46,7 @@ impl Place {
     #[track_caller]
     fn run(&self, args: &[&str]) -> (RunArgs, Config) {
         match self.parse(args) {
-            Ok(Action::Run { run, config }) => (run, config),
+            Ok(Action::Run { run, config, .. }) => (run, config),
             other => panic!("{args:?}: {other:?}"),
         }
     }

@@ -111,7 +111,7 @@ fn named<'a>(flag: Option<&'a str>, around: &'a Surroundings) -> Result<Option<&
 }
 
 /// Where the configuration file is, whether or not it exists.
-pub fn place(flag: Option<&str>, around: &Surroundings) -> Result<Option<PathBuf>, Error> {
+pub(super) fn place(flag: Option<&str>, around: &Surroundings) -> Result<Option<PathBuf>, Error> {
     if let Some(path) = named(flag, around)? {
         return Ok(Some(around.cwd.join(path)));
     }

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::value::{self, KIB, MIB, Wrong};
 use super::{BackendChoice, Config, Surroundings, http, mount, root, server};
+use crate::broker::grants::Pattern;
 use crate::policy::{Access, Network, Root};
 
 #[derive(Debug)]
@@ -30,6 +31,8 @@ pub struct Setting {
 pub enum Part {
     /// Every command that starts or describes a sandbox.
     Sandbox,
+    /// Commands whose code, or who themselves, call upstream servers.
+    Calls,
     /// Commands that serve.
     Server,
 }
@@ -267,6 +270,48 @@ pub static SETTINGS: &[Setting] = &[
         },
     ),
     setting!(
+        Calls,
+        "allow-call",
+        "COVE_ALLOW_CALL",
+        "SERVER.TOOL",
+        Count::Many,
+        Fallback::Absent { meaning: "all" },
+        "Tools of MCP servers that code may call, `*` for any; repeatable",
+        set: |config, text, _| {
+            config.grants.allowed.push(pattern(text)?);
+            Ok(())
+        },
+        show: |config| config.grants.allowed.iter().map(ToString::to_string).collect(),
+    ),
+    setting!(
+        Calls,
+        "deny-call",
+        "COVE_DENY_CALL",
+        "SERVER.TOOL",
+        Count::Many,
+        Fallback::Absent { meaning: "none" },
+        "Tools of MCP servers that code may not call, whatever is allowed; repeatable",
+        set: |config, text, _| {
+            config.grants.denied.push(pattern(text)?);
+            Ok(())
+        },
+        show: |config| config.grants.denied.iter().map(ToString::to_string).collect(),
+    ),
+    setting!(
+        Calls,
+        "state-dir",
+        "COVE_STATE_DIR",
+        "DIR",
+        Count::One,
+        Fallback::Absent { meaning: "`~/.local/state/cove`" },
+        "Directory for what lasts from one start to the next",
+        set: |config, text, around| {
+            config.server.state_dir = Some(around.cwd.join(text));
+            Ok(())
+        },
+        show: |config| config.server.state_dir.iter().map(|path| path_text(path)).collect(),
+    ),
+    setting!(
         Server,
         "tools",
         "COVE_TOOLS",
@@ -323,20 +368,6 @@ pub static SETTINGS: &[Setting] = &[
             Ok(())
         },
         show: |config| config.server.allowed_mounts.iter().map(ToString::to_string).collect(),
-    ),
-    setting!(
-        Server,
-        "state-dir",
-        "COVE_STATE_DIR",
-        "DIR",
-        Count::One,
-        Fallback::Absent { meaning: "`~/.local/state/cove`" },
-        "Directory for what lasts from one start to the next",
-        set: |config, text, around| {
-            config.server.state_dir = Some(around.cwd.join(text));
-            Ok(())
-        },
-        show: |config| config.server.state_dir.iter().map(|path| path_text(path)).collect(),
     ),
     setting!(
         Server,
@@ -458,6 +489,12 @@ fn assign<T>(place: &mut T, value: Result<T, Wrong>) -> Result<(), Wrong> {
 
 fn one(text: impl Into<String>) -> Vec<String> {
     vec![text.into()]
+}
+
+fn pattern(text: &str) -> Result<Pattern, Wrong> {
+    let right =
+        "write `SERVER`, or `SERVER.TOOL` with `*` for any run of characters, such as `github.list_*`";
+    Pattern::parse(text).map_err(|cause| Wrong::new(cause, right))
 }
 
 fn path_text(path: &Path) -> String {

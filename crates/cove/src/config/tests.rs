@@ -98,6 +98,8 @@ fn samples(key: &str) -> [[&'static str; 2]; 3] {
             [["python1", "[DIR]/python1"], ["./python2", "[DIR]/python2"], ["python3", "[DIR]/python3"]]
         }
         "mount" => [["a:/a", "[DIR]/a:/a"], ["b:/b:rw", "[DIR]/b:/b:rw"], ["c:/c:ro", "[DIR]/c:/c"]],
+        "allow-call" => [["a.b", "a.b"], ["c", "c.*"], ["D.e*", "d.e*"]],
+        "deny-call" => [["a.b", "a.b"], ["c", "c.*"], ["D.e*", "d.e*"]],
         "tools" => [["python", "python"], ["files,code", "code,files"], ["all", "all"]],
         "output" => same(["toon", "json", "compact"]),
         "idle-timeout" => [["1h", "3600s"], ["90s", "90s"], ["2m", "120s"]],

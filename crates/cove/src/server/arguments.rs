@@ -113,6 +113,24 @@ impl Arguments {
         items.into_iter().enumerate().map(object).collect()
     }
 
+    /// A whole number from 1 to `most`.
+    pub(super) fn optional_count(&mut self, name: &str, most: usize) -> Result<Option<usize>, Error> {
+        let right = format!("a whole number from 1 to {most}");
+        match self.values.remove(name) {
+            None => Ok(None),
+            // Clients that know no integers send `5.0`.
+            Some(Value::Number(number)) => match number.as_f64() {
+                Some(count) if count.fract() == 0.0 && (1.0..=most as f64).contains(&count) => {
+                    Ok(Some(count as usize))
+                }
+                _ => Err(Error::usage(format!("could not call `{}`", self.tool))
+                    .because(format!("`{name}` is {number}"))
+                    .with_hint(format!("pass {right}"))),
+            },
+            Some(other) => Err(self.wrong(name, &other, &right)),
+        }
+    }
+
     pub(super) fn optional_boolean(&mut self, name: &str) -> Result<Option<bool>, Error> {
         match self.values.remove(name) {
             None => Ok(None),

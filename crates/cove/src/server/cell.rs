@@ -1,6 +1,7 @@
 //! One cell for an agent: run to its end, collected within bounds, with progress while it runs and an end to it when
 //! nobody waits any more.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cove_protocol::SessionId;
@@ -8,9 +9,11 @@ use cove_protocol::SessionId;
 use super::Server;
 use super::caller::Caller;
 use super::progress::Latest;
+use super::resources::output_id;
+use crate::broker::{Outputs, Run, Tell};
 use crate::ending::Bounds;
 use crate::output::{Collected, Collector, Spool};
-use crate::session::registry::{Gone, Held, Lifetime, OutputId};
+use crate::session::registry::{Gone, Held, Lifetime, OutputId, Principal, Sessions};
 use crate::session::{Cell, CellEnd, Survived};
 
 /// A cell that has ended, and all there is to say of it.
@@ -44,8 +47,32 @@ pub(super) struct Output {
     pub(super) dropped: u64,
 }
 
+/// What a call wants beside its code.
+#[derive(Default)]
+pub(super) struct Terms {
+    pub(super) must_be_named: bool,
+    /// The upstream servers that the code may call. None for all that are granted.
+    pub(super) servers: Option<Vec<String>>,
+}
+
+fn told_to(latest: &Arc<Latest>) -> Tell {
+    let latest = Arc::clone(latest);
+    Arc::new(move |words| latest.say(&words))
+}
+
+/// Output of earlier cells, for code that asks for it.
+struct Kept(Arc<Sessions>);
+
+impl Outputs for Kept {
+    fn read(&self, principal: &str, handle: &str) -> Option<String> {
+        let spool = self.0.output(&Principal(principal.to_owned()), &output_id(handle)?)?;
+        let bytes = spool.read(0, usize::MAX).ok()?;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
 impl Server {
-    pub(super) async fn run(&self, held: &Held, cell: Cell, caller: &Caller, must_be_named: bool) -> Ran {
+    pub(super) async fn run(&self, held: &Held, cell: Cell, caller: &Caller, asked: Terms) -> Ran {
         let bounds = Bounds {
             timeout: cell.timeout,
             max_timeout: self.config.cell.max_timeout,
@@ -53,7 +80,14 @@ impl Server {
             lasts: held.blueprint().lifetime == Lifetime::Persistent,
         };
         let language = cell.language.as_str();
-        let latest = Latest::default();
+        let latest = Arc::new(Latest::default());
+        let calls = self.broker.calls(Run {
+            principal: caller.principal.0.clone(),
+            session: held.id().to_string(),
+            narrowed: asked.servers,
+            tell: caller.progress.as_ref().map(|_| told_to(&latest)),
+            outputs: Some(Arc::new(Kept(Arc::clone(&self.sessions)))),
+        });
         let mut collector = Collector::new(self.config.cell.max_output, Some(Spool::new(held.budget())));
         let mut written = 0;
         let start = Instant::now();
@@ -78,7 +112,7 @@ impl Server {
             }
         };
         let end = tokio::select! {
-            end = held.run(cell, show, stop) => end,
+            end = held.run_with(cell, show, stop, calls) => end,
             // Ends never; beside the cell, so that a client that does not read cannot hold up its deadline.
             () = tell => unreachable!("progress is told until the cell ends"),
         };
@@ -112,7 +146,7 @@ impl Server {
             collected,
             output,
             session: held.id().clone(),
-            must_be_named,
+            must_be_named: asked.must_be_named,
             before: held.take_before(),
             bounds,
             took,

@@ -4,7 +4,7 @@ use crate::config::Config;
 use crate::config::value::show_size;
 use crate::ending::seconds;
 
-pub(super) fn text(config: &Config) -> String {
+pub(crate) fn text(config: &Config) -> String {
     let limits = &config.policy.limits;
     format!(
         "\
@@ -26,6 +26,30 @@ expression; images that it shows (matplotlib, PIL, an image file as the trailing
 - Long output is cut in the middle, with a note where all of it can be read (`cove://outputs/…`): print less, or
   write to a file and look at parts of it.
 - A failure says what happened, what survived, and what to do next.
+
+## Other MCP servers
+
+Code can call every MCP server that is configured, without naming it before: it starts when it is first called. Results
+are plain values (structured content, or parsed JSON, or text), and failures raise. Nothing else leaves the sandbox.
+
+Python:
+
+    mcp.find(\"create issue\")                       # signatures, ready to paste, from all servers
+    mcp.github.list_issues(owner=\"o\", repo=\"r\")    # waits; also github.list_issues(...) if that name is free
+    await mcp_github.list_issues(owner=\"o\")        # starts at once; asyncio.gather runs several together
+    mcp_servers[\"github\"].list_issues(...)         # by name; also: from mcp.servers.github import *
+    from mcp import runtime                        # discovered_servers, list_tools_sync, query_tool_docs_sync, call_tool, ...
+
+Node: `await mcp.github.list_issues({{owner, repo}})`, `await mcp.find(\"create issue\")`.
+Shell: `mcp find \"create issue\"`, `mcp call github.list_issues owner=o repo=r`, JSON on standard output.
+
+- Objects in results allow `x[\"title\"]` and `x.title`. Results with images, audio or resources are objects with `.text`,
+  `.content`, `.images[0].bytes` and `.save(path)`.
+- Errors: `mcp.ToolError` (the server's own words), `mcp.McpError` above all of them. A wrong name is answered with the nearest
+  ones, wrong arguments with the right ones, before anything is sent.
+- Also `mcp.github.resources.list()`, `.read(uri)`, `mcp.github.prompts.list()`, `.get(name, ...)`.
+- `mcp.output(handle)` is the whole output of an earlier cell that was cut.
+- A cell may make 1,000 calls, 64 at the same time.
 
 Do the whole job in one cell where you can: loop, filter and join in code, and print only what you need to know.
 ",

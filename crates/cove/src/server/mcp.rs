@@ -22,7 +22,7 @@ use super::answer::{Answer, Block};
 use super::caller::{Caller, Unnamed};
 use super::progress::Progress;
 use super::resources::{Content, MANUAL, ReadError, TEMPLATES};
-use super::tools::Tool;
+use super::tools::{Chosen, Tool};
 use super::{Server, prompt};
 use crate::error::{Error, shown};
 use crate::session::registry::{Principal, Which};
@@ -290,8 +290,8 @@ fn one_page(request: Option<PaginatedRequestParams>) -> Result<(), ErrorData> {
 }
 
 /// A tool as clients are shown it.
-pub(super) fn shown_tool(tool: Tool) -> McpTool {
-    let definition = tool.definition();
+pub(super) fn shown_tool(chosen: Chosen) -> (Tool, McpTool) {
+    let definition = chosen.tool.definition();
     let serde_json::Value::Object(schema) = definition.schema else {
         unreachable!("schemas are written as objects");
     };
@@ -299,9 +299,14 @@ pub(super) fn shown_tool(tool: Tool) -> McpTool {
         .read_only(definition.read_only)
         .destructive(definition.destructive)
         .idempotent(definition.idempotent)
-        // Nothing outside the sandbox can be reached from it.
-        .open_world(false);
-    McpTool::new(definition.name, definition.description, Arc::new(schema)).with_annotations(annotations)
+        // What a sandbox can reach are upstream servers, and nothing else.
+        .open_world(chosen.reaches_out);
+    let mut description = definition.description.to_owned();
+    if !chosen.roster.is_empty() {
+        description = format!("{description} {}", chosen.roster);
+    }
+    let shown = McpTool::new(definition.name, description, Arc::new(schema)).with_annotations(annotations);
+    (chosen.tool, shown)
 }
 
 fn result(answer: Answer) -> CallToolResult {

@@ -59,6 +59,11 @@ impl Latest {
         line.extend_from_slice(&text[start..][..(text.len() - start).min(4 * MAX_LINE)]);
     }
 
+    /// Words of ours, in place of a line.
+    pub(super) fn say(&self, words: &str) {
+        self.show(&Shown::Text(Stream::Stdout, words.as_bytes()));
+    }
+
     fn line(&self) -> Option<String> {
         let bytes = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
         let mut neutral = Neutral::default();

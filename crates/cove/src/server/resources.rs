@@ -31,6 +31,11 @@ pub(super) fn output_uri(id: &OutputId) -> String {
     format!("{OUTPUTS}{id}")
 }
 
+/// The output that an address or a bare handle means.
+pub(super) fn output_id(handle: &str) -> Option<OutputId> {
+    OutputId::parse(handle.strip_prefix(OUTPUTS).unwrap_or(handle))
+}
+
 pub(super) fn file_uri(session: &SessionId, path: &str) -> String {
     let encoded: String = path.trim_start_matches('/').bytes().map(encode).collect();
     format!("{SESSIONS}{session}/files/{encoded}")

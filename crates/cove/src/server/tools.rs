@@ -2,6 +2,7 @@
 //! changes while the server runs.
 
 mod execute_code;
+mod find_tools;
 mod list_files;
 mod list_images;
 mod read_file;
@@ -24,6 +25,7 @@ use crate::error::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tool {
     ExecuteCode,
+    FindTools,
     RunPython,
     ListImages,
     StartSession,
@@ -47,8 +49,9 @@ pub(super) struct Definition {
 }
 
 impl Tool {
-    const ALL: [Tool; 9] = [
+    const ALL: [Tool; 10] = [
         Tool::ExecuteCode,
+        Tool::FindTools,
         Tool::RunPython,
         Tool::ListImages,
         Tool::StartSession,
@@ -61,7 +64,7 @@ impl Tool {
 
     fn toolset(self) -> Toolset {
         match self {
-            Tool::ExecuteCode => Toolset::Code,
+            Tool::ExecuteCode | Tool::FindTools => Toolset::Code,
             Tool::RunPython => Toolset::Python,
             Tool::ListImages | Tool::StartSession | Tool::SendLines | Tool::StopSession => Toolset::Sessions,
             Tool::ReadFile | Tool::WriteFile | Tool::ListFiles => Toolset::Files,
@@ -71,6 +74,7 @@ impl Tool {
     pub(super) fn definition(self) -> Definition {
         match self {
             Tool::ExecuteCode => execute_code::definition(),
+            Tool::FindTools => find_tools::definition(),
             Tool::RunPython => run_python::definition(),
             Tool::ListImages => list_images::definition(),
             Tool::StartSession => start_session::definition(),
@@ -103,6 +107,7 @@ impl Tool {
     async fn answer(self, server: &Server, arguments: Arguments, caller: &Caller) -> Result<Answer, Error> {
         match self {
             Tool::ExecuteCode => execute_code::call(server, arguments, caller).await,
+            Tool::FindTools => find_tools::call(server, arguments, caller).await,
             Tool::RunPython => run_python::call(server, arguments, caller).await,
             Tool::ListImages => Ok(list_images::call(server)),
             Tool::StartSession => start_session::call(server, arguments, caller).await,
@@ -115,8 +120,28 @@ impl Tool {
     }
 }
 
-pub(super) fn chosen(toolsets: &Toolsets) -> Vec<Tool> {
-    Tool::ALL.into_iter().filter(|tool| toolsets.contains(tool.toolset())).collect()
+/// A tool, and what its description says of upstream servers.
+pub(super) struct Chosen {
+    pub(super) tool: Tool,
+    pub(super) roster: String,
+    /// Whether a call may reach beyond the sandbox.
+    pub(super) reaches_out: bool,
+}
+
+/// `roster` is what there is to say of upstream servers; empty if there are none.
+pub(super) fn chosen(toolsets: &Toolsets, roster: &str) -> Vec<Chosen> {
+    let has_servers = !roster.is_empty();
+    let shown = |tool: &Tool| toolsets.contains(tool.toolset()) && (*tool != Tool::FindTools || has_servers);
+    let tools: Vec<Tool> = Tool::ALL.into_iter().filter(shown).collect();
+    let runs_code = |tool: &Tool| matches!(tool, Tool::ExecuteCode | Tool::RunPython | Tool::SendLines);
+    // Said once, by the first that can use it.
+    let teller = tools.iter().copied().find(runs_code);
+    let chosen = |tool: Tool| Chosen {
+        tool,
+        roster: if teller == Some(tool) { roster.to_owned() } else { String::new() },
+        reaches_out: has_servers && runs_code(&tool),
+    };
+    tools.into_iter().map(chosen).collect()
 }
 
 /// A schema of an object that has these properties and no others.

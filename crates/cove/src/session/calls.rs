@@ -26,14 +26,14 @@ const MAX_HELD: usize = 4 * MAX_MESSAGE;
 /// Whoever answers calls.
 pub trait Calls: Send + Sync {
     /// The answer to a request: an object that has either `ok` or `error`. Dropping the future cancels what it does.
-    fn answer<'a>(&'a self, request: Vec<u8>) -> Pending<'a, Vec<u8>>;
+    fn answer<'a>(&'a self, cell: CellId, request: Vec<u8>) -> Pending<'a, Vec<u8>>;
 }
 
 /// Nobody: for sessions that have nothing to call.
 pub struct NoCalls;
 
 impl Calls for NoCalls {
-    fn answer<'a>(&'a self, _request: Vec<u8>) -> Pending<'a, Vec<u8>> {
+    fn answer<'a>(&'a self, _cell: CellId, _request: Vec<u8>) -> Pending<'a, Vec<u8>> {
         let message = "no MCP servers are configured, so there is nothing to call";
         let hint = "add one to the configuration of Cove, with `cove servers add`";
         Box::pin(std::future::ready(error("unavailable", message, Some(hint))))
@@ -110,7 +110,7 @@ impl UnderWay {
             self.spawn(call, bytes, std::future::ready(error("limit", &message, Some(hint))));
         } else {
             let calls = Arc::clone(&self.calls);
-            self.spawn(call, bytes, async move { caught(calls.answer(request)).await });
+            self.spawn(call, bytes, async move { caught(calls.answer(cell, request)).await });
         }
         Ok(())
     }

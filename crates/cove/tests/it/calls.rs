@@ -10,7 +10,7 @@ use cove::config::Config;
 use cove::output::{Collected, Collector};
 use cove::session::calls::{MAX_A_CELL, error};
 use cove::session::{Calls, Cell, CellEnd, Options, Session, Stop, Survived};
-use cove_protocol::Language;
+use cove_protocol::{CellId, Language};
 use cove_testkit::{Who, measure};
 use serde_json::{Value, json};
 
@@ -44,7 +44,7 @@ impl Drop for UnderWay<'_> {
 }
 
 impl Calls for Script {
-    fn answer<'a>(&'a self, request: Vec<u8>) -> Pending<'a, Vec<u8>> {
+    fn answer<'a>(&'a self, _cell: CellId, request: Vec<u8>) -> Pending<'a, Vec<u8>> {
         Box::pin(async move {
             let mut under_way = UnderWay::new(self);
             let request: Value = serde_json::from_slice(&request).expect("the runner checks that it is JSON");

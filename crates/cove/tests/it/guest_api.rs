@@ -10,7 +10,7 @@ use cove::backend::Pending;
 use cove::config::Config;
 use cove::output::{Collected, Collector};
 use cove::session::{Calls, Cell, CellEnd, Options, Session, Stop, Survived};
-use cove_protocol::Language;
+use cove_protocol::{CellId, Language};
 use cove_testkit::measure;
 use serde_json::{Value, json};
 
@@ -66,7 +66,7 @@ impl Script {
 }
 
 impl Calls for Script {
-    fn answer<'a>(&'a self, request: Vec<u8>) -> Pending<'a, Vec<u8>> {
+    fn answer<'a>(&'a self, _cell: CellId, request: Vec<u8>) -> Pending<'a, Vec<u8>> {
         Box::pin(async move {
             self.most.fetch_max(self.now.fetch_add(1, SeqCst) + 1, SeqCst);
             let request: Value = serde_json::from_slice(&request).expect("libraries send JSON");

@@ -26,7 +26,7 @@ impl Drop for Counted {
 }
 
 impl Calls for Patient {
-    fn answer<'a>(&'a self, request: Vec<u8>) -> Pending<'a, Vec<u8>> {
+    fn answer<'a>(&'a self, _cell: CellId, request: Vec<u8>) -> Pending<'a, Vec<u8>> {
         Box::pin(async move {
             match &request[..] {
                 b"now" => b"{\"ok\":1}".to_vec(),

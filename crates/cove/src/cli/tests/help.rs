@@ -22,10 +22,12 @@ fn flags_agree_with_the_table() {
     let command = command();
     let find = |name| command.find_subcommand(name).unwrap();
     let show = find("config").find_subcommand("show").unwrap();
-    let all = [&command, find("serve"), find("config"), show].map(|command| (command, true));
-    let sandbox = ["run", "repl", "explain", "doctor"].map(|name| (find(name), false));
-    for (command, serves) in all.into_iter().chain(sandbox) {
-        let headings = ["Settings", "Settings of the server"].map(Some);
+    let (sandbox, calls, server) = (Part::Sandbox, Part::Calls, Part::Server);
+    let all = [&command, find("serve"), find("config"), show].map(|one| (one, vec![sandbox, calls, server]));
+    let calling = ["run", "repl"].map(|name| (find(name), vec![sandbox, calls]));
+    let describing = ["explain", "doctor"].map(|name| (find(name), vec![sandbox]));
+    for (command, parts) in all.into_iter().chain(calling).chain(describing) {
+        let headings = ["Settings", "Settings of calls to MCP servers", "Settings of the server"].map(Some);
         let flags = command.get_arguments().filter(|arg| headings.contains(&arg.get_help_heading()));
         let flags: Vec<(String, String)> = flags
             .map(|arg| (format!("--{}", arg.get_long().unwrap()), arg.get_help().unwrap().to_string()))
@@ -33,7 +35,7 @@ fn flags_agree_with_the_table() {
             .collect();
         let table: Vec<(String, String)> = SETTINGS
             .iter()
-            .filter(|setting| serves || setting.part == Part::Sandbox)
+            .filter(|setting| parts.contains(&setting.part))
             .map(|setting| {
                 let (env, default) = (setting.env, setting.fallback.text());
                 (setting.flag.to_owned(), format!("{}\n[env: {env}] [default: {default}]", setting.help))

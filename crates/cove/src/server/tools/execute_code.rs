@@ -8,6 +8,7 @@ use super::super::Server;
 use super::super::answer::Answer;
 use super::super::arguments::Arguments;
 use super::super::caller::Caller;
+use super::super::cell::Terms;
 use super::super::render;
 use super::{Definition, object};
 use crate::error::{Error, shown};
@@ -50,7 +51,7 @@ pub(super) async fn call(
     };
     let session = arguments.optional_text("session")?;
     let timeout = arguments.timeout(&server.config.cell)?;
-    run(server, caller, Asked { code, language, session, timeout }).await
+    run(server, caller, Asked { code, language, session, timeout, servers: None }).await
 }
 
 /// A cell as a tool asks for it.
@@ -59,6 +60,8 @@ pub(super) struct Asked {
     pub(super) language: Language,
     pub(super) session: Option<String>,
     pub(super) timeout: std::time::Duration,
+    /// The upstream servers that it may call. None for all that are granted.
+    pub(super) servers: Option<Vec<String>>,
 }
 
 pub(super) async fn run(server: &Server, caller: &Caller, asked: Asked) -> Result<Answer, Error> {
@@ -66,7 +69,8 @@ pub(super) async fn run(server: &Server, caller: &Caller, asked: Asked) -> Resul
     let meant = caller.session(asked.session.as_deref())?;
     let held = server.hold(&caller.principal, meant.which, Some(asked.language)).await?;
     let cell = cell(server, asked.language, asked.code, asked.timeout);
-    let ran = server.run(&held, cell, caller, meant.must_be_named).await;
+    let terms = Terms { must_be_named: meant.must_be_named, servers: asked.servers };
+    let ran = server.run(&held, cell, caller, terms).await;
     if meant.must_be_named && caller.cancelled.is_cancelled() {
         // Nobody will ever learn its handle.
         let _ = server.sessions.stop(&caller.principal, Which::Handle(held.id().clone())).await;

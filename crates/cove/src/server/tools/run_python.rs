@@ -41,13 +41,27 @@ pub(super) async fn call(
     caller: &Caller,
 ) -> Result<Answer, Error> {
     let code = arguments.text("code")?;
-    // Naming servers narrows what a run may call. There are none here, so each name is one too many.
-    if let Some(name) = arguments.optional_texts("servers")?.unwrap_or_default().first() {
+    // Naming servers narrows what a run may call.
+    let servers = arguments.optional_texts("servers")?;
+    server.broker.servers().look_again().await;
+    let view = server.broker.servers().catalog().view();
+    let named = servers.iter().flatten();
+    if let Some(name) = named.into_iter().find(|name| view.server(name).is_none()) {
+        let names: Vec<&str> = view.servers().map(|server| server.name.as_str()).take(50).collect();
+        let (cause, hint) = match names.is_empty() {
+            true => ("no MCP servers are configured here", "leave `servers` out".to_owned()),
+            false => ("there is no such server", format!("there are {}", names.join(", "))),
+        };
         return Err(Error::usage(format!("could not grant the server `{}`", shown(name)))
-            .because("no MCP servers are configured here")
-            .with_hint("leave `servers` out"));
+            .because(cause)
+            .with_hint(hint));
     }
+    // Spelled as they are configured, whichever way they were named.
+    let servers = servers.map(|names| {
+        names.iter().filter_map(|name| view.server(name)).map(|server| server.name.clone()).collect()
+    });
     let timeout = arguments.timeout(&server.config.cell)?;
     let session = arguments.optional_text("session")?;
-    execute_code::run(server, caller, Asked { code, language: Language::Python, session, timeout }).await
+    execute_code::run(server, caller, Asked { code, language: Language::Python, session, timeout, servers })
+        .await
 }

@@ -8,6 +8,7 @@ use super::super::Server;
 use super::super::answer::{Answer, refused};
 use super::super::arguments::Arguments;
 use super::super::caller::Caller;
+use super::super::cell::Terms;
 use super::super::render;
 use super::execute_code::{cell, check};
 use super::{Definition, object};
@@ -64,7 +65,7 @@ pub(super) async fn call(
         Lifetime::Persistent => {
             let held = server.hold(owner, Which::Handle(id), Some(speaks)).await?;
             store(&held, files).await?;
-            server.run(&held, cell(server, speaks, code, timeout), caller, false).await
+            server.run(&held, cell(server, speaks, code, timeout), caller, Terms::default()).await
         }
         Lifetime::Oneshot => {
             let held = server.sessions.once(owner, &id, code.into_bytes()).await.map_err(refused)?;
@@ -75,7 +76,8 @@ pub(super) async fn call(
             };
             let start = image::command(speaks, program);
             store(&held, files).await?;
-            let mut ran = server.run(&held, cell(server, Language::Sh, start, timeout), caller, false).await;
+            let mut ran =
+                server.run(&held, cell(server, Language::Sh, start, timeout), caller, Terms::default()).await;
             ran.end = of_program(speaks, ran.end, &held).await;
             held.end().await;
             ran
