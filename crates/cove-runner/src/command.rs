@@ -62,14 +62,24 @@ impl Failure {
     }
 
     fn status(&self) -> u8 {
-        match self.kind.as_str() {
-            "usage" | "bad_arguments" => 2,
-            "refused" | "unknown_server" | "unknown_tool" | "not_found" | "limit" => 3,
-            "unavailable" | "gone" | "timeout" | "cancelled" | "internal" => 4,
-            // `tool`, `protocol`, and what a later host may think of.
-            _ => 1,
-        }
+        status(&self.kind)
     }
+}
+
+/// The exit status for a failure of a kind.
+pub fn status(kind: &str) -> u8 {
+    match kind {
+        "usage" | "bad_arguments" => 2,
+        "refused" | "unknown_server" | "unknown_tool" | "not_found" | "limit" => 3,
+        "unavailable" | "gone" | "timeout" | "cancelled" | "internal" => 4,
+        // `tool`, `protocol`, and what a later host may think of.
+        _ => 1,
+    }
+}
+
+/// The arguments of a tool as words of a command line say them; `-` among them is standard input.
+pub fn arguments(words: &[String]) -> Result<Map<String, Value>, String> {
+    arguments::arguments(words, &mut io::stdin())
 }
 
 fn ask(request: Map<String, Value>) -> Result<Value, Failure> {

@@ -15,7 +15,7 @@ mod serve;
 mod shim;
 mod stdin;
 
-pub use command::main as command;
+pub use command::{arguments as call_arguments, main as command, status as failure_status};
 /// The variable that tells code where it can call the host, and what is in it.
 pub const CALLS: (&str, &str) = (calls::VARIABLE, calls::SOCKET);
 pub use serve::main;

@@ -1,6 +1,7 @@
 //! The command line: what it can say, and what one says. Flags of settings come from the table in `config`; their
 //! values are read there, so that a wrong one is refused in the same words wherever it was written.
 
+pub mod audit;
 pub mod code;
 pub mod completions;
 pub mod config_show;
@@ -12,6 +13,7 @@ mod on_demand;
 pub mod repl;
 pub mod run;
 pub mod serve;
+pub mod tools;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -62,6 +64,16 @@ pub enum Action {
         shell: Shell,
     },
     Install(Box<install::Asked>),
+    Tools {
+        asked: tools::Asked,
+        json: bool,
+        config: Config,
+        around: Box<Surroundings>,
+    },
+    Audit {
+        asked: audit::Asked,
+        config: Config,
+    },
 }
 
 /// Reads a whole command line, the program's name first, together with the environment, the configuration file and
@@ -114,6 +126,11 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, around: &Surroundings) ->
         },
         ["install"] => Ok(Action::Install(Box::new(install::asked_to_install(own, around)?))),
         ["uninstall"] => Ok(Action::Install(Box::new(install::asked_to_uninstall(own, around)?))),
+        ["tools", verb] => {
+            let (asked, json) = tools::asked(verb, own, around)?;
+            Ok(Action::Tools { asked, json, config: config()?, around: Box::new(around.clone()) })
+        }
+        ["audit"] => Ok(Action::Audit { asked: audit::asked(own, around)?, config: config()? }),
         [] if around.stdin_is_terminal => Ok(Action::Print(command().render_help().to_string())),
         ["serve"] | [] => Ok(Action::Serve { config: Box::new(config()?), around: Box::new(around.clone()) }),
         unknown => Err(Error::internal(format!("could not find the command `{}`", unknown.join(" ")))),
@@ -181,6 +198,8 @@ pub fn command() -> Command {
                 .arg(json_flag("Print an array of objects"))
                 .args(settings()),
         )
+        .subcommand(tools::command())
+        .subcommand(audit::command())
         .subcommand(install::install_command())
         .subcommand(install::uninstall_command())
         .subcommand(

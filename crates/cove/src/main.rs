@@ -45,6 +45,8 @@ fn act(action: Action) -> Result<ExitCode, Error> {
         Action::Doctor { json, config } => cli::doctor::run(config, json),
         Action::ConfigShow { json, config } => print(&cli::config_show::text(&config, json)?),
         Action::Completions { shell } => print(&cli::completions::text(shell)),
+        Action::Tools { asked, json, config, around } => cli::tools::run(asked, json, &config, &around),
+        Action::Audit { asked, config } => print(&cli::audit::text(&asked, &config)?),
         Action::Install(asked) => print(&cli::install::run(*asked)?),
     }
 }

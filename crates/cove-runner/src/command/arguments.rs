@@ -188,7 +188,7 @@ fn tool(words: &[String]) -> Parsed<(&str, &str, &[String])> {
     }
 }
 
-fn arguments(words: &[String], input: &mut impl Read) -> Parsed<Map<String, Value>> {
+pub(super) fn arguments(words: &[String], input: &mut impl Read) -> Parsed<Map<String, Value>> {
     let mut found = Map::new();
     for word in words {
         if word.trim_start().starts_with('{') {

@@ -232,11 +232,14 @@ impl Audit {
         let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = file.metadata()?;
-        // Another process of ours may have put the file aside.
-        let current = fs::metadata(&self.path).is_ok_and(|now| now.ino() == found.ino());
-        if !current || found.len() + text.len() as u64 > self.most {
-            if current {
+        // Twice at most: another process of ours may have put the file aside, and filled the next.
+        for _ in 0..3 {
+            let found = file.metadata()?;
+            let is_current = fs::metadata(&self.path).is_ok_and(|now| now.ino() == found.ino());
+            if is_current && (found.len() == 0 || found.len() + text.len() as u64 <= self.most) {
+                break;
+            }
+            if is_current {
                 put_aside(&self.path)?;
             }
             *file = open(&self.path)?;

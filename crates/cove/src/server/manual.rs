@@ -45,7 +45,7 @@ Shell: `mcp find \"create issue\"`, `mcp call github.list_issues owner=o repo=r`
 
 - Objects in results allow `x[\"title\"]` and `x.title`. Results with images, audio or resources are objects with `.text`,
   `.content`, `.images[0].bytes` and `.save(path)`.
-- Errors: `mcp.ToolError` (the server's own words), `mcp.McpError` above all of them. A wrong name is answered with the nearest
+- Errors: `mcp.ToolError` (the server's own words), `mcp.MCPError` above all of them. A wrong name is answered with the nearest
   ones, wrong arguments with the right ones, before anything is sent.
 - Also `mcp.github.resources.list()`, `.read(uri)`, `mcp.github.prompts.list()`, `.get(name, ...)`.
 - `mcp.output(handle)` is the whole output of an earlier cell that was cut.

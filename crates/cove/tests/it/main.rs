@@ -1,6 +1,7 @@
 //! The real program and the real session, from outside: one binary, so that they are linked once.
 
 mod bad_input;
+mod broker;
 mod calls;
 mod doctor;
 mod endurance;
