@@ -1,5 +1,5 @@
 //! What a tool's description says of upstream servers: every signature where they are few enough, else the names of the
-//! servers. Within a budget of tokens, and the same for the same catalog.
+//! servers, without commas, which would cost as much as the names. Within a budget of tokens, and the same for the same catalog.
 
 use super::signature::{Language, signature};
 use super::{Listing, Server, View};
@@ -8,8 +8,8 @@ use super::{Listing, Server, View};
 const MAX_SIGNATURES: usize = 150;
 /// And only of so few servers: of more, the list costs the same whatever they have.
 const MAX_SIGNED: usize = 3;
-/// Beyond this names are counted. Room for ten servers with names of usual length.
-const MAX_NAMES: usize = 48;
+/// Beyond this names are counted, by an estimate that is high: room for ten long ones.
+const MAX_NAMES: usize = 52;
 
 /// One sentence with all servers that `seen` says yes to, or a line a tool; empty if there is none.
 pub fn roster(view: &View, seen: impl Fn(&Server) -> bool) -> String {
@@ -22,7 +22,7 @@ pub fn roster(view: &View, seen: impl Fn(&Server) -> bool) -> String {
         return format!("MCP tools to call in code:\n{tools}");
     }
     let names: Vec<&str> = servers.iter().map(|server| server.alias.as_str()).collect();
-    format!("Code calls MCP servers as mcp.NAME.TOOL(...): {}", fitting(&names))
+    format!("mcp.SERVER.TOOL(...) calls MCP servers: {}", fitting(&names))
 }
 
 fn signatures(servers: &[&Server]) -> Option<String> {
@@ -47,7 +47,7 @@ fn signatures(servers: &[&Server]) -> Option<String> {
 /// As many names as fit.
 fn fitting(all: &[&str]) -> String {
     let with = |count: usize| {
-        let mut line = all[..count].join(", ");
+        let mut line = all[..count].join(" ");
         if count < all.len() {
             line += &format!("{}{} more", if count > 0 { " and " } else { "" }, all.len() - count);
         }
@@ -122,7 +122,7 @@ mod tests {
             definition: String::new(),
         };
         catalog.declare(declared);
-        let names = "Code calls MCP servers as mcp.NAME.TOOL(...): files, git_hub";
+        let names = "mcp.SERVER.TOOL(...) calls MCP servers: files git_hub";
         assert_eq!(all(&catalog), names);
         catalog.set("git hub", "git_hub", "", (0..10_000).map(|n| tool(&format!("t{n}"))).collect());
         assert_eq!(all(&catalog), names, "however many tools there are");

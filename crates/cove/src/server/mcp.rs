@@ -29,7 +29,7 @@ use crate::session::registry::{Principal, Which};
 
 /// Shown to every agent at the start, so every word counts.
 const INSTRUCTIONS: &str = "Do whole jobs in one call: loop, filter and join in code, print only what you need. \
-                            No network inside. Manual: cove://manual";
+                            No network. Manual: cove://manual";
 
 /// How long clients may take the lists for fresh. They change only when the server starts anew.
 const TTL_MS: u64 = 300_000;

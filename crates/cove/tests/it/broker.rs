@@ -112,10 +112,7 @@ fn agents_are_shown_two_tools_and_the_servers() {
     let tools = list(&mut client);
     assert_eq!(names(&tools), ["execute_code", "find_tools"]);
     let description = tools[0]["description"].as_str().unwrap();
-    assert!(
-        description.ends_with("Code calls MCP servers as mcp.NAME.TOOL(...): files, git_hub"),
-        "{description}"
-    );
+    assert!(description.ends_with("mcp.SERVER.TOOL(...) calls MCP servers: files git_hub"), "{description}");
     assert_eq!(tools[0]["annotations"]["openWorldHint"], true);
     assert_eq!(tools[1]["annotations"]["readOnlyHint"], true);
 

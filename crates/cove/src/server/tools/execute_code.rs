@@ -19,12 +19,12 @@ pub(super) fn definition() -> Definition {
     Definition {
         name: "execute_code",
         description: "Run code in a sandbox. Variables and /workspace files persist between calls. \
-                      Returns printed output, the last expression's value and images.",
+                      Returns printed output, last value and images.",
         schema: object(
             json!({
                 "code": {"type": "string"},
-                "language": {"type": "string", "description": "python (default), node, bash or sh"},
-                "session": {"type": "string", "description": "name or handle, if not your own"},
+                "language": {"type": "string", "description": "python (default), node, bash, sh"},
+                "session": {"type": "string", "description": "name or handle"},
                 "timeout": {"type": "number", "description": "seconds"},
             }),
             &["code"],

@@ -16,7 +16,7 @@ use crate::error::Error;
 pub(super) fn definition() -> Definition {
     Definition {
         name: "find_tools",
-        description: "Search MCP tools. Returns signatures for code.",
+        description: "Search MCP tools; returns signatures",
         schema: object(json!({"query": {"type": "string"}, "limit": {"type": "integer"}}), &["query"]),
         read_only: true,
         destructive: false,
