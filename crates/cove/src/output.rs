@@ -8,7 +8,7 @@ mod spool;
 use cove_protocol::{ImageFormat, Stream};
 
 pub use bounded::{Bounded, Kept};
-pub use neutral::Neutral;
+pub use neutral::{Neutral, harmless};
 pub use spool::{Budget, Spool};
 
 use crate::session::Shown;

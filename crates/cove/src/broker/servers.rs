@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Mutex as AsyncMutex;
+use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 use tokio::time::Instant;
 
 use crate::catalog::{Catalog, Declared};
@@ -17,6 +17,8 @@ use crate::upstream::{Definitions, Places, Settings, State, UpstreamError, Upstr
 const LOOK: Duration = Duration::from_secs(2);
 /// How long a search waits for servers whose tools nobody knows yet.
 const WAIT: Duration = Duration::from_secs(20);
+/// Servers that a search starts at the same time: each takes a processor for a while.
+const STARTS: usize = 8;
 /// A server that could not be listed is not asked again for so long, unless it is called by name.
 const RETRY: Duration = Duration::from_secs(60);
 
@@ -27,6 +29,7 @@ pub struct Servers {
     settings: Settings,
     seen: AsyncMutex<Seen>,
     slots: Mutex<HashMap<String, Arc<Slot>>>,
+    starts: Semaphore,
 }
 
 struct Seen {
@@ -80,7 +83,15 @@ impl Servers {
             tracing::warn!("{problem}");
         }
         let seen = AsyncMutex::new(Seen { at: Instant::now(), definitions });
-        let servers = Self { upstreams, catalog, places, settings, seen, slots: Mutex::default() };
+        let servers = Self {
+            upstreams,
+            catalog,
+            places,
+            settings,
+            seen,
+            slots: Mutex::default(),
+            starts: Semaphore::new(STARTS),
+        };
         servers.declare();
         Arc::new(servers)
     }
@@ -223,7 +234,10 @@ impl Servers {
             waits.spawn(async move {
                 let name = server.clone();
                 // A task of its own, so that it goes on when nobody waits any more.
-                let listing = tokio::spawn(async move { servers.list(&name, Need::Known).await });
+                let listing = tokio::spawn(async move {
+                    let _turn = servers.starts.acquire().await;
+                    servers.list(&name, Need::Known).await
+                });
                 match tokio::time::timeout_at(until, listing).await {
                     Ok(Ok(Ok(()))) => None,
                     Ok(Ok(Err(error))) => Some(Unsearched { server, why: error.to_string() }),

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 use super::ToolDocument;
-use crate::output::Neutral;
+use crate::output::harmless;
 
 const MAX_NAME: usize = 256;
 const MAX_LINE: usize = 500;
@@ -78,11 +78,7 @@ pub(super) fn line(words: &str) -> String {
 
 pub(super) fn text(words: &str, most: usize) -> String {
     // Cut first: a megabyte of it is not even looked at.
-    let start = cut(words, most);
-    let mut neutral = Neutral::default();
-    let mut clean = neutral.push(start.as_bytes());
-    clean += &neutral.finish();
-    clean.trim().to_owned()
+    harmless(cut(words, most)).trim().to_owned()
 }
 
 /// At most as many bytes, with an ellipsis where something is missing.

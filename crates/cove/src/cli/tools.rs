@@ -14,7 +14,7 @@ use crate::broker::{Broker, FEW, MAX_FOUND};
 use crate::catalog::signature::Language;
 use crate::config::{Config, Part, Surroundings};
 use crate::error::{Error, shown};
-use crate::output::Neutral;
+use crate::output::harmless;
 use crate::server::manual;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -168,7 +168,7 @@ pub fn run(asked: Asked, json: bool, config: &Config, around: &Surroundings) -> 
         Ok(None) => Ok(ExitCode::from(128 + 2)),
         Err(problem) => {
             let hint = problem.hint().map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
-            let text = clean(&format!("{}{hint}", problem.message()));
+            let text = harmless(format!("{}{hint}", problem.message()));
             let _ = writeln!(std::io::stderr(), "{text}");
             Ok(ExitCode::from(cove_runner::failure_status(problem.kind().as_str())))
         }
@@ -240,16 +240,11 @@ fn pretty(value: &Value) -> String {
 /// Text of servers does nothing to a terminal; a program gets it as it is.
 fn print(text: &str) {
     let mut out = std::io::stdout().lock();
-    let shown = if out.is_terminal() { clean(text) } else { text.to_owned() };
+    let shown = if out.is_terminal() { harmless(text) } else { text.to_owned() };
     // A reader that closed its end has seen what it wanted.
     let _ = out.write_all(shown.as_bytes());
     if !shown.ends_with('\n') {
         let _ = out.write_all(b"\n");
     }
     let _ = out.flush();
-}
-
-fn clean(text: &str) -> String {
-    let mut neutral = Neutral::default();
-    neutral.push(text.as_bytes()) + &neutral.finish()
 }

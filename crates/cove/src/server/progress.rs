@@ -10,7 +10,7 @@ use rmcp::model::{ProgressNotificationParam, ProgressToken};
 use rmcp::service::Peer;
 use tokio::time::{Instant, interval_at};
 
-use crate::output::Neutral;
+use crate::output::harmless;
 use crate::session::Shown;
 
 const EVERY: Duration = Duration::from_secs(2);
@@ -66,9 +66,7 @@ impl Latest {
 
     fn line(&self) -> Option<String> {
         let bytes = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-        let mut neutral = Neutral::default();
-        let text = neutral.push(&bytes) + &neutral.finish();
-        let line: String = text.trim().chars().take(MAX_LINE).collect();
+        let line: String = harmless(bytes).trim().chars().take(MAX_LINE).collect();
         (!line.is_empty()).then_some(line)
     }
 }

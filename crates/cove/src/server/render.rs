@@ -7,7 +7,7 @@ use super::cell::{Cut, Output, Ran};
 use super::resources;
 use crate::config::OutputFormat;
 use crate::ending::{self, Audience, Told};
-use crate::output::Neutral;
+use crate::output::harmless;
 use crate::session::CellEnd;
 use crate::session::registry::Gone;
 
@@ -135,12 +135,6 @@ fn whole(ran: &Ran) -> Map<String, Value> {
     fields.insert("session".into(), json!(ran.session.as_str()));
     fields.insert("ms".into(), json!(ran.took.as_millis() as u64));
     fields
-}
-
-/// Text of the guest's that does nothing but be read.
-pub(super) fn harmless(text: &str) -> String {
-    let mut neutral = Neutral::default();
-    neutral.push(text.as_bytes()) + &neutral.finish()
 }
 
 /// What became of the session before, for whoever finds another in its place.

@@ -5,7 +5,7 @@ use cove_protocol::SessionId;
 use super::Server;
 use super::manual;
 use crate::error::shown;
-use crate::output::Neutral;
+use crate::output::harmless;
 use crate::session::files::FileError;
 use crate::session::registry::{OutputId, Principal, Which};
 
@@ -88,9 +88,7 @@ impl Server {
         let bytes = spool
             .read(offset, length)
             .map_err(|error| ReadError::Failed(format!("could not read the output: {error}")))?;
-        let mut neutral = Neutral::default();
-        let text = neutral.push(&bytes) + &neutral.finish();
-        Ok(Content::Text { mime: "text/plain", text })
+        Ok(Content::Text { mime: "text/plain", text: harmless(bytes) })
     }
 
     async fn read_file(&self, session: &str, path: &str, reader: &Principal) -> Result<Content, ReadError> {

@@ -10,6 +10,7 @@ use super::super::render;
 use super::{Definition, object};
 use crate::config::OutputFormat;
 use crate::error::{Error, Kind, escaped};
+use crate::output::harmless;
 use crate::session::files::Listing;
 
 pub(super) fn definition() -> Definition {
@@ -49,7 +50,7 @@ fn show(listing: &Listing, format: OutputFormat) -> Answer {
                 "{} {} {}",
                 kind.as_str().unwrap_or_default(),
                 entry.size,
-                escaped(&render::harmless(&entry.name))
+                escaped(&harmless(&entry.name))
             )
         });
         let mut lines: Vec<String> = lines.collect();
