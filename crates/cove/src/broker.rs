@@ -18,6 +18,7 @@ use crate::backend::Pending;
 use crate::catalog::roster::roster;
 use crate::config::{Config, Surroundings};
 use crate::session::Calls;
+use crate::telemetry::metrics::Metrics;
 
 use ask::{Ask, Kind, Problem};
 use audit::Trail;
@@ -47,6 +48,7 @@ pub struct Run {
     /// Told what goes on, in a few words. It must not block.
     pub tell: Option<Tell>,
     pub outputs: Option<Arc<dyn Outputs>>,
+    pub metrics: Option<Arc<Metrics>>,
 }
 
 pub type Tell = Arc<dyn Fn(String) + Send + Sync>;

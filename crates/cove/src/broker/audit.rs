@@ -7,7 +7,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -17,6 +17,7 @@ use sha2::{Digest, Sha256};
 use super::Run;
 use super::ask::{Kind, Problem};
 use crate::error::{shown, shown_path};
+use crate::telemetry::metrics::Metrics;
 
 /// A file of this size is put aside and a new one begun.
 const MAX_FILE: u64 = 64 * 1024 * 1024;
@@ -118,7 +119,7 @@ impl Trail {
             server: named(server),
             tool: named(tool),
             arguments: digest(arguments),
-            outcome: "cancelled".into(),
+            outcome: String::new(),
             ms: 0,
         };
         self.settle().map_err(|error| {
@@ -128,7 +129,13 @@ impl Trail {
             let hint = format!("the operator must make `{}` writable, or free some room", shown_path(folder));
             Problem::new(Kind::Unavailable, message).with_hint(hint).about(server, Some(tool))
         })?;
-        Ok(Record { trail: self, line: Some(line), start: Instant::now() })
+        Ok(Record {
+            trail: self,
+            line: Some(line),
+            outcome: "cancelled",
+            start: Instant::now(),
+            metrics: run.metrics.clone(),
+        })
     }
 
     /// Opens the file if it is not open, and writes what is owed.
@@ -174,7 +181,9 @@ fn named(name: &str) -> String {
 pub(super) struct Record<'a> {
     trail: &'a Trail,
     line: Option<Line>,
+    outcome: &'static str,
     start: Instant,
+    metrics: Option<Arc<Metrics>>,
 }
 
 impl Record<'_> {
@@ -186,9 +195,7 @@ impl Record<'_> {
     }
 
     pub(super) fn end(mut self, failed: Option<Kind>) {
-        if let Some(line) = &mut self.line {
-            line.outcome = failed.map_or("ok", Kind::as_str).into();
-        }
+        self.outcome = failed.map_or("ok", Kind::as_str);
     }
 }
 
@@ -196,7 +203,11 @@ impl Record<'_> {
 impl Drop for Record<'_> {
     fn drop(&mut self) {
         if let Some(mut line) = self.line.take() {
+            line.outcome = self.outcome.to_owned();
             line.ms = self.start.elapsed().as_millis() as u64;
+            if let Some(metrics) = &self.metrics {
+                metrics.upstream_call_ended(self.outcome);
+            }
             tracing::debug!(
                 server = line.server,
                 tool = line.tool,

@@ -50,5 +50,5 @@ impl Calls for OnDemand {
 /// Whoever sits at the command line.
 pub(super) fn person() -> Run {
     let session = format!("cli-{}", std::process::id());
-    Run { principal: "local".into(), session, narrowed: None, tell: None, outputs: None }
+    Run { principal: "local".into(), session, narrowed: None, tell: None, outputs: None, metrics: None }
 }

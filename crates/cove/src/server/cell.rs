@@ -87,6 +87,7 @@ impl Server {
             narrowed: asked.servers,
             tell: caller.progress.as_ref().map(|_| told_to(&latest)),
             outputs: Some(Arc::new(Kept(Arc::clone(&self.sessions)))),
+            metrics: Some(Arc::clone(&self.metrics)),
         });
         let mut collector = Collector::new(self.config.cell.max_output, Some(Spool::new(held.budget())));
         let mut written = 0;

@@ -24,6 +24,8 @@ pub struct Metrics {
     cell_seconds: Mutex<Histogram>,
     output_bytes: AtomicU64,
     calls: AtomicU64,
+    /// By outcome.
+    upstream_calls: Counters<&'static str>,
     /// By path and code.
     requests: Counters<(&'static str, u16)>,
     refused: Counters<&'static str>,
@@ -71,6 +73,7 @@ impl Metrics {
             cell_seconds: Mutex::default(),
             output_bytes: AtomicU64::default(),
             calls: AtomicU64::default(),
+            upstream_calls: Counters::default(),
             requests: Counters::default(),
             refused: Counters::default(),
             connections: AtomicU64::default(),
@@ -95,6 +98,11 @@ impl Metrics {
     /// A call of a tool; over when what this returns is dropped.
     pub fn call_started(&self) -> Counted<'_> {
         Counted::new(&self.calls)
+    }
+
+    /// A call of code to an upstream server.
+    pub fn upstream_call_ended(&self, outcome: &'static str) {
+        count(&self.upstream_calls, outcome);
     }
 
     pub fn connection_opened(&self) -> Counted<'_> {
@@ -126,6 +134,14 @@ impl Metrics {
         let output = self.output_bytes.load(Relaxed);
         page.single("cove_output_bytes_total", "counter", "Bytes that cells wrote.", output);
         page.single("cove_calls_in_flight", "gauge", "Calls of tools under way.", self.calls.load(Relaxed));
+        page.family(
+            "cove_upstream_calls_total",
+            "counter",
+            "Calls of code to MCP servers that ended, by outcome.",
+        );
+        for (outcome, value) in read(&self.upstream_calls) {
+            page.sample("cove_upstream_calls_total", &[("outcome", outcome)], value);
+        }
         page.family("cove_http_requests_total", "counter", "HTTP requests answered, by path and code.");
         for ((path, code), value) in read(&self.requests) {
             page.sample("cove_http_requests_total", &[("path", path), ("code", &code.to_string())], value);

@@ -37,6 +37,7 @@ pub(super) async fn call(
         narrowed: None,
         tell: None,
         outputs: None,
+        metrics: None,
     };
     server.broker.servers().look_again().await;
     let found = tokio::select! {
