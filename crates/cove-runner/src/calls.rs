@@ -14,7 +14,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use cove_protocol::limits::{FREE_REPLY, MAX_CALL, MAX_CALLS, MAX_CALLS_BYTES};
+use cove_protocol::limits::{CHUNK, FREE_REPLY, MAX_CALL, MAX_CALLS, MAX_CALLS_BYTES};
 use cove_protocol::{CallId, CellId, FromRunner};
 use rustix::event::PollFlags;
 use rustix::fs::{FileType, Mode};
@@ -50,6 +50,8 @@ pub(crate) struct Calls {
     cell: Option<CellId>,
     /// Whose requests were looked at last, so that the others come first when there is room.
     last: u64,
+    /// For reading: to make one for every call would take longer than to read.
+    buffer: Vec<u8>,
 }
 
 struct Listener {
@@ -89,6 +91,7 @@ impl Calls {
             arriving: 0,
             cell: None,
             last: 0,
+            buffer: vec![0; CHUNK],
         }
     }
 
@@ -140,7 +143,8 @@ impl Calls {
             Source::Listener => self.accept(),
             Source::Connection(number) => {
                 let Some(connection) = self.connections.get_mut(&number) else { return Ok(()) };
-                let read = if found.contains(PollFlags::IN) { connection.receive() } else { Ok(()) };
+                let read =
+                    if found.contains(PollFlags::IN) { connection.receive(&mut self.buffer) } else { Ok(()) };
                 let deaf = found.intersects(PollFlags::HUP | PollFlags::ERR)
                     && (!found.contains(PollFlags::IN) || connection.has_ended());
                 if read.is_err() || deaf {

@@ -3,6 +3,7 @@
 //! the exit status.
 
 mod arguments;
+mod typing;
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -21,12 +22,10 @@ pub fn main() -> ExitCode {
         std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
     let done = match arguments::parse(&args, io::stdin()) {
         Ok(Command::Usage) => print(USAGE),
-        Ok(Command::Ask { request, show }) => ask(request).and_then(|answer| print(&shown(answer, show))),
-        Err(message) => Err(Failure {
-            kind: "usage".into(),
-            message,
-            hint: Some("`mcp --help` says how it is used".into()),
-        }),
+        Ok(Command::Ask { request, typed, show }) => {
+            tried(request, &typed).and_then(|answer| shown(answer, &show)).and_then(|text| print(&text))
+        }
+        Err(message) => Err(Failure::new("usage", message, "`mcp --help` says how it is used")),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -49,16 +48,27 @@ struct Failure {
     kind: String,
     message: String,
     hint: Option<String>,
+    server: Option<String>,
+    tool: Option<String>,
 }
 
 impl Failure {
+    fn new(kind: &str, message: String, hint: &str) -> Self {
+        Self { kind: kind.into(), message, hint: Some(hint.into()), server: None, tool: None }
+    }
+
     fn unreached(message: String, hint: &str) -> Self {
-        Self { kind: "unavailable".into(), message, hint: Some(hint.into()) }
+        Self::new("unavailable", message, hint)
     }
 
     fn report(&self) -> String {
         let hint = self.hint.as_ref().map(|hint| format!("hint: {hint}\n")).unwrap_or_default();
-        format!("mcp: {}\n{hint}", self.message)
+        // The words of the tool's own do not say whose they are.
+        let whose = match (self.kind.as_str(), &self.server, &self.tool) {
+            ("tool", Some(server), Some(tool)) => format!("{server}.{tool}: "),
+            _ => String::new(),
+        };
+        format!("mcp: {whose}{}\n{hint}", self.message)
     }
 
     fn status(&self) -> u8 {
@@ -79,7 +89,23 @@ pub fn status(kind: &str) -> u8 {
 
 /// The arguments of a tool as words of a command line say them; `-` among them is standard input.
 pub fn arguments(words: &[String]) -> Result<Map<String, Value>, String> {
-    arguments::arguments(words, &mut io::stdin())
+    arguments::arguments(words, &mut io::stdin(), &mut Vec::new())
+}
+
+/// Asks, and once more where values that were typed meant something else to the tool: nothing was sent to it then.
+fn tried(request: Map<String, Value>, typed: &[(String, String)]) -> Result<Value, Failure> {
+    let failure = match ask(request.clone()) {
+        Err(failure) if failure.kind == "bad_arguments" && !typed.is_empty() => failure,
+        answered => return answered,
+    };
+    let tools = Map::from_iter([
+        ("ask".to_owned(), Value::from("tools")),
+        ("server".to_owned(), request.get("server").cloned().unwrap_or_default()),
+    ]);
+    match ask(tools).ok().and_then(|tools| typing::retyped(&request, typed, &tools)) {
+        Some(request) => ask(request),
+        None => Err(failure),
+    }
 }
 
 fn ask(request: Map<String, Value>) -> Result<Value, Failure> {
@@ -119,8 +145,15 @@ fn exchange(stream: &mut (impl Read + Write), mut request: Map<String, Value>) -
 }
 
 /// What is printed of an answer.
-fn shown(mut answer: Value, show: Show) -> String {
-    let value = match (show.part, &mut answer) {
+fn shown(mut answer: Value, show: &Show) -> Result<String, Failure> {
+    let value = match (&show.part, &mut answer) {
+        (Part::Tool(name), Value::Array(tools)) => match typing::position(tools, name) {
+            Some(at) => tools.swap_remove(at),
+            None => {
+                let message = format!("the server has no tool `{name}`");
+                return Err(Failure::new("unknown_tool", message, "`mcp tools SERVER` lists what it has"));
+            }
+        },
         (Part::Text, Value::Object(object)) => object.remove("text").unwrap_or_default(),
         (Part::Only, Value::Object(object)) => match object.keys().next().cloned() {
             Some(only) if object.len() == 1 => object.remove(&only).unwrap_or_default(),
@@ -135,18 +168,17 @@ fn shown(mut answer: Value, show: Show) -> String {
     if !text.ends_with('\n') {
         text.push('\n');
     }
-    text
+    Ok(text)
 }
 
 /// A reader that closed its end, such as `head`, has seen what it wanted.
 fn print(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure {
-            kind: "output".into(),
-            message: format!("could not write to standard output: {error}"),
-            hint: None,
-        }),
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            let message = format!("could not write to standard output: {error}");
+            Err(Failure::new("output", message, "make room where it goes to, or write less"))
+        }
         _ => Ok(()),
     }
 }
@@ -158,7 +190,7 @@ mod tests {
 
     #[track_caller]
     fn check_shown(answer: Value, part: Part, json: bool, expected: &str) {
-        assert_eq!(shown(answer, Show { part, json }), expected);
+        assert_eq!(shown(answer, &Show { part, json }).unwrap(), expected);
     }
 
     #[test]
@@ -177,18 +209,24 @@ mod tests {
         check_shown(json!([{"name": "a"}]), Part::All, false, "[{\"name\":\"a\"}]\n");
         check_shown(json!("the manual"), Part::All, false, "the manual\n");
         check_shown(json!({"text": "out"}), Part::Text, false, "out\n");
+        let tools = json!([{"name": "a-b", "alias": "a_b"}, {"name": "c", "alias": "c"}]);
+        check_shown(tools.clone(), Part::Tool("c".into()), true, "{\"name\":\"c\",\"alias\":\"c\"}\n");
+        check_shown(tools.clone(), Part::Tool("a_b".into()), true, "{\"name\":\"a-b\",\"alias\":\"a_b\"}\n");
+        let wrong = shown(tools, &Show { part: Part::Tool("d".into()), json: true }).unwrap_err();
+        assert_eq!((wrong.status(), wrong.message.as_str()), (3, "the server has no tool `d`"));
     }
 
     #[test]
     fn the_kind_of_a_failure_is_its_status() {
-        let status = |kind: &str| Failure { kind: kind.into(), message: String::new(), hint: None }.status();
+        let status = |kind: &str| Failure::new(kind, String::new(), "").status();
         assert_eq!(["tool", "protocol", "new"].map(status), [1; 3]);
         assert_eq!(["usage", "bad_arguments"].map(status), [2; 2]);
         assert_eq!(["refused", "unknown_server", "unknown_tool", "not_found", "limit"].map(status), [3; 5]);
         assert_eq!(["unavailable", "gone", "timeout", "cancelled", "internal"].map(status), [4; 5]);
-        let failure =
-            Failure { kind: "tool".into(), message: "it broke".into(), hint: Some("mend it".into()) };
+        let failure = Failure::new("tool", "it broke".into(), "mend it");
         assert_eq!(failure.report(), "mcp: it broke\nhint: mend it\n");
+        let named = Failure { server: Some("s".into()), tool: Some("t".into()), ..failure };
+        assert_eq!(named.report(), "mcp: s.t: it broke\nhint: mend it\n");
     }
 
     /// A stream that has been written to in advance.

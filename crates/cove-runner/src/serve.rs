@@ -45,6 +45,8 @@ struct Runner {
     third: Third,
     children_ended: OwnedFd,
     decoder: Decoder,
+    /// For reading what the host sends.
+    buffer: Vec<u8>,
     received: u64,
     /// Empty until the host has said hello.
     programs: BTreeMap<Language, String>,
@@ -82,6 +84,7 @@ impl Runner {
             third,
             children_ended,
             decoder: Decoder::default(),
+            buffer: vec![0; CHUNK],
             received: 0,
             programs: BTreeMap::new(),
             interpreters: BTreeMap::new(),
@@ -177,13 +180,13 @@ impl Runner {
     }
 
     fn hear_host(&mut self) -> io::Result<Go> {
-        let mut buffer = [0u8; CHUNK];
-        let count = rustix::io::retry_on_intr(|| rustix::io::read(rustix::stdio::stdin(), &mut buffer))?;
+        let buffer = &mut self.buffer[..];
+        let count = rustix::io::retry_on_intr(|| rustix::io::read(rustix::stdio::stdin(), &mut *buffer))?;
         if count == 0 {
             self.decoder.finish().map_err(io::Error::other)?;
             return Ok(Go::Home);
         }
-        self.decoder.push(&buffer[..count]);
+        self.decoder.push(&self.buffer[..count]);
         while let Some((message, payload)) = self.decoder.next::<ToRunner>().map_err(io::Error::other)? {
             if let Go::Home = self.obey(message, payload)? {
                 return Ok(Go::Home);

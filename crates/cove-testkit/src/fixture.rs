@@ -1,6 +1,8 @@
 //! An MCP server made for tests: JSON-RPC on standard input and output, written by hand so that it can also do what no
 //! library lets a server do. Flags choose its era and how it misbehaves; tools do the rest.
 
+#[cfg(feature = "kit")]
+pub mod front;
 mod tools;
 
 use std::collections::HashSet;
@@ -33,8 +35,9 @@ enum Era {
 #[derive(Debug)]
 struct Options {
     era: Era,
-    /// Tools beside the named ones, and how many a page has.
+    /// Tools beside the named ones, which `--only` leaves out, and how many a page has.
     tools: usize,
+    only: bool,
     page: usize,
     /// Before it reads anything.
     slow: Duration,
@@ -43,11 +46,15 @@ struct Options {
     junk: usize,
     nonsense: bool,
     noise: usize,
+    /// Writes one line that never ends.
+    flood: bool,
+    /// Its list has tools with names and words that no list should have.
+    hostile: bool,
     /// Goes on after its input ended.
     stubborn: bool,
     /// Starts a process of its own, and writes both ids here.
     pids: Option<PathBuf>,
-    /// Every message that came in, one a line.
+    /// Every message that came in, one a line. The file is there as soon as the server was started.
     log: Option<PathBuf>,
 }
 
@@ -56,12 +63,15 @@ impl Options {
         let mut options = Self {
             era: Era::Both,
             tools: 0,
+            only: false,
             page: usize::MAX,
             slow: Duration::ZERO,
             refuse: false,
             junk: 0,
             nonsense: false,
             noise: 0,
+            flood: false,
+            hostile: false,
             stubborn: false,
             pids: None,
             log: None,
@@ -81,12 +91,15 @@ impl Options {
                     }
                 }
                 "--tools" => options.tools = value().parse().expect("a number"),
+                "--only" => options.only = true,
                 "--page" => options.page = value().parse().expect("a number"),
                 "--slow" => options.slow = Duration::from_millis(value().parse().expect("milliseconds")),
                 "--refuse" => options.refuse = true,
                 "--junk" => options.junk = value().parse().expect("a number"),
                 "--nonsense" => options.nonsense = true,
                 "--noise" => options.noise = value().parse().expect("a number"),
+                "--flood" => options.flood = true,
+                "--hostile" => options.hostile = true,
                 "--stubborn" => options.stubborn = true,
                 "--pids" => options.pids = Some(value().into()),
                 "--log" => options.log = Some(value().into()),
@@ -119,6 +132,9 @@ pub fn main() {
     for number in 0..options.noise {
         eprintln!("noise {number}");
     }
+    if let Some(path) = &options.log {
+        OpenOptions::new().create(true).append(true).open(path).expect("the log opens");
+    }
     if options.refuse {
         eprintln!("fixture: no database at {}", std::env::var("DATABASE").unwrap_or_default());
         std::process::exit(3);
@@ -137,6 +153,11 @@ pub fn main() {
         loop {
             println!("BLAH BLAH BLAH");
         }
+    }
+    if options.flood {
+        let piece = "x".repeat(1 << 16);
+        let mut out = io::stdout();
+        while out.write_all(piece.as_bytes()).is_ok() {}
     }
     std::thread::sleep(options.slow);
     let is_stubborn = options.stubborn;
@@ -261,18 +282,25 @@ impl Shared {
             }
             "ping" => json!({}),
             "tools/list" => {
-                self.page("tools", tools::list(self.options.tools, *lock(&self.has_changed)), params)
+                let mut all = match self.options.only {
+                    true => tools::ordinary(self.options.tools),
+                    false => tools::list(self.options.tools, *lock(&self.has_changed)),
+                };
+                if self.options.hostile {
+                    all.extend(tools::hostile());
+                }
+                self.page("tools", all, params)
             }
-            "resources/list" => {
-                json!({"resources": [{"uri": "fixture://a", "name": "a"}, {"uri": "fixture://b", "name": "b"}]})
-            }
+            "resources/list" => json!({"resources": [
+                {"uri": "fixture://a", "name": "a"}, {"uri": "fixture://b", "name": "b"},
+                {"uri": "fixture://json", "name": "json", "mimeType": "application/json"},
+                {"uri": "fixture://bytes", "name": "bytes", "mimeType": "application/octet-stream"},
+            ]}),
             // As some real servers do, which announce resources all the same.
             "resources/templates/list" => {
                 return self.answer(id, Err((-32601, "Method not found".to_owned())));
             }
-            "resources/read" => {
-                json!({"contents": [{"uri": params["uri"], "mimeType": "text/plain", "text": "contents of it"}]})
-            }
+            "resources/read" => tools::resource(&params["uri"]),
             "prompts/list" => {
                 json!({"prompts": [{"name": "greet", "arguments": [{"name": "who", "required": true}]}]})
             }

@@ -1,91 +1,310 @@
-//! A call of code in a sandbox to the host and back, beside its floor: bytes through a bare `cat` in the same sandbox.
-//! Both are timed by the code itself, one after the other in every round. The host answers at once.
+//! Calls of code in a sandbox to an upstream server, beside what they are made of: a bare pipe round trip, timed by the
+//! same code in the same sandbox, and the same calls to the same server program made by a client alone, once by hand over
+//! its pipes and once through Cove's own pool. All take turns in every round; each call is an `echo` of one argument.
 //!
-//! `cargo xtask bench call [ROUNDS]`
+//! `cargo xtask bench calls [ROUNDS]`
 
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use cove::backend::Pending;
+use cove::broker::{Broker, Run};
+use cove::config::{Config, Flags, Surroundings};
 use cove::output::Collector;
-use cove::session::{Calls, Session};
-use cove_testkit::measure::{self, percentile, ratio};
+use cove::session::{Cell, Session};
+use cove::upstream::{CallOptions, Upstreams};
+use cove_protocol::Language::{self, Node, Python};
+use cove_testkit::fixture;
+use cove_testkit::measure::{self, percentile};
+use serde_json::{Map, Value, json};
 
-struct AtOnce;
+/// All that a cell may make.
+const CALLS: usize = 1000;
+/// What is in flight at most.
+const TOGETHER: usize = 64;
 
-impl Calls for AtOnce {
-    fn answer<'a>(&'a self, _cell: CellId, _request: Vec<u8>) -> Pending<'a, Vec<u8>> {
-        Box::pin(std::future::ready(br#"{"ok":{"value":1}}"#.to_vec()))
-    }
+/// One line of the table: what is timed, and how often it happens in the time that is taken.
+struct Peer {
+    name: &'static str,
+    count: usize,
+    way: Way,
+}
+
+enum Way {
+    /// Code that prints the time before its first call and after each, or after all.
+    Code(Language, &'static str),
+    /// The rest by a client outside.
+    ByHand,
+    InSequence,
+    Gathered,
+    Slow,
 }
 
 const OPEN: &str = r#"
-import os, socket, struct, subprocess, time
-s = socket.socket(socket.AF_UNIX); s.connect(os.environ["COVE_MCP"])
+import asyncio, os, subprocess, time
+now = time.perf_counter_ns
 cat = subprocess.Popen(["cat"], stdin=-1, stdout=-1)
 to, back = cat.stdin.fileno(), cat.stdout.fileno()
-ask = b'{"id":1,"ask":"call","server":"s","tool":"t","arguments":{}}'
-ask = struct.pack(">I", len(ask)) + ask
-now = time.perf_counter_ns
+line = b"x" * 64
+fixture.echo(a=0)
 "#;
+const OPEN_NODE: &str = "const now = process.hrtime.bigint; await mcp.fixture.echo({ a: 0 }); undefined";
+const PIPE: &str =
+    "t = [now()]\nfor n in range(1000):\n    os.write(to, line); os.read(back, 4096)\n    t.append(now())\nt";
+/// Answered by the host from what it knows.
+const ASKED: &str = "t = [now()]\nfor n in range(1000):\n    mcp.help()\n    t.append(now())\nt";
+const ONE: &str = "a = now()\nfixture.echo(a=1)\n[a, now()]";
+const PLAIN: &str = "t = [now()]\nfor n in range(1000):\n    fixture.echo(a=n)\n    t.append(now())\nt";
+const AWAITED: &str =
+    "t = [now()]\nfor n in range(1000):\n    await mcp_fixture.echo(a=n)\n    t.append(now())\nt";
+const GATHERED: &str =
+    "a = now()\nr = await asyncio.gather(*[mcp_fixture.echo(a=n) for n in range(1000)])\n[a, now()]";
+const TEN: &str =
+    "a = now()\nr = await asyncio.gather(*[mcp_fixture.slow(ms=200) for _ in range(10)])\n[a, now()]";
+const NODE: &str = "{ const t = [now()]; for (let n = 0; n < 1000; n += 1) { await mcp.fixture.echo({ a: n }); \
+                    t.push(now()) } console.log(`[${t}]`) }";
+const NODE_GATHERED: &str = "{ const a = now(); await Promise.all(Array.from({ length: 1000 }, (_, n) => \
+                             mcp.fixture.echo({ a: n }))); console.log(`[${a},${now()}]`) }";
+const NODE_TEN: &str = "{ const a = now(); await Promise.all(Array.from({ length: 10 }, () => \
+                        mcp.fixture.slow({ ms: 200 }))); console.log(`[${a},${now()}]`) }";
 
-const ROUND: &str = r#"
-for _ in range(ROUNDS):
-    a = now(); s.sendall(ask); r = s.recv(4096); b = now()
-    os.write(to, ask); os.read(back, 4096); c = now()
-    print(b - a, c - b)
-"#;
-
-/// A cell may make a thousand calls.
-const A_CELL: usize = 500;
+const PEERS: [Peer; 14] = [
+    Peer { name: "pipe round trip", count: CALLS, way: Way::Code(Python, PIPE) },
+    Peer { name: "by hand: in sequence", count: CALLS, way: Way::ByHand },
+    Peer { name: "pool: in sequence", count: CALLS, way: Way::InSequence },
+    Peer { name: "pool: gathered", count: CALLS, way: Way::Gathered },
+    Peer { name: "python: the host alone, in sequence", count: CALLS, way: Way::Code(Python, ASKED) },
+    Peer { name: "python: one call", count: 1, way: Way::Code(Python, ONE) },
+    Peer { name: "python: in sequence", count: CALLS, way: Way::Code(Python, PLAIN) },
+    Peer { name: "python: awaited in sequence", count: CALLS, way: Way::Code(Python, AWAITED) },
+    Peer { name: "python: gathered", count: CALLS, way: Way::Code(Python, GATHERED) },
+    Peer { name: "node: in sequence", count: CALLS, way: Way::Code(Node, NODE) },
+    Peer { name: "node: gathered", count: CALLS, way: Way::Code(Node, NODE_GATHERED) },
+    Peer { name: "python: ten of 200 ms, gathered", count: 1, way: Way::Code(Python, TEN) },
+    Peer { name: "node: ten of 200 ms, gathered", count: 1, way: Way::Code(Node, NODE_TEN) },
+    Peer { name: "pool: ten of 200 ms, gathered", count: 1, way: Way::Slow },
+];
+/// What of a thousand calls in sequence is looked at besides their mean.
+const QUIET: f64 = 0.1;
+const PIPES: usize = 0;
+const HOST: usize = 4;
+const DIRECT: [usize; 2] = [1, 2];
+const SEQUENCES: [usize; 3] = [6, 7, 9];
+const TENS: [usize; 3] = [11, 12, 13];
 
 fn main() {
-    let rounds: usize = std::env::args().skip(1).find_map(|arg| arg.parse().ok()).unwrap_or(4000);
+    let rounds: usize = std::env::args().skip(1).find_map(|arg| arg.parse().ok()).unwrap_or(10);
     println!("load average before: {}", measure::load());
-    println!("{:<44} {:>9} {:>9} {:>9} {:>9}", "", "min us", "p50 us", "p99 us", "x pipe");
-    for (name, runtime) in [
-        ("one thread", tokio::runtime::Builder::new_current_thread().enable_all().build()),
-        ("many threads", tokio::runtime::Builder::new_multi_thread().enable_all().build()),
-    ] {
-        let runtime = runtime.expect("a runtime");
-        let config = measure::config();
-        let jail = measure::jail(env!("CARGO_BIN_EXE_cove"));
-        let (calls, pipes) = runtime.block_on(async {
-            let session = measure::session(&jail, &config).await;
-            run(&session, OPEN).await;
-            let round = ROUND.replace("ROUNDS", &A_CELL.to_string());
-            run(&session, &round).await;
-            let (mut calls, mut pipes) = (Vec::new(), Vec::new());
-            for _ in 0..rounds.div_ceil(A_CELL) {
-                for line in run(&session, &round).await.lines() {
-                    let (call, pipe) = line.split_once(' ').expect("two numbers");
-                    let micros = |text: &str| text.parse::<f64>().expect("a number") / 1000.0;
-                    calls.push(micros(call));
-                    pipes.push(micros(pipe));
-                }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    let (bench, mut by_hand) = (Arc::new(runtime.block_on(Bench::new())), ByHand::start());
+    let mut quiet = vec![Vec::new(); PEERS.len()];
+    let all = measure::interleave(PEERS.len(), rounds, |peer| {
+        let Peer { count, way, .. } = &PEERS[peer];
+        let taken = match way {
+            Way::ByHand => by_hand.calls(CALLS),
+            // In a task, as everything is in a server: this thread is not one of the runtime's.
+            way => {
+                let bench = Arc::clone(&bench);
+                runtime.block_on(runtime.spawn(async move { bench.time(way).await })).expect("it works")
             }
-            session.stop().await;
-            (calls, pipes)
-        });
-        for (what, times) in [("pipe round trip through cat", &pipes), ("call to the host and back", &calls)]
-        {
-            println!(
-                "{:<44} {:>9.1} {:>9.1} {:>9.1} {:>9.2}",
-                format!("{what}, {name}"),
-                percentile(times, 0.0),
-                percentile(times, 0.5),
-                percentile(times, 0.99),
-                ratio(times, &pipes)
-            );
+        };
+        quiet[peer].push(percentile(&taken, QUIET) / 1000.0);
+        Duration::from_secs_f64(taken.iter().sum::<f64>() / *count as f64 / 1e6)
+    });
+    println!(
+        "each, the mean of a round; and in sequence the quickest tenth of it, which others disturbed least"
+    );
+    println!(
+        "{:<52} {:>9} {:>9} {:>9} {:>7} {:>9} {:>7}",
+        "", "min us", "p50 us", "max us", "x pipe", "quick us", "x pipe"
+    );
+    let line = |name: &str, times: &[f64], quick: &[f64], is_long: bool| {
+        let micros = |part| percentile(times, part) * 1000.0;
+        let (least, half, most) = (micros(0.0), micros(0.5), micros(1.0));
+        let pipes = measure::ratio(times, &all[PIPES]);
+        print!("{name:<52} {least:>9.1} {half:>9.1} {most:>9.1} {pipes:>7.1}");
+        if is_long {
+            print!(" {:>9.1} {:>7.1}", percentile(quick, 0.5) * 1000.0, measure::ratio(quick, &quiet[PIPES]));
+        }
+        println!();
+    };
+    for (number, peer) in PEERS.iter().enumerate() {
+        line(
+            peer.name,
+            &all[number],
+            &quiet[number],
+            [&DIRECT[..], &SEQUENCES, &[PIPES, HOST]].concat().contains(&number),
+        );
+    }
+    println!("\nover the same calls in sequence made by a client alone");
+    for peer in SEQUENCES {
+        for direct in DIRECT {
+            let over = |times: &[Vec<f64>]| -> Vec<f64> {
+                times[peer].iter().zip(&times[direct]).map(|(all, own)| all - own).collect()
+            };
+            let name = format!("{} - {}", PEERS[peer].name, PEERS[direct].name);
+            line(&name, &over(&all), &over(&quiet), true);
         }
     }
+    for peer in TENS {
+        println!("{}: {:.3} x 200 ms", PEERS[peer].name, percentile(&all[peer], 0.5) / 200.0);
+    }
+    runtime.block_on(bench.close());
     println!("load average after: {}", measure::load());
 }
 
-async fn run(session: &Session, code: &str) -> String {
-    let mut collector = Collector::new(1 << 20, None);
-    let cell = measure::cell(&measure::config(), code);
-    let end =
-        session.run_with(cell, |shown| collector.show(shown), std::future::pending(), Arc::new(AtOnce)).await;
-    assert!(end.is_success(), "{end:?}");
-    collector.finish().stdout.text
+struct Bench {
+    config: Config,
+    session: Session,
+    broker: Arc<Broker>,
+    _folder: tempfile::TempDir,
+}
+
+impl Bench {
+    async fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("cove.toml");
+        let text = format!("[servers.fixture]\ncommand = \"{}\"\n", fixture::program().display());
+        std::fs::write(&file, text).expect("it can be written");
+        let flags = Flags {
+            config: Some(file.display().to_string()),
+            values: [
+                ("python", vec![measure::PYTHON.to_owned()]),
+                ("state-dir", vec![folder.path().join("state").display().to_string()]),
+            ]
+            .into(),
+        };
+        let cwd = folder.path().to_owned();
+        let around = Surroundings { env: Default::default(), cwd, stdin_is_terminal: false };
+        let config = Config::load(&flags, &around).expect("the configuration is right");
+        let broker = Broker::open(&config, &around, String::new());
+        let jail = measure::jail(env!("CARGO_BIN_EXE_cove"));
+        let session = measure::session(&jail, &config).await;
+        let bench = Self { config, session, broker, _folder: folder };
+        bench.run(Python, OPEN).await;
+        bench.run(Node, OPEN_NODE).await;
+        bench
+    }
+
+    /// In microseconds: of each call, or of all.
+    async fn time(&self, way: &Way) -> Vec<f64> {
+        match way {
+            Way::Code(language, code) => {
+                let printed = self.run(*language, code).await;
+                let stamps: Vec<f64> = serde_json::from_str(printed.trim()).expect("nanoseconds");
+                stamps.windows(2).map(|two| (two[1] - two[0]) / 1000.0).collect()
+            }
+            Way::InSequence => {
+                let mut times = Vec::with_capacity(CALLS);
+                for number in 0..CALLS {
+                    let began = Instant::now();
+                    call(self.broker.servers().upstreams(), "echo", object(json!({"a": number}))).await;
+                    times.push(micros(began));
+                }
+                times
+            }
+            Way::Gathered => self.gathered(CALLS, "echo", json!({"a": 1})).await,
+            Way::Slow => self.gathered(10, "slow", json!({"ms": 200})).await,
+            Way::ByHand => Vec::new(),
+        }
+    }
+
+    async fn run(&self, language: Language, code: &str) -> String {
+        let mut collector = Collector::new(1 << 20, None);
+        let cell = Cell { language, ..measure::cell(&self.config, code) };
+        let (principal, session) = ("local".to_owned(), "bench".to_owned());
+        let (narrowed, tell, outputs, metrics) = (None, None, None, None);
+        let run = Run { principal, session, narrowed, tell, outputs, metrics };
+        let host = self.broker.calls(run);
+        let never = std::future::pending();
+        let end = self.session.run_with(cell, |shown| collector.show(shown), never, host).await;
+        let found = collector.finish();
+        assert!(end.is_success(), "{end:?} {}", found.stderr.text);
+        found.stdout.text
+    }
+
+    async fn gathered(&self, count: usize, tool: &'static str, arguments: Value) -> Vec<f64> {
+        let began = Instant::now();
+        let mut tasks = tokio::task::JoinSet::new();
+        for _ in 0..count {
+            if tasks.len() == TOGETHER {
+                tasks.join_next().await;
+            }
+            let (pool, arguments) =
+                (Arc::clone(self.broker.servers().upstreams()), object(arguments.clone()));
+            tasks.spawn(async move { call(&pool, tool, arguments).await });
+        }
+        tasks.join_all().await;
+        vec![micros(began)]
+    }
+
+    async fn close(&self) {
+        self.session.stop().await;
+        self.broker.close().await;
+    }
+}
+
+fn micros(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64() * 1e6
+}
+
+fn object(value: Value) -> Map<String, Value> {
+    value.as_object().cloned().unwrap_or_default()
+}
+
+async fn call(pool: &Upstreams, tool: &str, arguments: Map<String, Value>) -> Value {
+    let outcome = pool.call("fixture", tool, arguments, CallOptions::default()).await.expect("it answers");
+    outcome.structured.unwrap_or_default()
+}
+
+/// The same server, spoken to in the plainest way there is.
+struct ByHand {
+    server: Child,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl ByHand {
+    fn start() -> Self {
+        let mut server = Command::new(fixture::program())
+            .args(["--era", "legacy"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the server starts");
+        let stdin = server.stdin.take().expect("a pipe");
+        let stdout = BufReader::new(server.stdout.take().expect("a pipe"));
+        let mut started = Self { server, stdin, stdout };
+        let version = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "b", "version": "1"}});
+        started.ask("initialize", version);
+        started
+    }
+
+    fn ask(&mut self, method: &str, params: Value) -> Value {
+        let mut line = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
+        line.push('\n');
+        self.stdin.write_all(line.as_bytes()).expect("it reads");
+        let mut answer = String::new();
+        self.stdout.read_line(&mut answer).expect("it answers");
+        serde_json::from_str(&answer).expect("it speaks JSON")
+    }
+
+    fn calls(&mut self, count: usize) -> Vec<f64> {
+        let mut times = Vec::with_capacity(count);
+        for number in 0..count {
+            let began = Instant::now();
+            let answer = self.ask("tools/call", json!({"name": "echo", "arguments": {"a": number}}));
+            times.push(micros(began));
+            assert_eq!(answer["result"]["structuredContent"]["a"], number);
+        }
+        times
+    }
+}
+
+impl Drop for ByHand {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
 }

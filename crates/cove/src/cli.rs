@@ -13,6 +13,7 @@ mod on_demand;
 pub mod repl;
 pub mod run;
 pub mod serve;
+pub mod servers;
 pub mod tools;
 
 use std::ffi::OsString;
@@ -74,6 +75,7 @@ pub enum Action {
         asked: audit::Asked,
         config: Config,
     },
+    Servers(Box<servers::Asked>),
 }
 
 /// Reads a whole command line, the program's name first, together with the environment, the configuration file and
@@ -131,6 +133,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, around: &Surroundings) ->
             Ok(Action::Tools { asked, json, config: config()?, around: Box::new(around.clone()) })
         }
         ["audit"] => Ok(Action::Audit { asked: audit::asked(own, around)?, config: config()? }),
+        ["servers", what] => Ok(Action::Servers(Box::new(servers::asked(what, own, &config()?, around)?))),
         [] if around.stdin_is_terminal => Ok(Action::Print(command().render_help().to_string())),
         ["serve"] | [] => Ok(Action::Serve { config: Box::new(config()?), around: Box::new(around.clone()) }),
         unknown => Err(Error::internal(format!("could not find the command `{}`", unknown.join(" ")))),
@@ -202,6 +205,7 @@ pub fn command() -> Command {
         .subcommand(audit::command())
         .subcommand(install::install_command())
         .subcommand(install::uninstall_command())
+        .subcommand(servers::command())
         .subcommand(
             Command::new("config")
                 .about("Show the configuration")

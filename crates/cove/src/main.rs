@@ -48,6 +48,10 @@ fn act(action: Action) -> Result<ExitCode, Error> {
         Action::Tools { asked, json, config, around } => cli::tools::run(asked, json, &config, &around),
         Action::Audit { asked, config } => print(&cli::audit::text(&asked, &config)?),
         Action::Install(asked) => print(&cli::install::run(*asked)?),
+        Action::Servers(asked) => {
+            let (text, code) = cli::servers::run(*asked)?;
+            print(&text).map(|_| code)
+        }
     }
 }
 

@@ -10,6 +10,7 @@ mod client;
 pub mod definition;
 mod error;
 mod greet;
+mod guard;
 mod http;
 mod life;
 mod lists;
@@ -36,7 +37,7 @@ use tokio::sync::watch;
 
 pub use crate::catalog::Era;
 use crate::catalog::ToolDocument;
-pub use definition::{Definition, Definitions, Launch, Origin, Places, Problem};
+pub use definition::{Definition, Definitions, Launch, Origin, Places, Problem, Stamp};
 pub use error::UpstreamError;
 pub use notices::{Progress, ProgressSink};
 pub use settings::Settings;

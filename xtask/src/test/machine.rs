@@ -73,7 +73,10 @@ const NEEDS: &[Need] = &[
     program("the C library's headers", "libc6-dev", "gcc needs them", |_| {
         Path::new("/usr/include/stdio.h").exists()
     }),
-    program("git", "git", "it is run in a sandbox", |search| search.find("git").is_some()),
+    program("git", "git", "it is run in a sandbox, and a real MCP server needs it", |search| {
+        search.find("git").is_some()
+    }),
+    program("jq", "jq", "cells pipe what tools answer into it", |search| search.find("jq").is_some()),
     program("xz", "xz-utils", "it is run in a sandbox", |search| search.find("xz").is_some()),
     program("perl", "perl", "it is run in a sandbox", |search| search.find("perl").is_some()),
     Need {

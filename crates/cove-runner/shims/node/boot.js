@@ -304,8 +304,13 @@
   }
 
   function prepare(cell) {
-    if (includes(cell.code, "mcp") && !(parts.mcp && parts.mcp.loaded)) {
-      return need("wire", () => need("mcp", () => prepare(cell)));
+    if (includes(cell.code, "mcp")) {
+      if (!(parts.mcp && parts.mcp.loaded)) return need("wire", () => need("mcp", () => prepare(cell)));
+      try {
+        if (shim.offer) shim.offer(cell.code);
+      } catch {
+        // A cell has broken a builtin that this needs. What it has already it keeps.
+      }
     }
     if (includes(cell.code, "import") || includes(cell.code, "export")) {
       return need("imports", () => {

@@ -7,7 +7,7 @@
 const { JSON } = shim.globals;
 const { inspect } = shim.own("util");
 const { writeFileSync } = shim.own("fs");
-const { ask, errors, problem } = shim.wire;
+const { ask, errors, garbage, problem } = shim.wire;
 // Lines of a list of tools that is shown as text.
 const SHOWN = 50;
 
@@ -15,7 +15,9 @@ const SHOWN = 50;
 
 function valueOf(answer) {
   if (Object.hasOwn(answer, "value")) return answer.value;
-  return Object.hasOwn(answer, "rich") ? new Rich(answer.rich) : answer.raw;
+  if (answer.rich !== null && typeof answer.rich === "object") return new Result(answer.rich);
+  if (Object.hasOwn(answer, "raw")) return answer.raw;
+  throw garbage();
 }
 
 async function callTool(fields) {
@@ -63,14 +65,14 @@ async function respell(fields) {
   if (!tool) return null;
   const known = Object.keys(tool.input_schema?.properties ?? {});
   let changed = server.name !== fields.server || tool.name !== fields.tool;
-  const args = {};
-  for (const [name, value] of Object.entries(fields.arguments)) {
+  const args = Object.entries(fields.arguments).map(([name, value]) => {
     const fits = known.filter((one) => fold(one) === fold(name) || `${one}_` === name);
     const right = known.includes(name) || fits.length !== 1 ? name : fits[0];
     changed ||= right !== name;
-    args[right] = value;
-  }
-  return changed ? { ...fields, server: server.name, tool: tool.name, arguments: args } : null;
+    return [right, value];
+  });
+  if (!changed) return null;
+  return { ...fields, server: server.name, tool: tool.name, arguments: Object.fromEntries(args) };
 }
 
 // An argument without a name, where there is one way to understand it.
@@ -87,23 +89,30 @@ async function place(server, name, positional) {
 
 // Names
 
-// What others ask of any object to see what it is.
-const isForeign = (name) => typeof name === "symbol" || ["then", "toJSON", "constructor"].includes(name);
+// What others ask of any object, to see what it is or to make a text of it. A tool of such a name has another alias.
+const FOREIGN = ["then", "toJSON", "constructor", "toString", "valueOf", "__proto__", "__esModule"];
+const isForeign = (name) => typeof name === "symbol" || FOREIGN.includes(name);
 
 function toolOf(server, name) {
-  const made = async (...args) => {
+  const begin = async (args, more) => {
     const [given] = args;
     const isObject = given !== null && typeof given === "object" && !Array.isArray(given);
     const named = args.length === 0 || (args.length === 1 && (isObject || given === undefined));
-    return callTool({ server, tool: name, arguments: named ? (given ?? {}) : await place(server, name, args) });
+    const fields = { server, tool: name, arguments: named ? (given ?? {}) : await place(server, name, args) };
+    return callTool({ ...fields, ...more });
   };
+  const made = async (...args) => begin(args);
+  // The whole result, as MCP has it.
+  made.raw = async (...args) => begin(args, { raw: true });
   return Object.defineProperty(made, "name", { value: name });
 }
 
 function serverOf(name) {
+  const text = () => `[server ${name}: await mcp.help("${name}") shows its tools]`;
   const members = {
     [NAME]: name,
-    [inspect.custom]: () => `[server ${name}: await mcp.help("${name}") shows its tools]`,
+    [inspect.custom]: text,
+    [Symbol.toPrimitive]: text,
     resources: {
       async list() {
         const { resources, templates } = await ask("resources", { server: name });
@@ -136,7 +145,7 @@ class Blob {
   constructor(text, mime, uri) {
     this.mime = mime;
     if (uri !== undefined) this.uri = uri;
-    this.bytes = Buffer.from(text ?? "", "base64");
+    this.bytes = Buffer.from(`${text ?? ""}`, "base64");
   }
 
   save(file) {
@@ -150,6 +159,7 @@ class Blob {
 }
 
 function contentOf(content) {
+  if (content === null || typeof content !== "object") return undefined;
   if (typeof content.blob === "string") return new Blob(content.blob, content.mimeType, content.uri);
   if (/json(;|$)/.test(content.mimeType ?? "")) {
     try {
@@ -161,16 +171,18 @@ function contentOf(content) {
   return content.text;
 }
 
-class Rich {
-  constructor({ text = "", content = [] }) {
+class Result {
+  constructor({ text, ...raw }) {
+    const content = Array.isArray(raw.content) ? raw.content : [];
     const of = (kind) => content.filter((one) => one?.type === kind);
     const blob = ({ data, mimeType }) => new Blob(data, mimeType);
-    this.text = text;
+    this.text = `${text ?? ""}`;
     this.images = of("image").map(blob);
     this.audio = of("audio").map(blob);
-    const embedded = of("resource").map((one) => contentOf(one.resource ?? {}));
+    const embedded = of("resource").map((one) => contentOf(one.resource));
     this.resources = [...embedded, ...of("resource_link")];
     Object.defineProperty(this, "content", { value: content });
+    Object.defineProperty(this, "raw", { value: { ...raw, content } });
   }
 
   // Writes the first image, or sound, or file; else the text.
@@ -194,7 +206,7 @@ class Rich {
 // Shows a cell's value if it has images: these, and what else it is as text. As many as the runner takes.
 shim.showImages = (value) => {
   const isImage = value instanceof Blob && `${value.mime}`.startsWith("image/");
-  const images = isImage ? [value] : value instanceof Rich ? value.images : [];
+  const images = isImage ? [value] : value instanceof Result ? value.images : [];
   if (images.length === 0) return false;
   const rest = isImage ? [] : [...value.audio, ...value.resources].map((one) => inspect(one));
   const text = [isImage ? "" : value.text, ...rest].filter(Boolean).join("\n");
@@ -269,8 +281,23 @@ async function serverNamed(name) {
   const all = await ask("servers");
   const server = spelled(name, all);
   if (server) return server;
-  const names = all.map((one) => one.name).join(", ") || "none";
-  throw problem("unknown_server", `no server is called \`${name}\`; there are: ${names}`, { server: name });
+  const names = all.map((one) => one.name);
+  const message = `no server is called \`${name}\`; there are: ${names.join(", ") || "none"}`;
+  const hint = near(name, names) ?? 'see `await mcp.servers`, or `await mcp.find("what you want to do")`';
+  throw problem("unknown_server", message, { hint, server: name });
+}
+
+// The names that may have been meant, by the pairs of letters that they share with it.
+function near(name, names) {
+  const pairs = (text) => new Set(Array.from(fold(text), (letter, at) => letter + (fold(text)[at + 1] ?? "")));
+  const wanted = pairs(name);
+  const alike = (other) => {
+    const found = pairs(other);
+    return [...found].filter((pair) => wanted.has(pair)).length / Math.max(found.size, wanted.size, 1);
+  };
+  const sorted = names.map((one) => [alike(one), one]).filter(([how]) => how >= 0.5);
+  const best = sorted.sort(([a], [b]) => b - a).slice(0, 3);
+  return best.length ? `did you mean ${best.map(([, one]) => `\`${one}\``).join(" or ")}?` : undefined;
 }
 
 // mcp.runtime: the names that other servers of this kind have
@@ -293,45 +320,70 @@ const runtime = {
     const server = await serverNamed(name);
     return { ...server, tools: await ask("tools", { server: server.name }) };
   },
+  // One whose tools are not known yet has none here.
   async list_loaded_server_metadata() {
-    const names = await runtime.list_servers();
-    return Promise.all(names.map(runtime.describe_server));
+    const failed = (server) => (error) => ({ ...server, tools: [], error: error.message });
+    const described = (server) => runtime.describe_server(server.name).catch(failed(server));
+    return Promise.all((await ask("servers")).map(described));
   },
   async query_tool_docs(name, tool, detail = "summary") {
+    if (detail !== "summary" && detail !== "full") {
+      throw problem("bad_arguments", `\`detail\` is ${inspect(detail)}, and must be "summary" or "full"`);
+    }
     const server = await serverNamed(name);
     const tools = await ask("tools", { server: server.name });
     if (tool === undefined || tool === null) return tools.map((one) => document(server, one, detail));
     const found = spelled(tool, tools);
     if (found) return document(server, found, detail);
-    const names = tools.slice(0, SHOWN).map((one) => one.alias);
-    const fields = { server: server.name, tool };
-    throw problem("unknown_tool", `${server.name} has no tool \`${tool}\`; it has ${names.join(", ")}`, fields);
+    const names = tools.map((one) => one.alias);
+    const message = `${server.name} has no tool \`${tool}\`; it has ${names.slice(0, SHOWN).join(", ") || "none"}`;
+    throw problem("unknown_tool", message, { hint: near(`${tool}`, names), server: server.name, tool });
   },
   async search_tool_docs(query, { limit = 5, detail = "summary" } = {}) {
     const found = await find(query, limit);
     return Promise.all(found.map((one) => runtime.query_tool_docs(one.server, one.tool, detail)));
   },
-  call_tool: (server, tool, args) => call(server, tool, args ?? {}),
+  call_tool: (server, tool, args, options) => call(server, tool, args ?? {}, options),
   capability_summary: () => help(),
+  MCPError: errors.MCPError,
 };
+// Nothing in JavaScript can wait in another way than this.
+for (const name of ["list_servers", "list_tools", "query_tool_docs", "search_tool_docs"]) {
+  runtime[`${name}_sync`] = runtime[name];
+}
 
 // mcp
 
 // `await mcp.servers`, `mcp.servers()`, `mcp.servers.github` and `mcp.servers["github"]`.
-const servers = new Proxy(() => ask("servers"), {
+const listing = () => ask("servers");
+listing[inspect.custom] = listing[Symbol.toPrimitive] = () => "[servers: await mcp.servers lists them]";
+const servers = new Proxy(listing, {
   get(target, name) {
     if (name === "then") return (...then) => ask("servers").then(...then);
-    if (name === inspect.custom) return () => "[servers: await mcp.servers lists them]";
-    return isForeign(name) ? undefined : serverOf(name);
+    return isForeign(name) ? target[name] : serverOf(name);
   },
 });
 
 const output = async (handle) => (await ask("output", { handle })).text;
-const api = { __proto__: null, ...errors, call, find, help, output, runtime, servers };
-api[inspect.custom] = () => '[mcp: await mcp.help(), await mcp.find("what to do"), await mcp.servers]';
+const api = { __proto__: null, ...errors, Result, call, find, help, output, runtime, servers };
+const about = () => '[mcp: await mcp.help(), await mcp.find("what to do"), await mcp.servers]';
+api[inspect.custom] = api[Symbol.toPrimitive] = about;
 api[Symbol.toStringTag] = "mcp";
 
 const mcp = new Proxy(api, {
   get: (target, name) => (name in target || isForeign(name) ? target[name] : serverOf(name)),
 });
-Object.defineProperty(globalThis, "mcp", { value: mcp, configurable: true, writable: true });
+const offer = (name, value) => {
+  if (!Object.hasOwn(globalThis, name)) {
+    Object.defineProperty(globalThis, name, { value, configurable: true, writable: true });
+  }
+};
+
+// A cell begins that has the word `mcp`: it may use these, and `mcp_NAME` for the server of that name.
+shim.offer = (code) => {
+  offer("mcp", mcp);
+  offer("mcp_servers", servers);
+  for (const [name] of code.matchAll(/\bmcp_[\w$]+/g)) {
+    if (name !== "mcp_servers") offer(name, serverOf(name.slice(4)));
+  }
+};

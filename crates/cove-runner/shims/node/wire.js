@@ -39,6 +39,13 @@ const classes = {
   limit: class LimitExceeded extends MCPError {},
 };
 for (const one of [MCPError, ...Object.values(classes)]) errors[one.name] = one;
+// As many write it.
+errors.McpError = MCPError;
+// What the answer to a question has at least.
+const FORMS = {
+  ...{ __proto__: null, find: "tools", resources: "resources", read_resource: "contents" },
+  ...{ prompts: "prompts", prompt: "messages" },
+};
 
 function failure(error) {
   if (typeof error?.message !== "string") return garbage();
@@ -198,7 +205,18 @@ async function ask(kind, fields = {}) {
   }
   const reply = await answered;
   if (Object.hasOwn(reply, "error")) throw failure(reply.error);
+  if (!isSound(kind, reply.ok)) throw garbage();
   return reply.ok;
+}
+
+// Whether an answer has the form that this kind of question wants.
+function isSound(kind, value) {
+  const isRow = (one) => typeof one?.name === "string";
+  if (kind === "servers" || kind === "tools") return Array.isArray(value) && value.every(isRow);
+  if (kind === "help") return typeof value === "string";
+  if (value === null || typeof value !== "object" || Array.isArray(value)) return false;
+  if (kind === "output") return typeof value.text === "string";
+  return !(kind in FORMS) || Array.isArray(value[FORMS[kind]]);
 }
 
 // Calls that a cell has begun and not waited for: it ends after them. Whether there are any.
@@ -212,4 +230,4 @@ shim.settleCalls = (then) => {
 
 // Of a call whose cell ended before the answer came, and which nobody waits for any more.
 shim.isAbandoned = (error) => error instanceof MCPError && error.kind === "cancelled";
-shim.wire = { ask, errors, problem };
+shim.wire = { ask, errors, garbage, problem };

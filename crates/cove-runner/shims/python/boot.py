@@ -97,12 +97,12 @@ def boot():
         return found, at
 
     def strange(code):
-        # Whether an attribute is asked of a name that Python does not have: a server's, perhaps.
+        # Whether a member is asked of a name that Python does not have: a server's, perhaps.
         if "{" not in code:
             code = "'".join(code.replace('"', "'").split("'")[::2])
         word, builtins = "", sys.modules["builtins"].__dict__
         for letter in code:
-            if letter == "." and word.isidentifier() and word not in builtins:
+            if letter in ".[" and word.isidentifier() and word not in builtins:
                 return True
             word = word + letter if letter.isalnum() or letter == "_" else ""
 

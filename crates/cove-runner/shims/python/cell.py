@@ -18,7 +18,7 @@ held = 1, 10, 12, 14, 17, 26, 27
 words = "async", "await", "fork", "inspect", "logging", "thread", "traceback", "warn"
 # A cell with one of these may draw, and a value of these types may be an image.
 plots = "matplotlib", "pyplot", "plt.", ".plot", ".hist", "seaborn"
-pictures = "Figure", "Image", "PngImageFile", "JpegImageFile", "Rich", "bytes", "PosixPath"
+pictures = "Figure", "Image", "PngImageFile", "JpegImageFile", "Result", "bytes", "PosixPath"
 
 
 def forked():
@@ -89,7 +89,7 @@ class Finder:
 
 
 def unknown(code, parts):
-    # Names that a cell uses, nobody has defined, and that are asked for an attribute: servers', perhaps.
+    # Names that a cell uses, nobody has defined, and that are asked for a member: servers', perhaps.
     global store
     found, stored, parts = [], set(), [part for part in parts if part]
     for part in parts:
@@ -115,10 +115,11 @@ def unknown(code, parts):
 
 
 def is_asked(name, code):
-    at = -1
-    while (at := code.find(name + ".", at + 1)) >= 0:
+    at, size = -1, len(name)
+    while (at := code.find(name, at + 1)) >= 0:
         # Not the end of another name, and not the `b` of an `a.b.c`.
-        if not at or not (code[at - 1].isalnum() or code[at - 1] in "_."):
+        begins = not at or not (code[at - 1].isalnum() or code[at - 1] in "_.")
+        if begins and code[at + size : at + size + 1] in (".", "["):
             return True
 
 

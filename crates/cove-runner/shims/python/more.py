@@ -150,7 +150,7 @@ class Blob:
         self.mime, self.uri = mime, uri
         try:
             self.bytes = a2b_base64(text or "")
-        except (NotBase64, ValueError):
+        except (NotBase64, TypeError, ValueError):
             self.bytes = b""
 
     def save(self, path):
@@ -171,17 +171,19 @@ class Blob:
         return f"<{self.mime or 'bytes'}, {len(self.bytes)} bytes>"
 
 
-class Rich:
-    """A result that is more than text: `text`, `images`, `audio`, `resources`, and `content` as MCP has it."""
+class Result:
+    """A result that is more than text: `text`, `images`, `audio`, `resources`; `content` and `raw` as MCP has it."""
 
     __module__ = "mcp"
 
     def __init__(self, answer):
-        self.text, self.content = answer.get("text") or "", answer.get("content") or []
+        content = answer.get("content")
+        self.text, self.content = str(answer.get("text") or ""), content if isinstance(content, list) else []
+        self.raw = Record({**answer, "content": self.content})
+        self.raw.pop("text", None)
         self.images = [Blob(one.get("data"), one.get("mimeType")) for one in self._of("image")]
         self.audio = [Blob(one.get("data"), one.get("mimeType")) for one in self._of("audio")]
-        embedded = [one.get("resource") or Record() for one in self._of("resource")]
-        self.resources = [content_of(one) for one in embedded] + self._of("resource_link")
+        self.resources = [content_of(one.get("resource")) for one in self._of("resource")] + self._of("resource_link")
 
     def _of(self, kind):
         return [one for one in self.content if isinstance(one, dict) and one.get("type") == kind]
@@ -208,6 +210,8 @@ class Rich:
 
 def content_of(content):
     """What a resource holds: text, JSON if it says so, or bytes."""
+    if not isinstance(content, dict):
+        return None
     if isinstance(content.get("blob"), str):
         return Blob(content["blob"], content.get("mimeType"), content.get("uri"))
     text = content.get("text")
@@ -250,8 +254,10 @@ class Prompts:
     def list(self):
         return ask("prompts", server=self._server)["prompts"]
 
-    def get(self, name, *positional, **arguments):
-        arguments = {**(positional[0] if positional else {}), **arguments}
+    def get(self, name, /, *positional, **arguments):
+        if len(positional) > 1 or not isinstance([*positional, {}][0], dict):
+            raise BadArguments("the arguments of a prompt are given by name, or as one dict", server=self._server)
+        arguments = {**(positional[0] if positional else {}), **named(arguments)}
         # In MCP all of them are strings.
         texts = {key: one if isinstance(one, str) else write_json(one) for key, one in arguments.items()}
         return ask("prompt", server=self._server, name=name, arguments=texts)
@@ -359,7 +365,11 @@ def search_tool_docs_sync(query, *, limit=5, detail="summary"):
         if detail == "full":
             found += documents(server, ask("tools", server=server["name"]), one["tool"], detail)
         else:
-            tool = {"name": one["tool"], "alias": identifier(one["tool"]), "description": one.get("description")}
+            alias = identifier(one["tool"])
+            if alias != one["tool"]:
+                # Two names may come to the same.
+                alias = spelled(one["tool"], ask("tools", server=server["name"]))["alias"]
+            tool = {"name": one["tool"], "alias": alias, "description": one.get("description")}
             found.append(document(server, {**tool, "python": one.get("signature")}, detail))
     return found
 
@@ -380,9 +390,16 @@ async def list_servers():
 
 
 async def list_tools(server):
-    """The tools of a server, with their schemas."""
+    """The tools of a server, with their schemas, and these also under the names that MCP has for them."""
     load("wait")
-    return summary(await Pending("tools", {"server": check(server)}, list))
+    tools = await Pending("tools", {"server": check(server)}, list)
+    found = []
+    for tool, one in zip(tools, summary(tools)):
+        one["inputSchema"] = tool["input_schema"]
+        if tool.get("output_schema") is not None:
+            one["outputSchema"] = tool["output_schema"]
+        found.append(one)
+    return tuple(found)
 
 
 async def query_tool_docs(server, tool=None, detail="summary"):
@@ -400,10 +417,11 @@ async def search_tool_docs(query, *, limit=5, detail="summary"):
     return search_tool_docs_sync(query, limit=limit, detail=detail)
 
 
-def call_tool(server, tool, arguments=None):
-    """Calls a tool by name; to be awaited."""
+def call_tool(server, tool, arguments=None, raw=False):
+    """Calls a tool by name; to be awaited. `raw` gives the result as MCP has it."""
     load("wait")
-    return Pending("call", {"server": check(server), "tool": tool, "arguments": dict(arguments or {})}, value_of)
+    fields = {"server": check(server), "tool": tool, "arguments": dict(arguments or {})}
+    return Pending("call", {**fields, "raw": True} if raw else fields, value_of)
 
 
 RUNTIME = {

@@ -11,7 +11,7 @@ PLAIN, EAGER, EITHER = range(3)
 roster = []
 # Of what is here, beside servers; and of these what more.py has.
 API = {"MCPError", "Record", "call", "runtime", "servers", *(made.__name__ for made in errors.values())}
-MORE = {"find", "help", "output", "Rich"}
+MORE = {"find", "help", "output", "Result"}
 
 
 # Servers
@@ -110,20 +110,22 @@ class Tool:
     def __init__(self, server, tool, mode):
         self._server, self._tool, self._mode = server, tool, mode
 
-    def __call__(self, *positional, **arguments):
-        fields = {"server": self._server, "tool": self._tool}
-        fields["arguments"] = self._collect(positional, arguments)
+    def __call__(self, /, *positional, **arguments):
+        return self._begin({"arguments": self._collect(positional, arguments)})
+
+    def raw(self, /, *positional, **arguments):
+        """Calls it, and gives the whole result as MCP has it."""
+        return self._begin({"arguments": self._collect(positional, arguments), "raw": True})
+
+    def _begin(self, fields):
+        fields = {"server": self._server, "tool": self._tool, **fields}
         if self._mode == PLAIN or (self._mode == EITHER and running_loop() is None):
             return call_now(fields)
         load("wait")
         return Pending("call", fields, value_of)
 
     def _collect(self, positional, arguments):
-        # `from_` is how a parameter `from` is written here, and `...` how one is left out.
-        given = {}
-        for name, value in arguments.items():
-            if value is not ...:
-                given[name[:-1] if name[-1:] == "_" and name[:-1] in KEYWORDS else name] = value
+        given = named(arguments)
         if len(positional) == 1 and isinstance(positional[0], dict):
             return {**positional[0], **given}
         if positional:
@@ -153,6 +155,16 @@ class Tool:
 # Calls
 
 
+def named(arguments):
+    """Arguments under the names that a server has for them."""
+    # `from_` is how a parameter `from` is written here, and `...` how one is left out.
+    given = {}
+    for name, value in arguments.items():
+        if value is not ...:
+            given[name[:-1] if name[-1:] == "_" and name[:-1] in KEYWORDS else name] = value
+    return given
+
+
 def running_loop():
     asyncio = sys.modules.get("_asyncio") or sys.modules.get("asyncio.events")
     return asyncio and asyncio._get_running_loop()
@@ -162,10 +174,12 @@ def value_of(answer):
     """The value of a call: what the host found in the result, or all of it if there is more than text."""
     if "value" in answer:
         return answer["value"]
-    if "rich" in answer:
+    if isinstance(answer.get("rich"), dict):
         load("more")
-        return Rich(answer["rich"])
-    return answer["raw"]
+        return Result(answer["rich"])
+    if "raw" in answer:
+        return answer["raw"]
+    raise garbage()
 
 
 def call_now(fields):
@@ -207,15 +221,17 @@ def offer(wanted):
     for name, value in (("mcp", mcp), ("mcp_servers", servers), ("LOADED_MCP_SERVERS", LOADED)):
         builtins.__dict__.setdefault(name, value)
     # Given as builtins, so that every variable, and what is imported, comes first.
-    names = [name for name in wanted if name[:4] == "mcp_" or not importable(name)]
+    names = [name for name in wanted if name not in builtins.__dict__ and (name[:4] == "mcp_" or not importable(name))]
     for name in names:
         try:
             server = known(name[4:] if name[:4] == "mcp_" else name)
         except MCPError:
             # Python says that there is no such name, and a call would say why.
             return
-        if server is not None and name in (f"mcp_{server['alias']}", server["alias"]):
-            builtins.__dict__[name] = Server(server["name"], EAGER if name[:4] == "mcp_" else PLAIN)
+        if server is not None and name[:4] == "mcp_":
+            builtins.__dict__[name] = Server(server["name"], EAGER)
+        elif server is not None and name in (server["alias"], identifier(server["name"])):
+            builtins.__dict__[name] = Server(server["name"], PLAIN)
 
 
 def importable(name):
@@ -298,8 +314,9 @@ class ServerModule(ModuleType):
 
     def __getattr__(self, name):
         if name == "__all__":
-            # What hides a builtin has to be asked for by name.
-            return [alias for alias in self.TOOL_MAP if not hasattr(builtins, alias)] + ["TOOLS", "TOOL_MAP"]
+            # What hides a builtin has to be asked for by name, and so has what would be this module's own.
+            names = [alias for alias in self.TOOL_MAP if alias[:2] != "__" and not hasattr(builtins, alias)]
+            return names + ["TOOLS", "TOOL_MAP"]
         if name in ("TOOLS", "TOOL_MAP"):
             tools = ask("tools", server=self.__dict__["_server"])
             return tools if name == "TOOLS" else {tool["alias"]: tool["name"] for tool in tools}
@@ -321,6 +338,9 @@ class Mcp(ModuleType):
             return sorted(API | MORE)
         if name == "__path__":
             return real_path()
+        if name == "McpError" and name not in (package or ()):
+            # As many write it. The package of that name may have another one.
+            return MCPError
         if f"mcp.{name}" in sys.modules:
             return sys.modules[f"mcp.{name}"]
         error = AttributeError(name)

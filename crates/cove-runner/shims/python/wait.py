@@ -4,9 +4,11 @@
 # value first reads until it is there. Many requests made in one turn of a loop leave in one write.
 # ruff: noqa: F821 (the rest comes from wire.py, tool.py and cell.py)
 
+import _operator
 import select
 
-# Requests that leave at once in a turn of a loop; those after them wait for its end and leave together.
+# Requests that leave at once; the one after them waits for the end of the loop's turn, and all leave together that come
+# until then. One that comes alone does not cost a turn of its own.
 BURST = 8
 # By thread.
 channels = {}
@@ -31,17 +33,21 @@ class Channel:
             self.waiting[number] = pending
             self.unsent += frame
         loop = running_loop()
-        if loop is not None and _thread.get_ident() == self.thread:
-            if self.turn == 0:
-                loop.call_soon(self.end_turn, loop)
-            self.turn += 1
-            if self.turn > BURST:
-                return
-        self.flush()
+        if loop is None or _thread.get_ident() != self.thread:
+            self.flush()
+            return
+        self.listen(loop)
+        self.turn += 1
+        if self.turn <= BURST:
+            self.send(loop)
+        elif self.turn == BURST + 1:
+            loop.call_soon(self.end_turn, loop)
 
     def end_turn(self, loop):
         self.turn = 0
-        self.listen(loop)
+        self.send(loop)
+
+    def send(self, loop):
         self.flush()
         if self.unsent and self.open:
             # The runner does not take any more just now.
@@ -180,6 +186,8 @@ class Pending:
             frame = frame.f_back
         if frame is not None:
             self._where = frame.f_code.co_filename, frame.f_lineno
+        if not taught:
+            teach_json()
         self._begin()
         unused[id(self)] = self
 
@@ -193,7 +201,7 @@ class Pending:
     def _settle(self, value, error):
         if error is None:
             try:
-                value = self._finish(value)
+                value = self._finish(sound(self._ask, value))
             except Exception as problem:
                 value, error = None, problem if isinstance(problem, MCPError) else garbage()
         self._value, self._error, self._open = value, error, False
@@ -288,17 +296,6 @@ class Pending:
         return dir(self._resolve())
 
 
-def forward(name):
-    def method(self, *args):
-        found = getattr(self._resolve(), name, None)
-        if found is None:
-            return NotImplemented
-        return found(*map(settled, args))
-
-    method.__name__ = name
-    return method
-
-
 def through(name, function):
     def method(self, *args):
         return function(self._resolve(), *map(settled, args))
@@ -317,17 +314,42 @@ def settled(value):
     return value._resolve() if isinstance(value, Pending) else value
 
 
-for name in "lt le eq ne gt ge add radd sub rsub mul rmul truediv floordiv mod rmod and or xor".split():
-    setattr(Pending, f"__{name}__", forward(f"__{name}__"))
+def turned(function):
+    return lambda value, other: function(other, value)
+
+
+for name in "lt le eq ne gt ge neg pos invert abs".split():
+    setattr(Pending, f"__{name}__", through(f"__{name}__", getattr(_operator, name)))
+for name in "add sub mul matmul truediv floordiv mod pow lshift rshift and_ or_ xor".split():
+    function, name = getattr(_operator, name), name.rstrip("_")
+    setattr(Pending, f"__{name}__", through(f"__{name}__", function))
+    setattr(Pending, f"__r{name}__", through(f"__r{name}__", turned(function)))
 for name, function in {
     **{"str": str, "repr": repr, "len": len, "iter": iter, "bool": bool, "int": int, "float": float},
     **{"getitem": lambda value, key: value[key], "contains": lambda value, item: item in value},
     **{"setitem": lambda value, key, item: value.__setitem__(key, item), "format": format},
     **{"delitem": lambda value, key: value.__delitem__(key), "reversed": reversed, "bytes": bytes},
+    **{"round": round, "divmod": divmod, "rdivmod": turned(divmod), "complex": complex},
     **{"index": lambda value: value.__index__(), "call": lambda value, *args: value(*args)},
     **{"fspath": lambda value: value.__fspath__() if hasattr(value, "__fspath__") else str(value)},
 }.items():
     setattr(Pending, f"__{name}__", through(f"__{name}__", function))
+
+
+taught = False
+
+
+def teach_json():
+    """Lets the standard `json`, once it is there, write a call as its value, as every other use of it does."""
+    global taught
+    encoder = sys.modules.get("json.encoder")
+    if encoder is not None:
+        taught, default = True, encoder.JSONEncoder.default
+
+        def with_calls(self, value):
+            return value._resolve() if type(value) is Pending else default(self, value)
+
+        encoder.JSONEncoder.default = with_calls
 
 
 def forget():

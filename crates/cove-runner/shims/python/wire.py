@@ -150,6 +150,11 @@ errors = dict(
         error_class("LimitExceeded", "limit", "Too many calls, or too large."),
     )
 )
+# What a question's answer has at least.
+FORMS = {
+    **{"find": ("tools", list), "resources": ("resources", list), "read_resource": ("contents", list)},
+    **{"prompts": ("prompts", list), "prompt": ("messages", list), "output": ("text", str)},
+}
 ToolError, UnknownServer, UnknownTool, BadArguments, Refused = list(errors.values())[:5]
 ServerUnavailable, ServerGone, CallTimeout, ProtocolError, LimitExceeded = list(errors.values())[5:]
 
@@ -216,6 +221,25 @@ def parse(data):
     except (ValueError, TypeError, KeyError, StopIteration, RecursionError):
         pass
     raise garbage()
+
+
+def sound(kind, value):
+    """An answer that has the form which this kind of question wants."""
+    if kind in ("servers", "tools"):
+        fine = isinstance(value, list) and all(isinstance(one, dict) and isinstance(one.get("name"), str) for one in value)
+        for one in value if fine else ():
+            if not isinstance(one.get("alias"), str):
+                one["alias"] = identifier(one["name"])
+            if kind == "tools" and not isinstance(one.get("input_schema"), dict):
+                one["input_schema"] = Record()
+    elif kind == "help":
+        fine = isinstance(value, str)
+    else:
+        part, form = FORMS.get(kind, (None, None))
+        fine = isinstance(value, dict) and (part is None or isinstance(value.get(part), form))
+    if not fine:
+        raise garbage()
+    return value
 
 
 def receive(line):
@@ -303,7 +327,7 @@ def ask(kind, **fields):
         idle.append(line)
     if error is not None:
         raise error
-    return value
+    return sound(kind, value)
 
 
 def forked():

@@ -84,10 +84,9 @@ impl Connection {
     }
 
     /// Reads once: a writer that never stops must not keep the runner.
-    pub(super) fn receive(&mut self) -> Result<(), Gone> {
-        let mut buffer = [0u8; CHUNK];
+    pub(super) fn receive(&mut self, buffer: &mut [u8]) -> Result<(), Gone> {
         match rustix::io::retry_on_intr(|| {
-            rustix::net::recv(&self.socket, &mut buffer[..], RecvFlags::empty()).map(|(count, _)| count)
+            rustix::net::recv(&self.socket, &mut *buffer, RecvFlags::empty()).map(|(count, _)| count)
         }) {
             Ok(0) => self.ended = true,
             Ok(count) => self.input.extend_from_slice(&buffer[..count]),

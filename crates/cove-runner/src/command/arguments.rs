@@ -12,32 +12,36 @@ pub(super) enum Command {
     Ask {
         /// Without its id.
         request: Map<String, Value>,
+        /// Values of a call as they were typed, by key, where only the tool's schema says for sure what they mean.
+        typed: Vec<(String, String)>,
         show: Show,
     },
 }
 
 /// Which part of the answer is printed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Show {
     pub(super) part: Part,
     /// Text is printed as JSON too.
     pub(super) json: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Part {
     All,
     /// The member of this name, which is text.
     Text,
     /// What a tool answered: its one member, whatever its name.
     Only,
+    /// Of a list of tools, this one.
+    Tool(String),
 }
 
 pub(super) const USAGE: &str = "\
 usage: mcp find WORDS… [--limit N]                 search the tools of all servers
-       mcp call SERVER.TOOL [KEY=VALUE…] [OBJECT]  call a tool and print its answer as JSON, text as it is
+       mcp call SERVER.TOOL [KEY=VALUE…] [OBJECT]  call a tool and print its answer as JSON
        mcp servers                                 list the servers
-       mcp tools SERVER                            list the tools of a server
+       mcp tools SERVER [TOOL]                     list the tools of a server, or all there is to know of one
        mcp resources SERVER
        mcp read SERVER URI
        mcp prompts SERVER
@@ -46,12 +50,13 @@ usage: mcp find WORDS… [--limit N]                 search the tools of all ser
        mcp help                                    print the manual
 
 arguments of a tool:
-  KEY=VALUE     a number, true, false, null, [...] or {...} is JSON; all else is text
+  KEY=VALUE     text where the tool wants text; else a number, true, false, null, [...] or {...} is JSON
   KEY:=JSON     JSON, such as id:='\"007\"' for a text of digits
   KEY=@FILE     the content of a file as text; KEY:=@FILE as JSON; `-` is standard input
-  OBJECT        a JSON object with arguments; @FILE reads it from a file
+  OBJECT        a JSON object with arguments; @FILE reads it from a file, and - from standard input
 
-options: --json (text as JSON too), --raw (of `call`: the whole result), --timeout SECONDS (of `call`)
+options: --text (text as it is, not as JSON), --json (also what is text: help, output),
+         --raw (of `call`: the whole result), --timeout SECONDS (of `call`)
 exit status: 0 done, 1 the tool failed, 2 wrong usage, 3 refused or not known, 4 not reached or no answer
 ";
 
@@ -76,6 +81,7 @@ pub(super) fn parse(args: &[String], mut input: impl Read) -> Parsed<Command> {
         }
     }
     let mut part = Part::All;
+    let mut typed = Vec::new();
     let request = match (verb.as_str(), &rest[..]) {
         ("find", []) => return Err("`mcp find` needs the words to look for".into()),
         ("find", words) => {
@@ -88,7 +94,7 @@ pub(super) fn parse(args: &[String], mut input: impl Read) -> Parsed<Command> {
         ("call", words) => {
             part = Part::Only;
             let (server, tool, words) = tool(words)?;
-            let arguments = arguments(words, &mut input)?;
+            let arguments = arguments(words, &mut input, &mut typed)?;
             let mut request = json!({"ask": "call", "server": server, "tool": tool, "arguments": arguments});
             if raw {
                 request["raw"] = true.into();
@@ -101,9 +107,16 @@ pub(super) fn parse(args: &[String], mut input: impl Read) -> Parsed<Command> {
         ("servers", []) => json!({"ask": "servers"}),
         ("help", []) => json!({"ask": "help"}),
         ("tools" | "resources" | "prompts", [server]) => json!({"ask": verb, "server": server}),
+        ("tools", [server, tool]) => {
+            part = Part::Tool(tool.clone());
+            json!({"ask": verb, "server": server})
+        }
         ("read", [server, uri]) => json!({"ask": "read_resource", "server": server, "uri": uri}),
         ("prompt", [server, name, words @ ..]) => {
-            let arguments = arguments(words, &mut input)?;
+            // In MCP all of them are text.
+            let given = arguments(words, &mut input, &mut typed)?;
+            let mut arguments: Map<String, Value> = given.into_iter().map(as_text).collect();
+            arguments.extend(typed.drain(..).map(|(key, text)| (key, Value::String(text))));
             json!({"ask": "prompt", "server": server, "name": name, "arguments": arguments})
         }
         ("output", [handle]) => {
@@ -116,7 +129,10 @@ pub(super) fn parse(args: &[String], mut input: impl Read) -> Parsed<Command> {
         _ => return Err(format!("there is no command `{verb}`")),
     };
     match request {
-        Value::Object(request) => Ok(Command::Ask { request, show: Show { part, json } }),
+        Value::Object(request) => {
+            let json = json.unwrap_or(!matches!(verb.as_str(), "help" | "output"));
+            Ok(Command::Ask { request, typed, show: Show { part, json } })
+        }
         _ => Err("this makes no request".into()),
     }
 }
@@ -124,7 +140,8 @@ pub(super) fn parse(args: &[String], mut input: impl Read) -> Parsed<Command> {
 #[derive(Default)]
 struct Options {
     words: Vec<String>,
-    json: bool,
+    /// What was said about it, if anything.
+    json: Option<bool>,
     raw: bool,
     limit: Option<u64>,
     timeout: Option<Value>,
@@ -146,7 +163,8 @@ fn options(args: &[String]) -> Parsed<Options> {
             "--" => {
                 found.words.extend(args.by_ref().cloned());
             }
-            "--json" if value.is_none() => found.json = true,
+            "--json" if value.is_none() => found.json = Some(true),
+            "--text" if value.is_none() => found.json = Some(false),
             "--raw" if value.is_none() => found.raw = true,
             "-h" | "--help" => found.usage = true,
             "--limit" => {
@@ -183,21 +201,36 @@ fn tool(words: &[String]) -> Parsed<(&str, &str, &[String])> {
         return Ok((server, tool, rest));
     }
     match rest.split_first() {
-        Some((tool, rest)) if !first.is_empty() && !tool.contains(['=', '{', '@']) => Ok((first, tool, rest)),
+        Some((tool, rest)) if !first.is_empty() && tool != "-" && !tool.contains(['=', '{', '@']) => {
+            Ok((first, tool, rest))
+        }
         _ => Err(format!("{missing}, and `{first}` is not that")),
     }
 }
 
-pub(super) fn arguments(words: &[String], input: &mut impl Read) -> Parsed<Map<String, Value>> {
+pub(super) fn arguments(
+    words: &[String],
+    input: &mut impl Read,
+    typed: &mut Vec<(String, String)>,
+) -> Parsed<Map<String, Value>> {
     let mut found = Map::new();
     for word in words {
-        if word.trim_start().starts_with('{') {
+        if word == "-" {
+            let text = read("-", input, "")?;
+            merge(&mut found, object(&text, "standard input")?)?;
+        } else if word.trim_start().starts_with('{') {
             merge(&mut found, object(word, "the object")?)?;
         } else if let Some(file) = word.strip_prefix('@') {
             let text = read(file, input, "")?;
             merge(&mut found, object(&text, &format!("`{file}`"))?)?;
         } else {
             let (key, value) = pair(word, input)?;
+            if let Some((written, text)) = word.split_once('=')
+                && written == key
+                && !text.starts_with('@')
+            {
+                typed.push((key.to_owned(), text.to_owned()));
+            }
             add(&mut found, key, value)?;
         }
     }
@@ -236,6 +269,13 @@ fn value_of(text: &str) -> Value {
         // A number too long to be kept as it is would come out as another.
         Ok(Value::Number(number)) if is_whole && number.is_f64() => Value::String(text.into()),
         Ok(value) => value,
+    }
+}
+
+fn as_text((key, value): (String, Value)) -> (String, Value) {
+    match value {
+        Value::String(_) => (key, value),
+        value => (key, Value::String(value.to_string())),
     }
 }
 

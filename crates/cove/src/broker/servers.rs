@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::catalog::{Catalog, Declared};
 use crate::config::{Config, Surroundings};
-use crate::upstream::{Definitions, Places, Settings, State, UpstreamError, Upstreams};
+use crate::upstream::{Definitions, Places, Settings, Stamp, State, UpstreamError, Upstreams};
 
 /// Files are looked at no more often than this.
 const LOOK: Duration = Duration::from_secs(2);
@@ -34,6 +34,7 @@ pub struct Servers {
 
 struct Seen {
     at: Instant,
+    stamp: Stamp,
     definitions: Arc<Definitions>,
 }
 
@@ -73,6 +74,8 @@ impl Servers {
     pub fn open(config: &Config, around: &Surroundings) -> Arc<Self> {
         let places = Places::of(config.file.clone(), config.server.state_dir.clone(), around);
         let settings = Settings::of(around);
+        // Taken before: what changes meanwhile is noticed the next time.
+        let stamp = places.stamp();
         let definitions = Arc::new(Definitions::load(&places, &settings));
         let catalog = match config.server.state_dir.as_ref().map(|state| folder(state)) {
             Some(folder) => Catalog::open(folder),
@@ -82,7 +85,7 @@ impl Servers {
         for problem in &definitions.problems {
             tracing::warn!("{problem}");
         }
-        let seen = AsyncMutex::new(Seen { at: Instant::now(), definitions });
+        let seen = AsyncMutex::new(Seen { at: Instant::now(), stamp, definitions });
         let servers = Self {
             upstreams,
             catalog,
@@ -116,9 +119,15 @@ impl Servers {
             return;
         }
         let (places, settings) = (self.places.clone(), self.settings.clone());
-        let read = tokio::task::spawn_blocking(move || Definitions::load(&places, &settings)).await;
+        let before = seen.stamp.clone();
+        let read = tokio::task::spawn_blocking(move || {
+            let stamp = places.stamp();
+            (stamp != before).then(|| (stamp, Definitions::load(&places, &settings)))
+        });
+        let read = read.await;
         seen.at = Instant::now();
-        let Ok(found) = read else { return };
+        let Ok(Some((stamp, found))) = read else { return };
+        seen.stamp = stamp;
         if found == *seen.definitions {
             return;
         }

@@ -8,8 +8,8 @@ use super::{Listing, Server, View};
 const MAX_SIGNATURES: usize = 150;
 /// And only of so few servers: of more, the list costs the same whatever they have.
 const MAX_SIGNED: usize = 3;
-/// Beyond this names are counted, by an estimate that is high: room for ten long ones.
-const MAX_NAMES: usize = 52;
+/// Beyond this names are counted, by an estimate that is high: room for ten of usual length, within the budget in any case.
+const MAX_NAMES: usize = 40;
 
 /// One sentence with all servers that `seen` says yes to, or a line a tool; empty if there is none.
 pub fn roster(view: &View, seen: impl Fn(&Server) -> bool) -> String {

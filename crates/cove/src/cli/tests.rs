@@ -329,12 +329,14 @@ fn configuration_is_shown() {
     python           first `python3` on `PATH`        default
     mount            /usr:/data                       flag --mount
     mount            /usr:/more:rw                    flag --mount
+    allow-call       all                              default
+    deny-call        none                             default
+    state-dir        `~/.local/state/cove`            default
     tools            code                             default
     output           compact                          default
     idle-timeout     1800s                            default
     max-sessions     64                               default
     allow-mount      none                             default
-    state-dir        `~/.local/state/cove`            default
     log-level        info                             default
     log-format       text                             default
     http             standard input and output        default

@@ -14,7 +14,7 @@ use super::ready::is_self;
 use super::settings::Settings;
 use crate::error::{shown, shown_path};
 
-pub use places::Places;
+pub use places::{Places, Stamp};
 
 const MAX_NAME: usize = 64;
 
@@ -94,7 +94,7 @@ impl Definition {
                     .chain(names)
                     .for_each(&mut add);
             }
-            Launch::Http { url, headers } => {
+            Launch::Http { url, headers, .. } => {
                 ["http", url].into_iter().chain(headers.keys().map(String::as_str)).for_each(&mut add);
             }
         }
@@ -105,8 +105,18 @@ impl Definition {
 /// How a server is reached.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Launch {
-    Stdio { command: String, args: Vec<String>, env: BTreeMap<String, String>, cwd: Option<String> },
-    Http { url: String, headers: BTreeMap<String, String> },
+    Stdio {
+        command: String,
+        args: Vec<String>,
+        env: BTreeMap<String, String>,
+        cwd: Option<String>,
+    },
+    Http {
+        url: String,
+        headers: BTreeMap<String, String>,
+        /// Plain HTTP to another machine too.
+        allow_http: bool,
+    },
 }
 
 /// Arguments, variables, headers and addresses may hold secrets, so none of their values is ever shown.

@@ -55,9 +55,12 @@ impl Hint for UpstreamError {
         Some(match self {
             Self::Unknown { nearest: Some(nearest), .. } => format!("did you mean `{nearest}`?"),
             Self::Unknown { nearest: None, .. } => "`cove servers list` shows the servers that are configured".into(),
+            Self::Needs { what, .. } if what.iter().any(|what| what.starts_with("sign-in")) => {
+                "`cove servers list` shows where it is defined; a header may take its value from `${VARIABLE}`".into()
+            }
             Self::Needs { .. } => "set the variable, or install the command, where Cove is started".into(),
             Self::Disabled { .. } => "take `disabled` out of its definition".into(),
-            Self::NotStarted { .. } => "try its command in a shell; what it writes there says more".into(),
+            Self::NotStarted { .. } => "try its command in a shell, or its address with `curl`; what comes back there says more".into(),
             Self::Gone { .. } => "the call was not repeated, for it may have had effects; the next call starts the server again".into(),
             Self::Timeout { .. } => "pass a larger `timeout`, or ask for less at once".into(),
             Self::Protocol { .. } => return None,

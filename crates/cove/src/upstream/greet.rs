@@ -29,10 +29,12 @@ pub(super) struct Greeted {
 }
 
 /// Why there is none.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct NotGreeted {
     pub(super) reason: String,
     pub(super) stderr_tail: String,
+    /// What a person has to give before it works.
+    pub(super) needs: Option<String>,
 }
 
 /// Asks over one transport in one era.
@@ -123,7 +125,7 @@ impl Attempt {
         let started: std::io::Result<(Process, Pipes)> = Process::start(program);
         let (process, pipes) = started.map_err(|error| NotGreeted {
             reason: format!("`{}` could not be executed: {error}", program.path.display()),
-            stderr_tail: String::new(),
+            ..NotGreeted::default()
         })?;
         let (wire, junk) = Wire::new(pipes, Arc::clone(notices));
         Ok(Self { process, wire, junk })
@@ -201,6 +203,6 @@ impl Attempt {
         if let Some(junk) = self.junk.lock().unwrap_or_else(PoisonError::into_inner).shown() {
             reason += &format!("; {junk}");
         }
-        NotGreeted { reason, stderr_tail: self.process.stderr_tail() }
+        NotGreeted { reason, stderr_tail: self.process.stderr_tail(), needs: None }
     }
 }

@@ -135,6 +135,10 @@ impl Upstream {
                 self.thrives();
                 Err(UpstreamError::Protocol { server, code, message, data: data.map(Box::new) })
             }
+            Err(Failed::Needs(need)) => {
+                self.died(lease, &format!("it needs {need}"));
+                Err(UpstreamError::Needs { server, what: vec![need] })
+            }
             Err(Failed::Timeout) => Err(UpstreamError::Timeout { server, after: timeout }),
             Err(Failed::Closed(otherwise)) => {
                 let (mut reason, stderr_tail) = lease.last_words(&otherwise).await;
@@ -216,9 +220,7 @@ impl Upstream {
             tokio::time::sleep(delay).await;
             let greeted = match &ready {
                 Ready::Stdio(program) => greet::stdio(program, era, &settings, &notices).await,
-                Ready::Http { url, headers } => {
-                    super::http::connect(url, headers, era, &settings, &notices).await
-                }
+                Ready::Http(target) => super::http::connect(target, era, &settings, &notices, &secrets).await,
             };
             if let Some(this) = weak.upgrade() {
                 let greeted = greeted.map(|greeted| Running::new(greeted, notices, secrets.clone()));
@@ -244,13 +246,16 @@ impl Upstream {
                 tokio::spawn(stop_when_idle(Arc::downgrade(self), Arc::downgrade(&running)));
                 Ok(running)
             }
-            Err(NotGreeted { reason, stderr_tail }) => {
+            Err(NotGreeted { reason, stderr_tail, needs }) => {
                 let (reason, stderr_tail) = (secrets.redact(&reason), secrets.redact(&stderr_tail));
                 life.phase = Phase::Down;
                 life.fail(reason.clone());
                 // What is remembered may be wrong by now: the server was updated.
                 life.era = None;
-                Err(UpstreamError::NotStarted { server, reason, stderr_tail })
+                Err(match needs {
+                    Some(need) => UpstreamError::Needs { server, what: vec![secrets.redact(&need)] },
+                    None => UpstreamError::NotStarted { server, reason, stderr_tail },
+                })
             }
         }
     }
@@ -271,7 +276,7 @@ impl Upstream {
             Phase::Down => {}
             // Dropped with the task, the process is killed.
             Phase::Starting { task, .. } => task.abort(),
-            Phase::Up(running) => running.stop(self.settings.grace).await,
+            Phase::Up(running) => running.stop(self.settings.closing).await,
         }
     }
 }

@@ -71,7 +71,7 @@ fn one(
     let id = fields.get("id").and_then(request_id);
     if let Some(result) = fields.remove("result") {
         let id = id?;
-        let is_typed = typed.lock().unwrap_or_else(PoisonError::into_inner).contains(&id);
+        let is_typed = typed.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
         let result = if is_typed {
             serde_json::from_value(result).ok()?
         } else {

@@ -1,24 +1,42 @@
 //! A definition made ready to start: variables expanded, the program found, the environment put together. What is
 //! missing is named, and then nothing is started.
 
+mod arguments;
+
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use super::definition::{Definition, Launch};
+use super::guard::{Guard, is_secret};
+use super::http::Target;
 use super::settings::Settings;
 
 /// Shorter values are too common in ordinary text to be taken out of it.
 const MIN_SECRET: usize = 5;
 
 /// Variables that every server gets, for programs do not run without; `XDG_…` besides.
-const PASSED: &[&str] = &["PATH", "HOME", "USER", "LANG", "TMPDIR"];
+const PASSED: &[&str] = &[
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "LOGNAME",
+    "NODE_EXTRA_CA_CERTS",
+    "PATH",
+    "SHELL",
+    "SSL_CERT_DIR",
+    "SSL_CERT_FILE",
+    "TERM",
+    "TMPDIR",
+    "TZ",
+    "USER",
+];
 
 #[derive(Clone)]
 pub(super) enum Ready {
     Stdio(Program),
-    Http { url: String, headers: BTreeMap<String, String> },
+    Http(Target),
 }
 
 #[derive(Clone)]
@@ -31,18 +49,22 @@ pub(super) struct Program {
 
 /// Values that must not be repeated in any message, the longest first.
 #[derive(Clone, Default)]
-pub(super) struct Secrets(Vec<String>);
+pub(super) struct Secrets {
+    values: Vec<String>,
+    /// Those that must not be in results either.
+    pub(super) guard: Guard,
+}
 
 impl Secrets {
-    fn of(values: impl IntoIterator<Item = String>) -> Self {
+    fn of(values: impl IntoIterator<Item = String>, guard: Guard) -> Self {
         let mut values: Vec<String> = values.into_iter().filter(|value| value.len() >= MIN_SECRET).collect();
         values.sort_by_key(|value| std::cmp::Reverse(value.len()));
         values.dedup();
-        Self(values)
+        Self { values, guard }
     }
 
     pub(super) fn redact(&self, text: &str) -> String {
-        self.0.iter().fold(text.to_owned(), |text, secret| {
+        self.values.iter().fold(text.to_owned(), |text, secret| {
             if text.contains(secret) { text.replace(secret, "[redacted]") } else { text }
         })
     }
@@ -50,19 +72,27 @@ impl Secrets {
 
 /// What to start, or everything that is missing for it.
 pub(super) fn ready(definition: &Definition, settings: &Settings) -> Result<(Ready, Secrets), Vec<String>> {
-    let mut expansion = Expansion { settings, missing: Vec::new(), values: Vec::new() };
+    let mut expansion = Expansion { settings, missing: Vec::new(), values: Vec::new(), guarded: Vec::new() };
     let ready = match &definition.launch {
-        Launch::Http { url, headers } => {
+        Launch::Http { url, headers, allow_http } => {
             let url = expansion.text(url);
             let headers: BTreeMap<String, String> = expansion.table(headers);
-            expansion.values.extend(headers.values().cloned());
-            Ready::Http { url, headers }
+            if !expansion.missing.is_empty() {
+                return Err(expansion.missing);
+            }
+            let target = Target::new(&url, &headers, *allow_http)?;
+            expansion.guard_named(&headers);
+            expansion.guarded.extend(target.secrets());
+            expansion.values.extend(headers.into_values());
+            Ready::Http(target)
         }
         Launch::Stdio { command, args, env, cwd } => {
             let command = expansion.text(command);
-            let args = args.iter().map(|arg| expansion.text(arg)).collect();
+            let args: Vec<String> = args.iter().map(|arg| expansion.text(arg)).collect();
             let own = expansion.table(env);
             let cwd = cwd.as_ref().map(|cwd| expansion.text(cwd));
+            expansion.guard_named(&own);
+            expansion.guarded.extend(arguments::secrets(&args));
             expansion.values.extend(own.values().cloned());
             if expansion.missing.is_empty() {
                 let program =
@@ -74,7 +104,9 @@ pub(super) fn ready(definition: &Definition, settings: &Settings) -> Result<(Rea
         }
     };
     if expansion.missing.is_empty() {
-        Ok((ready, Secrets::of(expansion.values)))
+        let Expansion { values, guarded, .. } = expansion;
+        let all = values.into_iter().chain(guarded.iter().cloned());
+        Ok((ready, Secrets::of(all, Guard::of(guarded.clone()))))
     } else {
         Err(expansion.missing)
     }
@@ -140,9 +172,16 @@ struct Expansion<'a> {
     missing: Vec<String>,
     /// What variables stood for.
     values: Vec<String>,
+    /// What is secret for sure.
+    guarded: Vec<String>,
 }
 
 impl Expansion<'_> {
+    fn guard_named(&mut self, table: &BTreeMap<String, String>) {
+        let secret = table.iter().filter(|(name, _)| is_secret(name));
+        self.guarded.extend(secret.map(|(_, value)| value.clone()));
+    }
+
     fn table(&mut self, table: &BTreeMap<String, String>) -> BTreeMap<String, String> {
         table.iter().map(|(name, value)| (name.clone(), self.text(value))).collect()
     }
@@ -179,7 +218,8 @@ impl Expansion<'_> {
         let value = value.and_then(|value| value.to_str()).filter(|value| !value.is_empty());
         match (value, default) {
             (Some(value), _) => {
-                self.values.push(value.to_owned());
+                let known = if is_secret(name) { &mut self.guarded } else { &mut self.values };
+                known.push(value.to_owned());
                 value.to_owned()
             }
             (None, Some(default)) => default.to_owned(),

@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use rmcp::model::{ClientRequest, CustomResult, ServerNotification, ServerResult, SubscriptionFilter};
 use rmcp::service::{Peer, PeerRequestOptions, RequestHandle, RoleClient, ServiceError};
+use rmcp::transport::streamable_http_client::StreamableHttpError;
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::Era;
 use super::child::shown_status;
 use super::greet::Greeted;
+use super::http::{self, Kind, WebError};
 use super::notices::{Notices, ProgressSink};
 use super::ready::Secrets;
 use super::text;
@@ -30,6 +32,8 @@ pub(super) enum Failed {
     /// The connection ended.
     Closed(String),
     Timeout,
+    /// A person has to give something first.
+    Needs(String),
     Refused {
         code: i64,
         message: String,
@@ -112,14 +116,16 @@ impl Running {
                 expecting.known(token);
             }
             let result = waiting.answer().await.map_err(|error| self.failed(error))?;
-            match result {
-                ServerResult::CustomResult(CustomResult(value)) => Ok(value),
+            let mut value = match result {
+                ServerResult::CustomResult(CustomResult(value)) => http::unwrapped(value),
                 other => serde_json::to_value(other).map_err(|error| Failed::Refused {
                     code: 0,
                     message: format!("its answer could not be read: {error}"),
                     data: None,
-                }),
-            }
+                })?,
+            };
+            self.secrets.guard.hide(&mut value);
+            Ok(value)
         };
         tokio::time::timeout(timeout, answer).await.unwrap_or(Err(Failed::Timeout))
     }
@@ -129,9 +135,29 @@ impl Running {
             ServiceError::McpError(error) => Failed::Refused {
                 code: error.code.0.into(),
                 message: self.secrets.redact(&text::cut(&text::plain(&error.message), 8 * 1024)),
-                data: error.data,
+                data: error.data.map(|mut data| {
+                    self.secrets.guard.hide(&mut data);
+                    data
+                }),
             },
             ServiceError::Timeout { .. } => Failed::Timeout,
+            ServiceError::TransportSend(error) => {
+                let said = match error.error.downcast_ref::<StreamableHttpError<WebError>>() {
+                    Some(StreamableHttpError::Client(said)) => said,
+                    _ => {
+                        return Failed::Closed(
+                            self.secrets.redact(&text::line(&error.error.to_string(), 500)),
+                        );
+                    }
+                };
+                match said.kind {
+                    Kind::Denied => Failed::Needs(said.words.clone()),
+                    Kind::Refused(status) => {
+                        Failed::Refused { code: status.into(), message: said.words.clone(), data: None }
+                    }
+                    Kind::Broken | Kind::Unreachable => Failed::Closed(said.words.clone()),
+                }
+            }
             ServiceError::TransportClosed => Failed::Closed("its connection ended".to_owned()),
             other => Failed::Closed(self.secrets.redact(&text::line(&other.to_string(), 500))),
         }

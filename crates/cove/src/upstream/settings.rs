@@ -28,6 +28,8 @@ pub struct Settings {
     pub idle: Duration,
     /// Between each of: end of input, SIGTERM, SIGKILL.
     pub grace: Duration,
+    /// The same when Cove itself ends: whoever started it waits, most for two seconds.
+    pub closing: Duration,
     /// Before the second start in a row; doubles.
     pub back_off: Duration,
     pub back_off_most: Duration,
@@ -49,6 +51,7 @@ impl Settings {
             discover_timeout: Duration::from_secs(25),
             idle: Duration::from_secs(600),
             grace: Duration::from_secs(2),
+            closing: Duration::from_millis(500),
             back_off: Duration::from_millis(100),
             back_off_most: Duration::from_secs(30),
             failures_most: 5,

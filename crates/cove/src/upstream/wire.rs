@@ -19,7 +19,7 @@ use super::notices::Notices;
 use super::text;
 
 /// One message of a server. Results are bounded again where they leave the host.
-const MAX_LINE: usize = 64 * 1024 * 1024;
+pub(super) const MAX_LINE: usize = 64 * 1024 * 1024;
 /// What a server has not read yet.
 const MAX_QUEUED: usize = 64 * 1024 * 1024;
 /// So much that is no message, without one between, and a server is not listened to any longer.
@@ -37,11 +37,16 @@ pub(super) struct Junk {
 }
 
 impl Junk {
-    fn add(&mut self, line: &[u8]) {
+    pub(super) fn add(&mut self, line: &[u8]) {
         self.lines += 1;
         if self.first.len() < QUOTED {
             self.first.push(text::line(&String::from_utf8_lossy(&line[..line.len().min(400)]), 200));
         }
+    }
+
+    /// It is not listened to any longer.
+    pub(super) fn give_up(&mut self, why: &str) {
+        self.broken = Some(why.to_owned());
     }
 
     /// What there is to say about it.
@@ -189,7 +194,7 @@ impl Reader {
     }
 
     fn give_up(&self, why: &str) {
-        self.junk.lock().unwrap_or_else(PoisonError::into_inner).broken = Some(why.to_owned());
+        self.junk.lock().unwrap_or_else(PoisonError::into_inner).give_up(why);
     }
 }
 

@@ -79,8 +79,13 @@ impl Judges {
         command
     }
 
-    fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(self.root.join(program));
+    /// Something that is installed.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    pub(crate) fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(self.path(program));
         command
             .env_clear()
             .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")

@@ -10,6 +10,7 @@ mod judges;
 mod server;
 mod surface;
 mod tokens;
+mod upstreams;
 
 use cove_testkit::Program;
 

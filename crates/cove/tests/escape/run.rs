@@ -170,7 +170,8 @@ pub(crate) fn unfiltered_child() {
     let arguments: Vec<String> = serde_json::from_str(&arguments).expect("arguments are a list");
     let around = Surroundings::of_this_process().expect("there are surroundings");
     let all = ["cove".to_owned()].into_iter().chain(arguments).map(Into::into);
-    let Action::Run { mut run, config } = cli::parse(all, &around).expect("the arguments are right") else {
+    let Action::Run { mut run, config, .. } = cli::parse(all, &around).expect("the arguments are right")
+    else {
         panic!("the arguments do not run anything");
     };
     let source = run.cells.pop().expect("there is one cell");

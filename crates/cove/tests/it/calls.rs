@@ -341,20 +341,20 @@ head -c 3000000 /dev/zero | tr '\0' z | mcp call a.b t=@- | wc -c"#;
 
 /// As root and as an ordinary user, in the sandbox that people get: without servers that is told in every language.
 #[test]
-fn without_servers_calls_are_unavailable() {
-    for who in Who::all("without_servers_calls_are_unavailable") {
+fn without_servers_there_is_nothing_to_call() {
+    for who in Who::all("without_servers_there_is_nothing_to_call") {
         for (language, code) in [
-            ("bash", "mcp servers; exit $?"),
-            ("sh", "mcp servers"),
-            ("python", "import subprocess, sys; sys.exit(subprocess.call(['mcp', 'servers']))"),
+            ("bash", "mcp servers && mcp tools x; exit $?"),
+            ("sh", "mcp servers && mcp tools x"),
+            ("python", "import subprocess, sys; sys.exit(subprocess.call(['mcp', 'tools', 'x']))"),
             (
                 "node",
-                "process.exit(require('child_process').spawnSync('mcp', ['servers'], {stdio: 'inherit'}).status)",
+                "process.exit(require('child_process').spawnSync('mcp', ['tools', 'x'], {stdio: 'inherit'}).status)",
             ),
         ] {
             let done = cove().run(who, &["run", "-l", language, "-c", code]);
-            assert_eq!(done.code, Some(4), "{who:?} {language} {done:?}");
-            assert!(done.stderr.contains("no MCP servers are configured"), "{who:?} {language} {done:?}");
+            assert_eq!(done.code, Some(3), "{who:?} {language} {done:?}");
+            assert!(done.stderr.contains("no servers are configured"), "{who:?} {language} {done:?}");
         }
     }
 }

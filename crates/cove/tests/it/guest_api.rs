@@ -30,17 +30,28 @@ impl Script {
             ("servers", _) => json!({"ok": [
                 {"name": "git-hub", "alias": "git_hub", "description": "Issues", "tools": 2, "state": "idle"},
                 {"name": "time", "alias": "time", "description": "", "tools": 1, "state": "ready"},
+                {"name": "servers", "alias": "servers", "description": "", "tools": 1, "state": "idle"},
+                {"name": "class", "alias": "class_", "description": "", "tools": 1, "state": "idle"},
             ]}),
             ("tools", _) => json!({"ok": [{
                 "name": "get-sum", "alias": "get_sum", "description": "Adds.",
                 "input_schema": {"type": "object", "properties": {"cik-A": {}, "from": {}}},
                 "output_schema": null, "python": "get_sum(*, cik_A, from_)", "node": "get_sum({ … })",
+            }, {
+                "name": "typed", "alias": "typed", "description": "",
+                "input_schema": {"type": "object", "properties": {"year": {"type": "string"}}},
+                "output_schema": null, "python": "", "node": "",
             }]}),
             ("find", _) => json!({"ok": {
                 "tools": [{"server": "git-hub", "tool": "get-sum", "signature": request["language"], "description": ""}],
                 "total": 1, "hint": request["query"],
             }}),
             ("help", _) => json!({"ok": "the manual"}),
+            ("call", "typed") => match arguments["year"].as_str() {
+                Some(year) => json!({"ok": {"value": year}}),
+                None => json!({"error": {"kind": "bad_arguments", "message": "`year` is not a text"}}),
+            },
+            ("call", "text") => json!({"ok": {"value": "two\nlines"}}),
             ("call", "slow") => {
                 tokio::time::sleep(Duration::from_millis(200)).await;
                 json!({"ok": {"value": arguments}})
@@ -129,7 +140,7 @@ async fn python_calls_tools() {
     bench
         .python(
             "from mcp import runtime\nawait runtime.list_servers(), LOADED_MCP_SERVERS[0]",
-            "(('git-hub', 'time'), 'git-hub')\n",
+            "(('git-hub', 'time', 'servers', 'class'), 'git-hub')\n",
         )
         .await;
     bench
@@ -153,7 +164,7 @@ async fn node_calls_tools() {
     let bench = Bench::new().await;
     bench.node("await mcp.find('sum')", "node\n// sum\n").await;
     bench.node("await mcp.git_hub.get_sum({ cik_A: 1, from: 2 })", "{ 'cik-A': 1, from: 2 }\n").await;
-    bench.node("[await mcp.time.now(), (await mcp.servers).length]", "[ {}, 2 ]\n").await;
+    bench.node("[await mcp.time.now(), (await mcp.servers).length]", "[ {}, 4 ]\n").await;
     bench
         .node(
             "[(await mcp.time.large()).length, await mcp.time.size({ text: 'x'.repeat(1e6) })]",
@@ -207,6 +218,68 @@ async fn a_call_that_hangs_can_be_stopped_and_the_next_one_works() {
         bench.python("mcp.time.echo(a=1), await mcp_time.echo(a=2)", "({'a': 1}, {'a': 2})\n").await;
         bench.node("await mcp.time.echo({ a: 1 })", "{ a: 1 }\n").await;
     }
+    bench.session.stop().await;
+}
+
+/// The same in each language: names that mean something else there, whole results, what is no call.
+#[tokio::test]
+async fn names_that_mean_something_else_are_servers_too() {
+    let bench = Bench::new().await;
+    bench.python("mcp_servers['servers'].echo(self=1)", "{'self': 1}\n").await;
+    bench.python("await mcp_class.echo(a=1), mcp.servers.class_.echo(a=2)", "({'a': 1}, {'a': 2})\n").await;
+    bench.python("git_hub['echo'](**{'from': 1}), mcp.time['__class__']()", "({'from': 1}, {})\n").await;
+    bench
+        .python(
+            "import json\njson.dumps(mcp_time.echo(a=1)), mcp_time.typed(year='1').upper()",
+            "('{\"a\": 1}', '1')\n",
+        )
+        .await;
+    bench
+        .node("[await mcp_class.echo({ a: 1 }), await mcp_servers.servers.echo()]", "[ { a: 1 }, {} ]\n")
+        .await;
+    let before = bench.script.finished.load(SeqCst);
+    bench.node("[await mcp.time, `${mcp.time}`, mcp.time + 1].length", "3\n").await;
+    assert_eq!(bench.script.finished.load(SeqCst), before, "a server is no promise, and its text is no call");
+    bench.session.stop().await;
+}
+
+#[tokio::test]
+async fn the_shell_types_by_the_schema_and_prints_json() {
+    let bench = Bench::new().await;
+    let code = r#"mcp call time.typed year=2024; mcp call time text; mcp call time.text --text
+echo '{"a": [1]}' | mcp call time.echo - b=2; mcp tools time get_sum | head -c 17; echo; mcp call time.fail; echo $?
+mcp call time.typed year:=2024; echo $?; mcp tools time nope; echo $?"#;
+    let (end, found) = bench.run(Language::Bash, code, Duration::from_secs(60)).await;
+    assert!(end.is_success(), "{end:?}");
+    let expected =
+        "\"2024\"\n\"two\\nlines\"\ntwo\nlines\n{\"a\":[1],\"b\":2}\n{\"name\":\"get-sum\"\n1\n2\n3\n";
+    assert_eq!(found.stdout.text, expected);
+    let expected = "mcp: git-hub.fail: no such repo\nhint: look again\nmcp: `year` is not a text\n\
+                    mcp: the server has no tool `nope`\nhint: `mcp tools SERVER` lists what it has\n";
+    assert_eq!(found.stderr.text, expected);
+    bench.session.stop().await;
+}
+
+/// Threads, children of a fork, and other programs, all at the same time and through one runner.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn everything_in_a_sandbox_calls_at_once() {
+    let bench = Bench::new().await;
+    let code = r#"
+import concurrent.futures, multiprocessing, subprocess, asyncio, sys
+first = mcp.time.echo(n=0)
+def call(n): return mcp.time.echo(n=n).n + mcp_time.slow(n=n).n
+async def gathered(): return sum(x.n for x in await asyncio.gather(*[mcp_time.slow(n=n) for n in range(20)]))
+programs = [subprocess.Popen(["mcp", "call", "time.slow", f"n={n}"], stdout=-1, text=True) for n in range(5)]
+with multiprocessing.get_context("fork").Pool(3) as pool, concurrent.futures.ThreadPoolExecutor(20) as threads:
+    children = pool.map_async(call, range(12))
+    loops = [threads.submit(asyncio.run, gathered()) for _ in range(2)]
+    found = sum(threads.map(call, range(40)))
+    print(found, sum(children.get()), [loop.result() for loop in loops])
+print(sorted(p.communicate()[0].strip() for p in programs) == [f'{{"n":{n}}}' for n in range(5)])
+"#;
+    bench.python(code, "1560 132 [190, 190]\nTrue\n").await;
+    bench.python("mcp.time.echo(n=1).n", "1\n").await;
+    assert_eq!(bench.script.now.load(SeqCst), 0);
     bench.session.stop().await;
 }
 

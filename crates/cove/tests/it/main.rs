@@ -17,6 +17,7 @@ mod repl;
 mod run;
 mod serve;
 mod serve_http;
+mod servers;
 mod sessions;
 mod terminal;
 mod workloads;

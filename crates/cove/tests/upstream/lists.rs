@@ -10,7 +10,7 @@ fn every_page_is_read() {
         for era in ["modern", "legacy"] {
             let pool = pool(&["--era", era, "--tools", "10000", "--page", "100"]);
             let tools = pool.tools("fixture").await.unwrap();
-            assert_eq!(tools.len(), 10_020, "{era}");
+            assert_eq!(tools.len(), 10_021, "{era}");
             let add = tools.iter().find(|tool| tool.name == "add").unwrap();
             assert!(add.read_only && add.output_schema.is_some());
             assert_eq!(add.input_schema["required"], json!(["a", "b"]));
@@ -37,14 +37,14 @@ fn changes_of_the_list_are_noticed() {
         for era in ["modern", "legacy"] {
             let pool = pool(&["--era", era]);
             let mut changes = pool.changes();
-            assert_eq!(pool.tools("fixture").await.unwrap().len(), 20);
+            assert_eq!(pool.tools("fixture").await.unwrap().len(), 21);
             // In the newer era the server must have heard that we listen.
             tokio::time::sleep(std::time::Duration::from_millis(200)).await;
             call(&pool, "change", json!({})).await.unwrap();
             let noticed = tokio::time::timeout(std::time::Duration::from_secs(10), changes.changed()).await;
             assert!(noticed.is_ok(), "{era}");
             assert_eq!(pool.summaries()[0].changes, 1, "{era}");
-            assert_eq!(pool.tools("fixture").await.unwrap().len(), 21);
+            assert_eq!(pool.tools("fixture").await.unwrap().len(), 22);
             pool.close().await;
         }
     });
@@ -56,7 +56,7 @@ fn resources_and_prompts() {
         for era in ["modern", "legacy"] {
             let pool = pool(&["--era", era]);
             let resources = pool.resources("fixture").await.unwrap();
-            assert_eq!((resources.resources.len(), resources.templates.len()), (2, 0));
+            assert_eq!((resources.resources.len(), resources.templates.len()), (4, 0));
             let contents = pool.read_resource("fixture", "fixture://a").await.unwrap();
             assert_eq!(contents[0]["text"], "contents of it");
             assert_eq!(pool.prompts("fixture").await.unwrap()[0]["name"], "greet");

@@ -3,6 +3,9 @@
 mod calls;
 mod ends;
 mod eras;
+mod hostile;
+mod http;
+mod http_hostile;
 mod lists;
 
 use std::collections::BTreeMap;

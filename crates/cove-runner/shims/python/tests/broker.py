@@ -64,6 +64,9 @@ class Broker:
         self.listener.listen(64)
         self.requests, self.lines, self.most, self.now = [], 0, 0, 0
         self.servers = [dict(server) for server in SERVERS]
+        self.tools = dict(TOOLS)
+        # Answers to give in place of the right ones, by kind of question.
+        self.instead = {}
         self.lock = threading.Lock()
         threading.Thread(target=self.accept, daemon=True).start()
 
@@ -130,14 +133,21 @@ class Broker:
                 return False
         return not broken
 
+    def add(self, name, *tools, alias=None):
+        """One more server."""
+        self.servers.append({"name": name, "alias": alias or name, "state": "idle"})
+        self.tools[name] = [tool(one) for one in tools]
+
     def reply(self, request):
+        if request["ask"] in self.instead:
+            return self.instead[request["ask"]]
         return getattr(self, "on_" + request["ask"])(request)
 
     def on_servers(self, request):
         return self.servers
 
     def on_tools(self, request):
-        return TOOLS[request["server"]]
+        return self.tools[request["server"]]
 
     def on_help(self, request):
         return "the manual\nof two lines"
@@ -170,8 +180,10 @@ class Broker:
         server, name, arguments = request["server"], request["tool"], request["arguments"]
         if request.get("raw"):
             return {"raw": {"content": [], "isError": False}}
-        if server not in TOOLS:
+        if server not in self.tools:
             raise Problem("unknown_server", f"no server `{server}`", server=server)
+        if server not in TOOLS:
+            return {"value": [server, name, arguments]}
         act = getattr(self, "tool_" + name.replace("-", "_dash_"), None)
         if act is None:
             near = "did you mean `list_issues`?"

@@ -176,7 +176,8 @@ class Discovery(Calls):
         self.check("from mcp import runtime\nruntime.discovered_servers()", "('github', 'time', 'my-files')\n")
         self.check("runtime.discovered_servers(detailed=True)[0]", "{'name': 'github', 'description': 'Issues. And pulls.'}\n")
         self.check("runtime.list_servers_sync() == await runtime.list_servers() == LOADED_MCP_SERVERS", "True\n")
-        self.check("runtime.list_tools_sync('time') == await runtime.list_tools('time')", "True\n")
+        self.check("[(a.name, a.alias) for a in runtime.list_tools_sync('time')] == [(a.name, a.alias) for a in await runtime.list_tools('time')]", "True\n")
+        self.check("sorted((await runtime.list_tools('time'))[0])", "['alias', 'description', 'inputSchema', 'input_schema', 'name']\n")
         self.check("sorted(runtime.list_tools_sync('time')[0])", "['alias', 'description', 'input_schema', 'name']\n")
         self.check("d = runtime.describe_server('my_files')\nd.name, d.alias, d.tools[0].name, d.cwd", "('my-files', 'my_files', 'read', None)\n")
         self.check("[d.name for d in runtime.list_loaded_server_metadata()]", "['github', 'time', 'my-files']\n")
@@ -332,6 +333,7 @@ class Module(Calls):
             self.check("import mcp.client.session as s\ns.ClientSession is mcp.ClientSession", "True\n", shim=shim)
             self.check("mcp.github.echo(a=1)", "{'a': 1}\n", shim=shim)
             self.check("from mcp.servers.github import echo\necho(a=1)", "{'a': 1}\n", shim=shim)
+            self.check("mcp.McpError is mcp.MCPError", "True\n", shim=shim)
             self.raises("mcp.nope", "mcp.UnknownServer", shim=shim)
             # Without a host too.
             self.check("from mcp import ClientSession, types", shim=self.new(cwd=folder, env={}))

@@ -40,6 +40,7 @@ fn each_command() {
     check(&["servers"], json!({"ask": "servers"}));
     check(&["help"], json!({"ask": "help"}));
     check(&["tools", "github"], json!({"ask": "tools", "server": "github"}));
+    check(&["tools", "github", "list"], json!({"ask": "tools", "server": "github"}));
     check(&["resources", "github"], json!({"ask": "resources", "server": "github"}));
     check(
         &["read", "docs", "file:///a=b"],
@@ -49,6 +50,12 @@ fn each_command() {
     check(
         &["prompt", "docs", "greet", "name=Ada"],
         json!({"ask": "prompt", "server": "docs", "name": "greet", "arguments": {"name": "Ada"}}),
+    );
+    // All text, as it was typed.
+    check(
+        &["prompt", "docs", "greet", "n=1", "m=1.50", "k:=[1]", "{\"o\": null}"],
+        json!({"ask": "prompt", "server": "docs", "name": "greet",
+               "arguments": {"k": "[1]", "o": "null", "n": "1", "m": "1.50"}}),
     );
     check(&["output", "o_1"], json!({"ask": "output", "handle": "o_1"}));
     assert_eq!(parsed(&["--help"]), Ok(Command::Usage));
@@ -92,6 +99,33 @@ fn values_are_json_unless_they_are_text() {
 }
 
 #[test]
+fn answers_are_json_unless_they_are_meant_to_be_read() {
+    let is_json = |line: &[&str]| match parsed(line) {
+        Ok(Command::Ask { show, .. }) => show.json,
+        other => panic!("{line:?}: {other:?}"),
+    };
+    for line in [&["call", "a.b"][..], &["find", "x"], &["read", "s", "u"], &["help", "--json"]] {
+        assert!(is_json(line), "{line:?}");
+    }
+    for line in [&["call", "a.b", "--text"][..], &["help"], &["output", "o"]] {
+        assert!(!is_json(line), "{line:?}");
+    }
+}
+
+/// Only these can mean something else to the tool.
+#[test]
+fn what_was_typed_is_remembered() {
+    let line = ["call", "s.t", "a=1", "b:=2", "c=x=y", "{\"d\": 3}", "e=@-"];
+    match parsed(&line) {
+        Ok(Command::Ask { typed, .. }) => {
+            let expected = [("a", "1"), ("c", "x=y")].map(|(key, text)| (key.to_owned(), text.to_owned()));
+            assert_eq!(typed, expected);
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
 fn objects_and_files() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("f");
@@ -100,6 +134,8 @@ fn objects_and_files() {
     check_arguments(&["{\"a\": 1}", "b=2"], json!({"a": 1, "b": 2}));
     check_arguments(&[&format!("t=@{file}"), &format!("j:=@{file}")], json!({"t": "[1]\n", "j": [1]}));
     check_arguments(&["@-"], json!({"from": "input"}));
+    check_arguments(&["-", "b=2"], json!({"from": "input", "b": 2}));
+    check_wrong(&["call", "s", "-"], "`s` is not that");
     check_arguments(&["t=@-"], json!({"t": "{\"from\": \"input\"}"}));
     check_wrong(&["call", "s.t", &format!("@{file}")], "is not a JSON object");
     check_wrong(&["call", "s.t", "user=@ada"], "user:='\"@ada\"'");

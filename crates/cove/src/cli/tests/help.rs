@@ -58,8 +58,11 @@ fn help_texts() {
       repl         Talk to a session by hand, or from a pipe
       explain      Show the exact plan of the sandbox, without starting it
       doctor       Show what works here and what does not, each proven by trying it
+      tools        Find, show and call the tools of MCP servers
+      audit        Show the calls that code made to MCP servers
       install      Register Cove with an agent's client, such as `claude-code`, `cursor` or `codex`
       uninstall    Take Cove out of a client's configuration again
+      servers      Show and change the upstream servers that code can call
       config       Show the configuration
       completions  Print the completions of a shell
       help         Print this message or the help of the given subcommand(s)
@@ -100,6 +103,15 @@ fn help_texts() {
           --config <FILE>               File with settings
                                         [env: COVE_CONFIG] [default: ~/.config/cove/cove.toml]
 
+    Settings of calls to MCP servers:
+          --allow-call <SERVER.TOOL>  Tools of MCP servers that code may call, `*` for any; repeatable
+                                      [env: COVE_ALLOW_CALL] [default: all]
+          --deny-call <SERVER.TOOL>   Tools of MCP servers that code may not call, whatever is allowed;
+                                      repeatable
+                                      [env: COVE_DENY_CALL] [default: none]
+          --state-dir <DIR>           Directory for what lasts from one start to the next
+                                      [env: COVE_STATE_DIR] [default: `~/.local/state/cove`]
+
     Settings of the server:
           --tools <TOOLSETS>          Tools that agents see: `code`, `python`, `sessions`, `files`,
                                       comma separated, or `all`
@@ -113,8 +125,6 @@ fn help_texts() {
           --allow-mount <DIR[:rw]>    Directory that agents may mount from, read-only unless `:rw`;
                                       repeatable
                                       [env: COVE_ALLOW_MOUNT] [default: none]
-          --state-dir <DIR>           Directory for what lasts from one start to the next
-                                      [env: COVE_STATE_DIR] [default: `~/.local/state/cove`]
           --log-level <LEVEL>         What is logged on standard error: `error`, `warn`, `info`, `debug`
                                       or `off`
                                       [env: COVE_LOG_LEVEL] [default: info]

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::{Definitions, Problem, trust};
@@ -40,6 +41,36 @@ impl Places {
         }
     }
 
+    /// The person's own folder of Cove's servers, read before all others.
+    pub fn own_directory(&self) -> Option<&Path> {
+        self.directories.first().map(PathBuf::as_path)
+    }
+
+    /// Cheap enough to be taken every few seconds, and right also where nobody tells of changes.
+    pub fn stamp(&self) -> Stamp {
+        let mut paths: Vec<PathBuf> = self.config.iter().cloned().collect();
+        let project = self.project.as_ref();
+        let own = project.map(|project| project.join("mcp-servers"));
+        for directory in self.directories.iter().chain(&own) {
+            paths.push(directory.clone());
+            paths.extend(listed(directory, &mut Vec::new()));
+        }
+        paths.extend(
+            project.iter().flat_map(|project| [project.join("cove.toml"), project.join(".mcp.json")]),
+        );
+        paths.extend(self.state_dir.as_ref().map(|state_dir| trust::file(state_dir)));
+        let seen = |path: PathBuf| {
+            let seen = fs::metadata(&path).ok().map(|found| Seen {
+                inode: (found.dev(), found.ino()),
+                written: (found.mtime(), found.mtime_nsec()),
+                changed: (found.ctime(), found.ctime_nsec()),
+                size: found.size(),
+            });
+            (path, seen)
+        };
+        Stamp(paths.into_iter().map(seen).collect())
+    }
+
     /// Files that are there. A directory that cannot be listed becomes a problem of `all`.
     pub(super) fn files(&self, all: &mut Definitions) -> Vec<PathBuf> {
         let mut files: Vec<PathBuf> = self.config.iter().cloned().collect();
@@ -67,6 +98,19 @@ impl Places {
         }
         files
     }
+}
+
+/// What the places looked like at one time, without reading any file: as long as it stays equal, so do the definitions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stamp(Vec<(PathBuf, Option<Seen>)>);
+
+/// Where a path leads, when that was last changed in any way, and how large it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Seen {
+    inode: (u64, u64),
+    written: (i64, i64),
+    changed: (i64, i64),
+    size: u64,
 }
 
 /// The `*.json` files of a directory by name, hidden ones left out.

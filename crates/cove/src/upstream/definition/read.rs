@@ -8,8 +8,19 @@ use super::node::{self, Member, Node, Value};
 use super::{Definition, Launch, Origin, Problem, check_name};
 use crate::error::shown;
 
-const FIELDS: &[&str] =
-    &["command", "args", "env", "cwd", "url", "headers", "type", "description", "disabled", "allow_self"];
+const FIELDS: &[&str] = &[
+    "command",
+    "args",
+    "env",
+    "cwd",
+    "url",
+    "headers",
+    "type",
+    "description",
+    "disabled",
+    "allow_self",
+    "allow_http",
+];
 
 #[derive(Debug, Default)]
 pub(super) struct Read {
@@ -172,7 +183,11 @@ impl Fields<'_> {
             (false, Some(command), None) => {
                 Ok(Launch::Stdio { command, args, env: self.texts("env")?, cwd: self.text("cwd")? })
             }
-            (true, None, Some(url)) => Ok(Launch::Http { url, headers: self.texts("headers")? }),
+            (true, None, Some(url)) => Ok(Launch::Http {
+                url,
+                headers: self.texts("headers")?,
+                allow_http: self.boolean("allow_http")?.unwrap_or(false),
+            }),
             (false, ..) => Err(wrong("there is no `command`", "write the program to start, or a `url`")),
             (true, ..) => Err(wrong("there is no `url`", "write the server's address, or a `command`")),
         }

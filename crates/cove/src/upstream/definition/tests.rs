@@ -34,7 +34,7 @@ fn a_table_of_cove_toml() {
     assert_eq!((command.as_str(), args.join(" ").as_str(), cwd.as_deref()), ("npx", "-y x", Some("/srv")));
     assert_eq!(env["TOKEN"], "${TOKEN}");
     assert_eq!((github.origin.line, github.description.as_deref()), (3, Some("Issues")));
-    let Launch::Http { url, headers } = &all.servers[1].launch else { panic!() };
+    let Launch::Http { url, headers, .. } = &all.servers[1].launch else { panic!() };
     assert_eq!((url.as_str(), headers["Authorization"].as_str()), ("https://example.com/mcp", "Bearer ${T}"));
     assert!(all.servers[1].disabled && !github.disabled);
     assert_eq!(all.servers[1].origin.to_string(), "/c/cove.toml line 10");
@@ -184,6 +184,47 @@ fn the_first_definition_of_a_name_wins_and_a_project_must_be_trusted() {
     assert_eq!(names(&all), ["same", "config", "a", "b", "m", "s", "p", "q", "r"]);
     assert_eq!(all.untrusted, Vec::<PathBuf>::new());
     assert_eq!(all.servers[0].shadowed.last().unwrap().path, project.join(".mcp.json"));
+}
+
+#[test]
+fn a_stamp_changes_with_every_file_that_counts() {
+    let folder = tempfile::tempdir().unwrap();
+    let (home, project, state) =
+        (folder.path().join("home"), folder.path().join("project"), folder.path().join("state"));
+    let config = home.join(".config/cove/cove.toml");
+    let env = BTreeMap::from([("HOME".to_owned(), home.clone().into())]);
+    let around = Surroundings { env, cwd: project.clone(), stdin_is_terminal: false };
+    let places = Places::of(Some(config.clone()), Some(state.clone()), &around);
+    let before = std::cell::RefCell::new(places.stamp());
+    let differs = |what: &str| {
+        let now = places.stamp();
+        assert_ne!(before.replace(now.clone()), now, "{what}");
+        assert_eq!(places.stamp(), now, "{what}, and stays");
+    };
+    for file in [
+        config,
+        home.join(".config/cove/servers.d/a.json"),
+        home.join("MCPs/b.json"),
+        home.join(".config/mcp/servers/c.json"),
+        project.join("cove.toml"),
+        project.join("mcp-servers/d.json"),
+        project.join(".mcp.json"),
+    ] {
+        let name = file.display().to_string();
+        write(&file, "one");
+        differs(&format!("{name} is there"));
+        // As large as before, and within the same moment.
+        write(&file, "two");
+        std::fs::rename(&file, file.with_extension("old")).unwrap();
+        std::fs::copy(file.with_extension("old"), &file).unwrap();
+        differs(&format!("{name} is another"));
+        std::fs::remove_file(&file).unwrap();
+        differs(&format!("{name} is gone"));
+    }
+    trust::trust(&state, &project).unwrap();
+    differs("the project is trusted");
+    write(&home.join("elsewhere.json"), "{}");
+    assert_eq!(places.stamp(), *before.borrow(), "what nobody reads does not count");
 }
 
 #[test]

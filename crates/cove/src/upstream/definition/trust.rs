@@ -8,6 +8,11 @@ use std::path::{Path, PathBuf};
 
 const FILE: &str = "trusted";
 
+/// Where the list is.
+pub(super) fn file(state_dir: &Path) -> PathBuf {
+    state_dir.join(FILE)
+}
+
 /// Whether exactly this directory is in the list; the ones below it are not meant.
 pub fn is_trusted(state_dir: &Path, directory: &Path) -> bool {
     let Ok(directory) = directory.canonicalize() else { return false };

@@ -22,7 +22,8 @@ fn settings() -> Settings {
 
 fn expanded(text: &str) -> Result<String, Vec<String>> {
     let settings = settings();
-    let mut expansion = Expansion { settings: &settings, missing: Vec::new(), values: Vec::new() };
+    let mut expansion =
+        Expansion { settings: &settings, missing: Vec::new(), values: Vec::new(), guarded: Vec::new() };
     let text = expansion.text(text);
     if expansion.missing.is_empty() { Ok(text) } else { Err(expansion.missing) }
 }
@@ -94,13 +95,17 @@ fn the_environment_is_small_and_secrets_are_known() {
 
 #[test]
 fn addresses_and_headers() {
-    let Ok((Ready::Http { url, headers }, secrets)) = made_ready(
+    let Ok((Ready::Http(target), secrets)) = made_ready(
         "{\"url\": \"https://x/${NOPE:-mcp}\", \"headers\": {\"Authorization\": \"Bearer ${TOKEN}\"}}",
     ) else {
         panic!("ready")
     };
-    assert_eq!((url.as_str(), headers["Authorization"].as_str()), ("https://x/mcp", "Bearer s3cret-value"));
+    assert_eq!(target.url.as_str(), "https://x/mcp");
+    assert_eq!(target.headers["authorization"], "Bearer s3cret-value");
     assert_eq!(secrets.redact("said Bearer s3cret-value"), "said [redacted]");
     assert_eq!(secrets.redact("said s3cret-value"), "said [redacted]");
-    assert!(made_ready("{\"url\": \"https://x\", \"headers\": {\"A\": \"${NOPE}\"}}").is_err());
+    let needs = |server: &str| made_ready(server).err().unwrap_or_default().join(", ");
+    assert_eq!(needs("{\"url\": \"https://x\", \"headers\": {\"A\": \"${NOPE}\"}}"), "NOPE");
+    assert!(needs("{\"url\": \"http://x\"}").starts_with("an `https` address"));
+    assert_eq!(needs("{\"url\": \"http://x\", \"allow_http\": true}"), "");
 }

@@ -1,0 +1,64 @@
+//! Servers that write too much, or what was written to do harm.
+
+use std::time::Duration;
+
+use cove::upstream::{Settings, UpstreamError};
+use serde_json::json;
+
+use crate::{call, pool_with, run, settings};
+
+#[test]
+fn a_line_without_end_is_cut_off() {
+    run(async {
+        let pool = pool_with(&["--flood"], settings());
+        pool.remember_era("fixture", cove::upstream::Era::Legacy);
+        let error = call(&pool, "echo", json!({})).await.unwrap_err();
+        assert!(matches!(error, UpstreamError::NotStarted { .. }), "{error}");
+        assert!(error.to_string().contains("it wrote a line of more than 67108864 bytes"), "{error}");
+        pool.close().await;
+    });
+}
+
+#[test]
+fn a_list_that_was_written_to_do_harm_does_none() {
+    run(async {
+        for era in ["modern", "legacy"] {
+            let pool = pool_with(&["--hostile", "--era", era], settings());
+            let tools = pool.tools("fixture").await.unwrap();
+            let names: Vec<&str> = tools[20..].iter().map(|tool| tool.name.as_str()).collect();
+            assert_eq!(
+                names,
+                ["large_words", "large_schema", "../../etc/passwd", "no_schema", "wrong_schema"],
+                "{era}"
+            );
+            for tool in &tools {
+                let whole = serde_json::to_string(tool).unwrap();
+                assert!(whole.len() < 300 * 1024, "{}: {}", tool.name, whole.len());
+                assert!(!tool.description.chars().any(|c| c.is_control() && c != '\n'), "{}", tool.name);
+                assert!(!tool.description.contains('\u{202e}'), "{}", tool.name);
+            }
+            // The others still work.
+            call(&pool, "add", json!({"a": 1, "b": 2})).await.unwrap();
+            pool.close().await;
+        }
+    });
+}
+
+#[test]
+fn a_server_that_dies_in_every_call_is_left_alone_in_the_end() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("log");
+        let quick = Settings { back_off: Duration::from_millis(10), failures_most: 3, ..settings() };
+        let pool = pool_with(&["--log", log.to_str().unwrap()], quick);
+        for _ in 0..3 {
+            let error = call(&pool, "die", json!({})).await.unwrap_err();
+            assert!(matches!(error, UpstreamError::Gone { .. }), "{error}");
+        }
+        let error = call(&pool, "echo", json!({})).await.unwrap_err();
+        let UpstreamError::Circuit { reason, .. } = &error else { panic!("{error}") };
+        assert_eq!(reason, "it ended with exit code 7");
+        assert_eq!(std::fs::read_to_string(&log).unwrap().matches("\"die\"").count(), 3, "none is repeated");
+        pool.close().await;
+    });
+}
