@@ -20,22 +20,11 @@ function valueOf(answer) {
   throw garbage();
 }
 
-async function callTool(fields) {
-  try {
-    return valueOf(await ask("call", fields));
-  } catch (error) {
-    // Nothing was sent to the server. Perhaps only the spelling is not the server's.
-    const kinds = ["bad_arguments", "unknown_tool", "unknown_server"];
-    const mended = kinds.includes(error?.kind) ? await respell(fields).catch(() => null) : null;
-    if (!mended) throw error;
-    return valueOf(await ask("call", mended));
-  }
-}
-
 async function call(server, tool, args = {}, options = {}) {
   const { raw = false, timeout } = options === true ? { raw: true } : options;
   const fields = { server: nameOf(server), tool: `${tool}`, arguments: checked(server, tool, args) };
-  return callTool({ ...fields, ...(raw && { raw }), ...(timeout !== undefined && { timeout }) });
+  const more = { ...(raw && { raw }), ...(timeout !== undefined && { timeout }) };
+  return valueOf(await ask("call", { ...fields, ...more }));
 }
 
 function checked(server, tool, args) {
@@ -55,24 +44,6 @@ function spelled(name, list, keys = ["name", "alias"]) {
   }
   const found = list.filter((one) => fold(one.name) === fold(name));
   return found.length === 1 ? found[0] : undefined;
-}
-
-// The call with the server's own spelling of server, tool and parameters, if that is another one, or null.
-async function respell(fields) {
-  const server = spelled(fields.server, await ask("servers"));
-  if (!server) return null;
-  const tool = spelled(fields.tool, await ask("tools", { server: server.name }));
-  if (!tool) return null;
-  const known = Object.keys(tool.input_schema?.properties ?? {});
-  let changed = server.name !== fields.server || tool.name !== fields.tool;
-  const args = Object.entries(fields.arguments).map(([name, value]) => {
-    const fits = known.filter((one) => fold(one) === fold(name) || `${one}_` === name);
-    const right = known.includes(name) || fits.length !== 1 ? name : fits[0];
-    changed ||= right !== name;
-    return [right, value];
-  });
-  if (!changed) return null;
-  return { ...fields, server: server.name, tool: tool.name, arguments: Object.fromEntries(args) };
 }
 
 // An argument without a name, where there is one way to understand it.
@@ -99,7 +70,7 @@ function toolOf(server, name) {
     const isObject = given !== null && typeof given === "object" && !Array.isArray(given);
     const named = args.length === 0 || (args.length === 1 && (isObject || given === undefined));
     const fields = { server, tool: name, arguments: named ? (given ?? {}) : await place(server, name, args) };
-    return callTool({ ...fields, ...more });
+    return valueOf(await ask("call", { ...fields, ...more }));
   };
   const made = async (...args) => begin(args);
   // The whole result, as MCP has it.

@@ -105,23 +105,6 @@ def spelled(name, tools):
     return found[0] if len(found) == 1 else None
 
 
-def respell(fields, tools):
-    """The call with the server's own spelling of tool and parameters, if that is another one, or None."""
-    tool = spelled(fields["tool"], tools)
-    if tool is None:
-        return None
-    known = tool["input_schema"].get("properties") or {}
-    names = {}
-    for name in fields["arguments"]:
-        fits = [one for one in known if identifier(one) == name or fold(one) == fold(name)]
-        fits += [one for one in known if one == f"{name}_"]
-        names[name] = name if name in known or len(fits) != 1 else fits[0]
-    if tool["name"] == fields["tool"] and all(name == same for name, same in names.items()):
-        return None
-    arguments = {names[name]: value for name, value in fields["arguments"].items()}
-    return {**fields, "tool": tool["name"], "arguments": arguments}
-
-
 def place(server, name, positional):
     """Arguments that were given without names, where there is one way to understand them."""
     tool = spelled(name, ask("tools", server=server))

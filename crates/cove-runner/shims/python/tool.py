@@ -120,7 +120,7 @@ class Tool:
     def _begin(self, fields):
         fields = {"server": self._server, "tool": self._tool, **fields}
         if self._mode == PLAIN or (self._mode == EITHER and running_loop() is None):
-            return call_now(fields)
+            return value_of(ask("call", **fields))
         load("wait")
         return Pending("call", fields, value_of)
 
@@ -182,23 +182,6 @@ def value_of(answer):
     raise garbage()
 
 
-def call_now(fields):
-    try:
-        return value_of(ask("call", **fields))
-    except (BadArguments, UnknownTool, UnknownServer) as problem:
-        # Nothing was sent to the server. Perhaps only the spelling is not the server's.
-        error = problem
-    if error.kind != "unknown_server":
-        load("more")
-        try:
-            mended = respell(fields, ask("tools", server=fields["server"]))
-        except MCPError:
-            mended = None
-        if mended is not None:
-            return value_of(ask("call", **mended))
-    raise error.with_traceback(None)
-
-
 def call(server, tool, arguments=None, raw=False, timeout=None):
     """Calls a tool by name. `raw` gives the result as MCP has it, and `timeout` is in seconds."""
     fields = {"server": str(server), "tool": str(tool), "arguments": {} if arguments is None else arguments}
@@ -210,7 +193,7 @@ def call(server, tool, arguments=None, raw=False, timeout=None):
         fields["raw"] = True
     if timeout is not None:
         fields["timeout"] = timeout
-    return call_now(fields)
+    return value_of(ask("call", **fields))
 
 
 # Names in cells

@@ -175,12 +175,12 @@ def channel():
 class Pending:
     """A call that has begun. `await` gives its value; to use it in any other way waits for the value first."""
 
-    __slots__ = "_ask", "_fields", "_finish", "_channel", "_open", "_value", "_error", "_waiters", "_steps", "_mended", "_where"
+    __slots__ = "_ask", "_fields", "_finish", "_channel", "_open", "_value", "_error", "_waiters", "_steps", "_where"
     __module__ = "mcp"
 
     def __init__(self, ask, fields, finish):
         self._ask, self._fields, self._finish = ask, fields, finish
-        self._steps, self._mended, self._where = None, False, None
+        self._steps, self._where = None, None
         frame = sys._getframe(1)
         while frame is not None and frame.f_globals is globals():
             frame = frame.f_back
@@ -213,31 +213,11 @@ class Pending:
                 loop.call_soon_threadsafe(wake, future)
         self._waiters = ()
 
-    def _misspelled(self):
-        if self._error is None or self._ask != "call" or self._mended:
-            return False
-        self._mended = True
-        return self._error.kind in ("bad_arguments", "unknown_tool")
-
-    def _mend(self, tools):
-        load("more")
-        mended = respell(self._fields, tools)
-        if mended is not None:
-            self._fields = mended
-            self._begin()
-
     def _resolve(self):
         """The value, waited for without a loop."""
         unused.pop(id(self), None)
         if self._open:
             self._channel.wait(self)
-        if self._misspelled():
-            try:
-                self._mend(ask("tools", server=self._fields["server"]))
-            except MCPError:
-                pass
-            if self._open:
-                self._channel.wait(self)
         if self._error is not None:
             raise self._error.with_traceback(None)
         return self._value
@@ -250,14 +230,6 @@ class Pending:
             return self._resolve()
         while self._open:
             yield from self._arrival(loop)
-        if self._misspelled():
-            tools = Pending("tools", {"server": self._fields["server"]}, list)
-            try:
-                self._mend((yield from tools.__await__()))
-            except MCPError:
-                pass
-            while self._open:
-                yield from self._arrival(loop)
         if self._error is not None:
             raise self._error.with_traceback(None)
         return self._value

@@ -162,7 +162,7 @@ ServerUnavailable, ServerGone, CallTimeout, ProtocolError, LimitExceeded = list(
 def failure(error):
     """The exception for the `error` of a reply."""
     if not isinstance(error, dict) or not isinstance(error.get("message"), str):
-        return garbage()
+        raise garbage()
     fields = dict(error)
     kind = str(fields.get("kind"))
     return errors.get(kind, MCPError)(fields.pop("message"), **{**fields, "kind": kind})

@@ -66,9 +66,13 @@ impl Script {
             ("call", "fail") => json!({"error": {
                 "kind": "tool", "message": "no such repo", "hint": "look again", "server": "git-hub", "tool": "fail",
             }}),
-            ("call", "get_sum") => json!({"error": {"kind": "unknown_tool", "message": "no `get_sum`"}}),
-            ("call", "get-sum") if arguments.get("cik_A").is_some() => {
-                json!({"error": {"kind": "bad_arguments", "message": "no `cik_A`"}})
+            // Spellings are the host's business: names come as they were written.
+            ("call", "get_sum") => {
+                let plain = arguments.as_object().into_iter().flatten();
+                let right = |name: &str| name.replace("cik_A", "cik-A").replace("from_", "from");
+                let arguments: serde_json::Map<String, Value> =
+                    plain.map(|(name, value)| (right(name), value.clone())).collect();
+                json!({"ok": {"value": arguments}})
             }
             ("call", _) => json!({"ok": {"value": arguments}}),
             _ => json!({"error": {"kind": "internal", "message": "not in the script"}}),

@@ -110,8 +110,8 @@ fn servers_are_added_listed_refreshed_and_removed() {
         home.out(&["list"]),
         "fx  idle  not listed yet  [HOME]/.config/cove/servers.d/fx.json line 3\n"
     );
-    assert_eq!(home.out(&["refresh"]), "fx  20 tools\n");
-    assert_eq!(home.out(&["list"]), "fx  idle  20 tools  [HOME]/.config/cove/servers.d/fx.json line 3\n");
+    assert_eq!(home.out(&["refresh"]), "fx  21 tools\n");
+    assert_eq!(home.out(&["list"]), "fx  idle  21 tools  [HOME]/.config/cove/servers.d/fx.json line 3\n");
     let catalog = home.at(".local/state/cove/catalog");
     let kept: String = fs::read_dir(&catalog)
         .unwrap()
@@ -289,13 +289,13 @@ fn a_server_that_does_not_start_says_so_in_its_own_words() {
                     \x20       its standard error ends with:\n\
                     \x20       fixture: no database at [redacted]\n";
     assert!(refreshed.stdout.contains(expected), "{}", refreshed.stdout);
-    assert!(refreshed.stdout.ends_with("good  20 tools\n"), "{}", refreshed.stdout);
+    assert!(refreshed.stdout.ends_with("good  21 tools\n"), "{}", refreshed.stdout);
     // No terminal, so nothing moves.
     assert_eq!(refreshed.stderr, "");
     let json = home.servers(&["refresh", "--json"]);
     assert_eq!(json.code, Some(1));
     let rows: Value = serde_json::from_str(&json.stdout).unwrap();
-    assert_eq!((&rows[1]["tools"], &rows[1]["error"]), (&json!(20), &Value::Null));
+    assert_eq!((&rows[1]["tools"], &rows[1]["error"]), (&json!(21), &Value::Null));
     assert!(rows[0]["error"].as_str().unwrap().contains("exit code 3"), "{rows}");
     assert!(!json.stdout.contains("canary-token"));
 }

@@ -93,6 +93,12 @@ const CALLS = {
   },
 };
 
+function respelled(tool, args) {
+  const known = Object.keys(tool.input_schema.properties ?? {});
+  const right = (name) => known.find((one) => one === name) ?? known.find((one) => one.replaceAll("-", "_") === name || `${one}_` === name) ?? name;
+  return Object.fromEntries(Object.entries(args).map(([name, value]) => [right(name), value]));
+}
+
 const ASKS = {
   servers: () => SERVERS,
   tools: ({ server }) => TOOLS[server],
@@ -114,6 +120,11 @@ const ASKS = {
   prompt: ({ name, arguments: content }) => ({ messages: [{ role: "user", content }], description: name }),
   call: ({ server, tool: name, arguments: args, raw }) => {
     if (raw) return { raw: { content: [], isError: false } };
+    // Names in any spelling, as the real one takes them.
+    server = SERVERS.find((one) => one.alias === server)?.name ?? server;
+    const known = TOOLS[server] ?? [];
+    const tool = known.find((one) => one.name === name) ?? known.find((one) => one.alias === name);
+    if (tool) [name, args] = [tool.name, respelled(tool, args)];
     if (!TOOLS[server]) throw new Problem("unknown_server", `no server \`${server}\``, { server });
     if (!CALLS[name]) {
       const hint = "did you mean `list_issues`?";

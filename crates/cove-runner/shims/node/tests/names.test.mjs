@@ -50,8 +50,8 @@ test(
   "parameters of any name",
   withBroker(async (shim, broker) => {
     await shim.check('await mcp.github.echo(JSON.parse(\'{"__proto__": 1, "constructor": 2, "then": 3}\'))', "{ ['__proto__']: 1, constructor: 2, then: 3 }\n");
-    broker.instead.call = ({ arguments: args }) => ("cik-A" in args ? { value: Object.keys(args) } : { error: { kind: "bad_arguments", message: "no" } });
-    await shim.check('await mcp.github["get-sum"](JSON.parse(\'{"__proto__": 1, "cik_A": 2}\'))', "[ '__proto__', 'cik-A' ]\n");
+    broker.instead.call = ({ arguments: args }) => ({ value: Object.keys(args) });
+    await shim.check('await mcp.github["get-sum"](JSON.parse(\'{"__proto__": 1, "cik-A": 2}\'))', "[ '__proto__', 'cik-A' ]\n");
   }),
 );
 

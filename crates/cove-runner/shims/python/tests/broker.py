@@ -47,6 +47,22 @@ SERVERS = [
 ]
 
 
+def respelled(server, name, arguments):
+    """A tool and its parameters as their server writes them."""
+    tools = self_or_alias(TOOLS[server], name)
+    if not tools:
+        return name, arguments
+    known = tools[0]["input_schema"]["properties"]
+    plain = {one.replace("-", "_"): one for one in known}
+    right = {one: one if one in known else plain.get(one, plain.get(one.rstrip("_"), one)) for one in arguments}
+    return tools[0]["name"], {right[one]: value for one, value in arguments.items()}
+
+
+def self_or_alias(tools, name):
+    exact = [tool for tool in tools if tool["name"] == name]
+    return exact or [tool for tool in tools if tool["alias"] == name]
+
+
 class Problem(Exception):
     def __init__(self, kind, message, **more):
         super().__init__(message)
@@ -54,7 +70,7 @@ class Problem(Exception):
 
 
 class Broker:
-    """`strict` as the real one: names have to be right. Each connection has a thread, and so has each slow call."""
+    """Takes names in any spelling, as the real one does. Each connection has a thread, and so has each slow call."""
 
     def __init__(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -184,6 +200,7 @@ class Broker:
             raise Problem("unknown_server", f"no server `{server}`", server=server)
         if server not in TOOLS:
             return {"value": [server, name, arguments]}
+        name, arguments = respelled(server, name, arguments)
         act = getattr(self, "tool_" + name.replace("-", "_dash_"), None)
         if act is None:
             near = "did you mean `list_issues`?"
