@@ -172,17 +172,18 @@ impl Problem {
 
 /// An answer as it goes back into the sandbox.
 pub fn write(answer: Result<Value, Problem>) -> Vec<u8> {
-    let value = match answer {
-        Ok(value) => json!({"ok": value}),
+    // Written at once: `json!` would copy a value of megabytes.
+    let (name, value) = match answer {
+        Ok(value) => ("ok", value),
         Err(Problem { kind, message, fields }) => {
             let mut error = Map::new();
             error.insert("kind".into(), json!(kind.as_str()));
-            error.insert("message".into(), json!(message));
+            error.insert("message".into(), message.into());
             error.extend(fields);
-            json!({"error": error})
+            ("error", Value::Object(error))
         }
     };
-    value.to_string().into_bytes()
+    format!("{{\"{name}\":{value}}}").into_bytes()
 }
 
 #[cfg(test)]

@@ -11,7 +11,8 @@ fails() {
   case $said in *"$2"*) ;; *) echo "$said does not say $2"; exit 1 ;; esac
 }
 
-same "$(mcp call everything.echo message='naïve 日本 🎉')" 'Echo: naïve 日本 🎉'
+same "$(mcp call --text everything.echo message='naïve 日本 🎉')" 'Echo: naïve 日本 🎉'
+same "$(mcp call everything.echo message='naïve 日本 🎉' | jq -r .)" 'Echo: naïve 日本 🎉'
 same "$(mcp call everything.get-sum a=2 b=40)" "$(mcp call everything get_sum '{"a": 2, "b": 40}')"
 same "$(mcp call fixture.rich | jq -r '.content[1].data' | base64 -d | head -c 4 | tail -c 3)" PNG
 same "$(mcp call fixture.rich | jq -r .text)" 'naïve 日本 🎉'
@@ -21,11 +22,11 @@ same "$(mcp call fixture.null)" null
 same "$(mcp call fixture.echo a=null b:='"007"' c=[] from=x | jq -S -c .)" '{"a":null,"b":"007","c":[],"from":"x"}'
 same "$(mcp call fixture.echo | jq -c .)" '{}'
 same "$(mcp call --raw fixture.rich | jq -c '[.isError, ._meta.took]')" '[false,1]'
-same "$(mcp call fixture.big n=10485760 | wc -c)" 10485761
+same "$(mcp call --text fixture.big n=10485760 | wc -c)" 10485761
 head -c 1048576 /dev/zero | tr '\0' y >large
 same "$(mcp call fixture.echo text=@large | jq '.text | length')" 1048576
 
-for n in 1 2 3 4 5 6 7 8 9 10; do mcp call fixture.slow ms=200 & done >slept
+for n in 1 2 3 4 5 6 7 8 9 10; do mcp call --text fixture.slow ms=200 & done >slept
 wait
 same "$(sort -u slept)" done
 same "$(wc -l <slept)" 10

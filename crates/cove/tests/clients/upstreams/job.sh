@@ -3,9 +3,9 @@ set -eu -o pipefail
 mcp find "search for files that match a pattern" |
   jq -e 'any(.tools[]; .server == "filesystem" and .tool == "search_files")' >/dev/null
 
-mcp call filesystem.search_files path=@HOUSE@/files pattern='*.csv' >paths
+mcp call --text filesystem.search_files path=@HOUSE@/files pattern='*.csv' >paths
 while read -r path; do
-  mcp call filesystem.read_text_file path="$path" | tail -n +2
+  mcp call --text filesystem.read_text_file path="$path" | tail -n +2
 done <paths >rows
 jq -R -s -c '
   [split("\n")[] | select(. != "") | split(",") | {name: .[0], amount: (.[1] | tonumber)}]
