@@ -62,7 +62,10 @@ impl Program {
         };
         if current(&path) != current(built) || current(built).is_none() {
             let fresh = folder.join(format!("{name}.{}", std::process::id()));
-            fs::copy(built, &fresh).expect("the program can be copied");
+            // By another process: a child that is started meanwhile would hold a file that this one writes, and what is
+            // being written cannot be executed.
+            let copied = Command::new("cp").arg(built).arg(&fresh).status();
+            assert!(copied.is_ok_and(|status| status.success()), "the program can be copied");
             fs::set_permissions(&fresh, fs::Permissions::from_mode(0o755))
                 .expect("it can be made executable");
             let times = fs::FileTimes::new()

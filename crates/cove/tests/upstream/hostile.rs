@@ -25,7 +25,7 @@ fn a_list_that_was_written_to_do_harm_does_none() {
         for era in ["modern", "legacy"] {
             let pool = pool_with(&["--hostile", "--era", era], settings());
             let tools = pool.tools("fixture").await.unwrap();
-            let names: Vec<&str> = tools[20..].iter().map(|tool| tool.name.as_str()).collect();
+            let names: Vec<&str> = tools[21..].iter().map(|tool| tool.name.as_str()).collect();
             assert_eq!(
                 names,
                 ["large_words", "large_schema", "../../etc/passwd", "no_schema", "wrong_schema"],

@@ -49,7 +49,7 @@ fn what_goes_in_comes_out() {
                 let big = call(&pool, "big", json!({"n": 10 << 20})).await.unwrap();
                 assert_eq!(text(&big).len(), 10 << 20);
 
-                assert_eq!(pool.resources("fixture").await.unwrap().resources.len(), 2);
+                assert_eq!(pool.resources("fixture").await.unwrap().resources.len(), 4);
                 let contents = pool.read_resource("fixture", "fixture://a").await.unwrap();
                 assert_eq!(contents[0]["text"], "contents of it");
                 let prompt = pool.prompt("fixture", "greet", object(json!({"who": "Ada"}))).await.unwrap();
@@ -69,7 +69,7 @@ fn every_page_of_a_list_is_read_and_hostile_tools_do_no_harm() {
                 Front::start(&["--era", flag, "--tools", "1000", "--page", "100", "--hostile"], Form::Json);
             let pool = pool(&front);
             let tools = pool.tools("fixture").await.unwrap();
-            assert_eq!(tools.len(), 1_025, "{flag}");
+            assert_eq!(tools.len(), 1_026, "{flag}");
             let add = tools.iter().find(|tool| tool.name == "add").unwrap();
             assert!(add.read_only && add.output_schema.is_some());
             pool.close().await;
@@ -138,7 +138,7 @@ fn changes_of_the_list_are_noticed() {
             let front = Front::start(&["--era", flag], Form::Json);
             let pool = pool(&front);
             let mut changes = pool.changes();
-            assert_eq!(pool.tools("fixture").await.unwrap().len(), 20);
+            assert_eq!(pool.tools("fixture").await.unwrap().len(), 21);
             let listens = || {
                 let asked = front.asked();
                 asked
@@ -150,7 +150,7 @@ fn changes_of_the_list_are_noticed() {
             call(&pool, "change", json!({})).await.unwrap();
             let noticed = tokio::time::timeout(Duration::from_secs(10), changes.changed()).await;
             assert!(noticed.is_ok(), "{flag}");
-            assert_eq!(pool.tools("fixture").await.unwrap().len(), 21);
+            assert_eq!(pool.tools("fixture").await.unwrap().len(), 22);
             pool.close().await;
         }
     });
