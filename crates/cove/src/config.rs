@@ -5,6 +5,7 @@
 
 mod file;
 mod http;
+pub(crate) mod jsonc;
 mod mount;
 mod root;
 mod server;

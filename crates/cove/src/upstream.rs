@@ -36,7 +36,7 @@ use serde_json::{Map, Value};
 use tokio::sync::watch;
 
 pub use crate::catalog::Era;
-use crate::catalog::ToolDocument;
+use crate::catalog::{Declared, ToolDocument};
 pub use definition::{Definition, Definitions, Launch, Origin, Places, Problem, Stamp};
 pub use error::UpstreamError;
 pub use notices::{Progress, ProgressSink};
@@ -86,6 +86,18 @@ pub struct Summary {
     pub era: Option<Era>,
     /// How often it said that its tools changed.
     pub changes: u64,
+}
+
+impl Summary {
+    /// As the catalog is to know it.
+    pub fn declared(&self) -> Declared {
+        Declared {
+            name: self.name.clone(),
+            alias: self.alias.clone(),
+            description: self.description.clone().unwrap_or_default(),
+            definition: self.digest.clone(),
+        }
+    }
 }
 
 /// What a call may ask for.

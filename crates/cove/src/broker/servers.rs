@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 use tokio::time::Instant;
 
-use crate::catalog::{Catalog, Declared};
+use crate::catalog::Catalog;
 use crate::config::{Config, Surroundings};
 use crate::upstream::{Definitions, Places, Settings, Stamp, State, UpstreamError, Upstreams};
 
@@ -35,7 +35,7 @@ pub struct Servers {
 struct Seen {
     at: Instant,
     stamp: Stamp,
-    definitions: Arc<Definitions>,
+    definitions: Definitions,
 }
 
 /// One server's list of tools. Whoever holds the turn is asking for it.
@@ -76,12 +76,12 @@ impl Servers {
         let settings = Settings::of(around);
         // Taken before: what changes meanwhile is noticed the next time.
         let stamp = places.stamp();
-        let definitions = Arc::new(Definitions::load(&places, &settings));
+        let definitions = Definitions::load(&places, &settings);
         let catalog = match config.server.state_dir.as_ref().map(|state| folder(state)) {
             Some(folder) => Catalog::open(folder),
             None => Catalog::in_memory(),
         };
-        let upstreams = Upstreams::new(Definitions::clone(&definitions), settings.clone());
+        let upstreams = Upstreams::new(definitions.clone(), settings.clone());
         for problem in &definitions.problems {
             tracing::warn!("{problem}");
         }
@@ -107,10 +107,6 @@ impl Servers {
         &self.catalog
     }
 
-    pub async fn definitions(&self) -> Arc<Definitions> {
-        Arc::clone(&self.seen.lock().await.definitions)
-    }
-
     /// Takes over what changed in the files since somebody last looked. Cheap when called often.
     pub async fn look_again(&self) {
         // Whoever finds it locked comes while another looks.
@@ -128,14 +124,14 @@ impl Servers {
         seen.at = Instant::now();
         let Ok(Some((stamp, found))) = read else { return };
         seen.stamp = stamp;
-        if found == *seen.definitions {
+        if found == seen.definitions {
             return;
         }
         for problem in found.problems.iter().filter(|one| !seen.definitions.problems.contains(one)) {
             tracing::warn!("{problem}");
         }
         tracing::info!(servers = found.servers.len(), "definitions of servers changed");
-        seen.definitions = Arc::new(found.clone());
+        seen.definitions = found.clone();
         self.upstreams.replace(found);
         self.declare();
     }
@@ -144,12 +140,7 @@ impl Servers {
     fn declare(&self) {
         let summaries = self.upstreams.summaries();
         for summary in &summaries {
-            self.catalog.declare(Declared {
-                name: summary.name.clone(),
-                alias: summary.alias.clone(),
-                description: summary.description.clone().unwrap_or_default(),
-                definition: summary.digest.clone(),
-            });
+            self.catalog.declare(summary.declared());
         }
         self.catalog.retain(|name| summaries.iter().any(|summary| summary.name == name));
         for server in self.catalog.servers() {

@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::catalog::{Catalog, Declared};
+use crate::catalog::Catalog;
 use crate::config::Surroundings;
 use crate::error::{Error, shown, shown_path};
 use crate::upstream::definition::{Definitions, Places, check_name, trust};
@@ -127,13 +127,7 @@ impl Here {
 
 /// Makes servers known to a catalog, each with what was listed of it before. Says what is wrong with that.
 fn declare(catalog: &Catalog, summaries: &[Summary]) -> Vec<String> {
-    let declared = summaries.iter().map(|summary| Declared {
-        name: summary.name.clone(),
-        alias: summary.alias.clone(),
-        description: summary.description.clone().unwrap_or_default(),
-        definition: summary.digest.clone(),
-    });
-    declared.filter_map(|declared| catalog.declare(declared)).collect()
+    summaries.iter().filter_map(|summary| catalog.declare(summary.declared())).collect()
 }
 
 fn summaries(definitions: Definitions, around: &Surroundings) -> Vec<Summary> {

@@ -1,8 +1,10 @@
 // A stand-in for the host: answers the library's questions over a unix socket, and misbehaves when told to.
+import assert from "node:assert/strict";
 import { mkdtempSync, rmSync } from "node:fs";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { Shim } from "./driver.mjs";
 
 export const PNG = Buffer.from("\x89PNG\r\n\x1a\nrest", "latin1");
 
@@ -208,3 +210,20 @@ export class Broker {
     rmSync(this.folder, { recursive: true, force: true });
   }
 }
+
+// A shim with a broker of its own, both gone afterwards.
+export const withBroker = (run) => async () => {
+  const broker = new Broker();
+  await broker.ready;
+  const shim = new Shim({ env: { COVE_MCP: broker.path } });
+  try {
+    await run(shim, broker);
+    assert.equal(await shim.close(), 0);
+  } catch (error) {
+    shim.child.kill("SIGKILL");
+    await shim.close();
+    throw error;
+  } finally {
+    broker.close();
+  }
+};

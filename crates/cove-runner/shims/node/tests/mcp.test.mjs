@@ -3,24 +3,8 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { test } from "node:test";
-import { Broker, PNG } from "./broker.mjs";
+import { PNG, withBroker } from "./broker.mjs";
 import { Shim, sleep } from "./driver.mjs";
-
-const withBroker = (run) => async () => {
-  const broker = new Broker();
-  await broker.ready;
-  const shim = new Shim({ env: { COVE_MCP: broker.path } });
-  try {
-    await run(shim, broker);
-    assert.equal(await shim.close(), 0);
-  } catch (error) {
-    shim.child.kill("SIGKILL");
-    await shim.close();
-    throw error;
-  } finally {
-    broker.close();
-  }
-};
 
 const raises = async (shim, code, type) => {
   const done = await shim.run(code);

@@ -1,24 +1,7 @@
 // Names that are JavaScript's, or ours, or nobody's; answers that make no sense.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Broker } from "./broker.mjs";
-import { Shim } from "./driver.mjs";
-
-const withBroker = (run) => async () => {
-  const broker = new Broker();
-  await broker.ready;
-  const shim = new Shim({ env: { COVE_MCP: broker.path } });
-  try {
-    await run(shim, broker);
-    assert.equal(await shim.close(), 0);
-  } catch (error) {
-    shim.child.kill("SIGKILL");
-    await shim.close();
-    throw error;
-  } finally {
-    broker.close();
-  }
-};
+import { withBroker } from "./broker.mjs";
 
 test(
   "servers and tools of any name",

@@ -5,28 +5,13 @@ use std::ops::Range;
 
 use jsonc_parser::ast;
 use jsonc_parser::common::Ranged;
-use jsonc_parser::{CollectOptions, ParseOptions, parse_to_ast};
+use jsonc_parser::{CollectOptions, parse_to_ast};
 
 use super::edit::Unreadable;
 use super::tree::{Member, Node, Plain, Splice, Value, indentation, line_end, line_start, quoted};
+use crate::config::jsonc::options;
 
 const INDENT: &str = "  ";
-
-/// What editors accept. The rest of JSON5 is refused, because a client that reads less would lose its whole file.
-fn options() -> ParseOptions {
-    ParseOptions {
-        allow_comments: true,
-        allow_trailing_commas: true,
-        allow_loose_object_property_names: false,
-        allow_missing_commas: false,
-        allow_single_quoted_strings: false,
-        allow_hexadecimal_numbers: false,
-        allow_unary_plus_numbers: false,
-        allow_bare_decimal_point_numbers: false,
-        allow_non_finite_numbers: false,
-        allow_extended_string_escapes: false,
-    }
-}
 
 /// Nothing for a text without a value, such as an empty one. The parser bounds the depth.
 pub(super) fn parse(text: &str) -> Result<Option<Node>, Unreadable> {

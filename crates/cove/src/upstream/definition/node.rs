@@ -1,9 +1,11 @@
 //! One tree for TOML and JSON, each key and value with its line. It knows nothing of servers.
 
 use jsonc_parser::common::Ranged;
-use jsonc_parser::{CollectOptions, ParseOptions, ast, parse_to_ast};
+use jsonc_parser::{CollectOptions, ast, parse_to_ast};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+
+use crate::config::jsonc;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Node {
@@ -75,23 +77,9 @@ impl Lines {
 
 /// Nothing for a text without a value, such as an empty one.
 pub(super) fn json(text: &str) -> Result<Option<Node>, Unreadable> {
-    // Strict but for what editors write, so that a file means the same to every client.
-    let options = ParseOptions {
-        allow_comments: true,
-        allow_trailing_commas: true,
-        allow_loose_object_property_names: false,
-        allow_missing_commas: false,
-        allow_single_quoted_strings: false,
-        allow_hexadecimal_numbers: false,
-        allow_unary_plus_numbers: false,
-        allow_bare_decimal_point_numbers: false,
-        allow_non_finite_numbers: false,
-        allow_extended_string_escapes: false,
-    };
     let lines = Lines::of(text);
-    let parsed = parse_to_ast(text, &CollectOptions::default(), &options).map_err(|error| Unreadable {
-        line: lines.at(error.range().start),
-        what: error.kind().to_string().to_lowercase(),
+    let parsed = parse_to_ast(text, &CollectOptions::default(), &jsonc::options()).map_err(|error| {
+        Unreadable { line: lines.at(error.range().start), what: error.kind().to_string().to_lowercase() }
     })?;
     Ok(parsed.value.map(|value| of_json(value, &lines)))
 }
