@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use cove::backend::{Backend, Control, Ending, Form, MemoryKiller, Pending, Sandbox, StartError};
+use cove::backend::{Backend, Control, Ending, Form, MemoryKiller, Pending, Sandbox, StartError, Whose};
 use cove::policy::Policy;
 use cove_protocol::{Decoder, FromRunner, Interpreter, Language, Ready, ToRunner, VERSION, encode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
@@ -56,7 +56,11 @@ impl Backend for FakeBackend {
         "fake"
     }
 
-    fn start<'a>(&'a self, _policy: &'a Policy) -> Pending<'a, Result<Sandbox, StartError>> {
+    fn start<'a>(
+        &'a self,
+        _policy: &'a Policy,
+        _whose: &'a Whose,
+    ) -> Pending<'a, Result<Sandbox, StartError>> {
         Box::pin(async move {
             let (host, guest) = tokio::io::duplex(256 * 1024);
             let (over, ended) = watch::channel(false);
@@ -86,11 +90,13 @@ impl Backend for FakeBackend {
         })
     }
 
-    fn explain(&self, _policy: &Policy, _form: Form) -> Result<String, StartError> {
-        Ok("nothing is isolated".into())
+    fn explain<'a>(&'a self, _policy: &'a Policy, _form: Form) -> Pending<'a, Result<String, StartError>> {
+        Box::pin(async { Ok("nothing is isolated".into()) })
     }
 
-    fn sweep(&self) {}
+    fn sweep(&self) -> Pending<'_, ()> {
+        Box::pin(async {})
+    }
 }
 
 struct FakeControl {

@@ -24,7 +24,7 @@ pub fn jail(program: impl Into<PathBuf>) -> Jail {
 }
 
 pub async fn session(backend: &dyn Backend, config: &Config) -> Session {
-    let options = Options { input: None, warm: Some(Language::Python) };
+    let options = Options { input: None, warm: Some(Language::Python), ..Options::default() };
     Session::start(backend, &config.policy, options).await.expect("a session starts")
 }
 

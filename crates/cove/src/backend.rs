@@ -1,6 +1,7 @@
 //! Backends make sandboxes. A backend knows nothing of cells or calls: it starts a runner in an isolated place, hands
 //! out the byte stream to it, and says how it ended.
 
+pub mod docker;
 pub mod jail;
 
 use std::future::Future;
@@ -20,13 +21,40 @@ pub trait Backend: Send + Sync {
 
     /// Starts a sandbox that enforces the policy, or refuses it. Nothing is weakened in silence. What goes wrong after
     /// this returns closes the stream, and `Control::start_failure` tells it.
-    fn start<'a>(&'a self, policy: &'a Policy) -> Pending<'a, Result<Sandbox, StartError>>;
+    fn start<'a>(&'a self, policy: &'a Policy, whose: &'a Whose) -> Pending<'a, Result<Sandbox, StartError>>;
+
+    /// Does what must be done once before sandboxes of this policy can start, such as building an image, and tells of
+    /// it meanwhile. Starting does the same where it was not done. What was done, in words; nothing if nothing was.
+    fn prepare<'a>(
+        &'a self,
+        _policy: &'a Policy,
+        _tell: Tell<'a>,
+    ) -> Pending<'a, Result<Option<String>, StartError>> {
+        Box::pin(async { Ok(None) })
+    }
 
     /// The exact plan for a policy, for people: as text, or as JSON.
-    fn explain(&self, policy: &Policy, form: Form) -> Result<String, StartError>;
+    fn explain<'a>(&'a self, policy: &'a Policy, form: Form) -> Pending<'a, Result<String, StartError>>;
 
     /// Removes what a process of ours left behind that was killed before it could clean up.
-    fn sweep(&self);
+    fn sweep(&self) -> Pending<'_, ()>;
+}
+
+/// Hears of what takes long, a line at a time.
+pub type Tell<'a> = &'a (dyn Fn(&str) + Send + Sync);
+
+/// What a sandbox is marked with, where it can be seen by others than us.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Whose {
+    pub session: String,
+    pub principal: String,
+}
+
+impl Default for Whose {
+    /// Of somebody who runs the program by hand.
+    fn default() -> Self {
+        Self { session: "own".into(), principal: "local".into() }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -44,6 +44,7 @@ pub struct Config {
     pub policy: Policy,
     pub cell: CellLimits,
     pub backend: BackendChoice,
+    pub images: ImagesConfig,
     pub server: ServerConfig,
     /// Which tools of upstream servers code may call.
     pub grants: Grants,
@@ -58,6 +59,47 @@ pub enum BackendChoice {
     /// The best one that works here.
     Auto,
     Jail,
+    Docker,
+    Podman,
+}
+
+/// Which images there are, and what may be done to have them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ImagesConfig {
+    /// The folder whose folders are the images, in place of those built in.
+    pub dir: Option<PathBuf>,
+    /// The image of sessions for which nobody named one.
+    pub standard: Option<String>,
+    /// Whether an image that is not there may be fetched from its registry.
+    pub pull: bool,
+    /// What Compose files may have that is refused otherwise.
+    pub compose_allowed: Vec<ComposeRisk>,
+}
+
+/// What a Compose file may ask for only if the operator allows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ComposeRisk {
+    Privileged,
+    HostNetwork,
+    Ports,
+    Capabilities,
+    Devices,
+}
+
+impl ComposeRisk {
+    pub const ALL: [Self; 5] =
+        [Self::Privileged, Self::HostNetwork, Self::Ports, Self::Capabilities, Self::Devices];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Privileged => "privileged",
+            Self::HostNetwork => "host-network",
+            Self::Ports => "ports",
+            Self::Capabilities => "capabilities",
+            Self::Devices => "devices",
+        }
+    }
 }
 
 /// Where the value of a setting comes from.
@@ -187,6 +229,7 @@ impl Config {
                 python: None,
                 mounts: Vec::new(),
                 network: Network::None,
+                runtime: None,
                 user: User { uid: 0, gid: 0 },
                 limits: Limits { memory: 0, cpus: 0.0, pids: 0, workspace: 0, tmp: 0 },
             },
@@ -197,6 +240,7 @@ impl Config {
                 max_output: 0,
             },
             backend: BackendChoice::Auto,
+            images: ImagesConfig::default(),
             server: ServerConfig::unset(),
             grants: Grants::default(),
             file: None,

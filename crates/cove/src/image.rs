@@ -1,9 +1,36 @@
 //! Images: environments that the operator approved, by name. Those built in need no container: the embedded sandbox
 //! serves them from this machine's own userland.
 
+use std::path::PathBuf;
+
 use cove_protocol::Language;
+use serde::Serialize;
 
 use crate::session::registry::Lifetime;
+
+/// How a container of an image is made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Recipe {
+    /// The image's name, as agents know it.
+    pub name: String,
+    pub source: Source,
+    /// What its containers are offered for. Empty where nobody said: then whatever is found inside.
+    pub languages: Vec<Language>,
+}
+
+/// Where the files of a container come from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// `name:tag` or a digest.
+    Reference(String),
+    /// The Dockerfile of a definition that is built in.
+    BuiltIn(&'static str),
+    /// A folder with a Dockerfile.
+    Folder(PathBuf),
+    /// A folder with a Compose file; the runner lives in the named one of its containers.
+    Compose { folder: PathBuf, main: Option<String> },
+}
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Image {

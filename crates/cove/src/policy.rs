@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::image::Recipe;
+
 /// Everything a backend must enforce. A backend refuses a policy that it cannot enforce.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Policy {
@@ -14,6 +16,8 @@ pub struct Policy {
     pub python: Option<PathBuf>,
     pub mounts: Vec<Mount>,
     pub network: Network,
+    /// What runs the containers of an image instead of the default, by the name that Docker or Podman knows it by.
+    pub runtime: Option<String>,
     pub user: User,
     pub limits: Limits,
 }
@@ -26,6 +30,8 @@ pub enum Root {
     Host,
     /// Another tree, read-only; what untrusted tenants should get.
     Tree(PathBuf),
+    /// A container of an image that the operator approved.
+    Image(Recipe),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -42,11 +48,13 @@ pub enum Access {
     ReadWrite,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Network {
     /// The sandbox's own loopback and nothing else.
     None,
+    /// A network of Docker or Podman that the operator chose by name.
+    Named(String),
 }
 
 /// Who the code is inside the sandbox.

@@ -20,7 +20,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::{Instant, sleep_until};
 
-use crate::backend::{Backend, Control, Ending, MemoryKiller, StartError};
+use crate::backend::{Backend, Control, Ending, MemoryKiller, StartError, Whose};
 use crate::error::shown;
 use crate::link::{CellMessages, Link, LinkError, Place, encoded};
 use crate::policy::Policy;
@@ -68,11 +68,13 @@ pub struct Options {
     pub input: Option<Box<dyn AsyncRead + Send + Unpin>>,
     /// An interpreter to start along with the sandbox.
     pub warm: Option<Language>,
+    /// What its sandbox is marked with.
+    pub whose: Whose,
 }
 
 impl Session {
     pub async fn start(backend: &dyn Backend, policy: &Policy, options: Options) -> Result<Self, StartError> {
-        let mut sandbox = backend.start(policy).await?;
+        let mut sandbox = backend.start(policy, &options.whose).await?;
         let interpreters = sandbox.interpreters.clone();
         let hello = Hello {
             version: VERSION,

@@ -24,8 +24,8 @@ use cove_protocol::Interpreter;
 use tokio::net::UnixStream;
 use tokio::process::Command;
 
-use crate::backend::{Backend, Form, Pending, Sandbox, StartError};
-use crate::policy::{Access, Policy, Root};
+use crate::backend::{Backend, Form, Pending, Sandbox, StartError, Whose};
+use crate::policy::{Access, Network, Policy, Root};
 
 use control::JailControl;
 use interpreters::Found;
@@ -58,11 +58,12 @@ impl Jail {
         Self { program, filter, prepared: Mutex::new(None) }
     }
 
-    fn prepare(&self, policy: &Policy) -> Result<Prepared, StartError> {
+    fn planned(&self, policy: &Policy) -> Result<Prepared, StartError> {
         let mut known = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, prepared)) = known.as_ref().filter(|(known, _)| known == policy) {
             return Ok(prepared.clone());
         }
+        can_serve(policy)?;
         let Found { interpreters, binds } = Found::look(policy)?;
         let plan = self.plan(policy, binds)?;
         let prepared = Prepared { plan, interpreters };
@@ -103,6 +104,8 @@ impl Jail {
             root: match &policy.root {
                 Root::Host => JailRoot::Host,
                 Root::Tree(tree) => JailRoot::Tree(tree.clone()),
+                // Refused before.
+                Root::Image(_) => JailRoot::Host,
             },
             binds: interpreters.into_iter().chain(mounts).collect(),
             user: JailUser { uid: policy.user.uid, gid: policy.user.gid },
@@ -147,28 +150,49 @@ impl Jail {
     }
 }
 
+/// What only containers can have is refused, not left out.
+fn can_serve(policy: &Policy) -> Result<(), StartError> {
+    let hint = "use `--backend docker` or `--backend podman`, or leave it out";
+    let refused = |what: String| {
+        Err(StartError::new(format!("could not give the embedded sandbox {what}")).with_hint(hint))
+    };
+    match policy {
+        Policy { root: Root::Image(recipe), .. } => refused(format!("the image `{}`", recipe.name)),
+        Policy { network: Network::Named(name), .. } => refused(format!("the network `{name}`")),
+        Policy { runtime: Some(name), .. } => refused(format!("the runtime `{name}`")),
+        _ => Ok(()),
+    }
+}
+
 impl Backend for Jail {
     fn name(&self) -> &'static str {
         "jail"
     }
 
-    fn start<'a>(&'a self, policy: &'a Policy) -> Pending<'a, Result<Sandbox, StartError>> {
+    fn start<'a>(
+        &'a self,
+        policy: &'a Policy,
+        _whose: &'a Whose,
+    ) -> Pending<'a, Result<Sandbox, StartError>> {
         Box::pin(async move {
-            let prepared = self.prepare(policy)?;
+            let prepared = self.planned(policy)?;
             self.start_planned(prepared).await
         })
     }
 
-    fn explain(&self, policy: &Policy, form: Form) -> Result<String, StartError> {
-        let plan = self.prepare(policy)?.plan;
-        match form {
-            Form::Text => Ok(plan.to_string()),
-            Form::Json => serde_json::to_string_pretty(&plan)
-                .map_err(|error| StartError::new("could not write the plan as JSON").because(error)),
-        }
+    fn explain<'a>(&'a self, policy: &'a Policy, form: Form) -> Pending<'a, Result<String, StartError>> {
+        Box::pin(async move {
+            let plan = self.planned(policy)?.plan;
+            match form {
+                Form::Text => Ok(plan.to_string()),
+                Form::Json => serde_json::to_string_pretty(&plan)
+                    .map_err(|error| StartError::new("could not write the plan as JSON").because(error)),
+            }
+        })
     }
 
-    fn sweep(&self) {
-        cove_jail::sweep();
+    fn sweep(&self) -> Pending<'_, ()> {
+        // It reads and removes folders of the kernel's, which may take a while when there are many.
+        Box::pin(async { drop(tokio::task::spawn_blocking(cove_jail::sweep).await) })
     }
 }

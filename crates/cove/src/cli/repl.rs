@@ -159,7 +159,7 @@ impl Repl<'_> {
         match command::parse(&text) {
             Ok(Command::Quit) => return Next::End,
             Ok(Command::Help) => self.show(&command::help()),
-            Ok(Command::Limits) => match self.limits() {
+            Ok(Command::Limits) => match self.limits().await {
                 Ok(text) => self.show(&text),
                 Err(error) => self.refuse(&error),
             },
@@ -234,9 +234,9 @@ impl Repl<'_> {
 
     async fn start(&mut self) -> Result<(), Error> {
         // Also what a session left that was lost just now.
-        self.backend.sweep();
+        self.backend.sweep().await;
         // Cells share their terminal or pipe with the repl, so none of it is theirs.
-        let options = Options { input: None, warm: Some(self.language) };
+        let options = Options { input: None, warm: Some(self.language), ..Options::default() };
         let session = Session::start(self.backend, &self.config.policy, options).await;
         self.session = Some(session.map_err(|error| Error::of(Kind::Operator, error))?);
         Ok(())
@@ -274,13 +274,13 @@ impl Repl<'_> {
         self.exit_code = 0;
     }
 
-    fn limits(&self) -> Result<String, Error> {
+    async fn limits(&self) -> Result<String, Error> {
         let mut rows: Vec<(&str, String)> = Vec::new();
         for setting in SETTINGS.iter().filter(|setting| LIMITS.contains(&setting.key)) {
             rows.push((setting.key, setting.show(self.config).join(" ")));
         }
         rows.push(("grace", format!("{} between interrupt and kill", show_duration(self.config.cell.grace))));
-        let plan = self.backend.explain(&self.config.policy, Form::Text);
+        let plan = self.backend.explain(&self.config.policy, Form::Text).await;
         let plan = plan.map_err(|error| Error::of(Kind::Operator, error))?;
         let held = plan.lines().find_map(|line| line.strip_prefix("limits")?.split_once("held by "));
         if let Some((_, held)) = held {

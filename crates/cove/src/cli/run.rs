@@ -37,13 +37,20 @@ pub fn backend(choice: BackendChoice) -> Result<Box<dyn Backend>, Error> {
             let jail = Jail::new().map_err(|error| Error::of(Kind::Operator, error))?;
             Ok(Box::new(jail))
         }
+        BackendChoice::Docker | BackendChoice::Podman => {
+            Err(Error::operator("could not use containers: they are not there yet"))
+        }
     }
 }
 
 async fn run_cells(args: RunArgs, config: &Config, around: Surroundings) -> Result<u8, Error> {
     let backend = backend(config.backend)?;
-    backend.sweep();
-    let options = Options { input: Some(Box::new(tokio::io::stdin())), warm: Some(args.language) };
+    backend.sweep().await;
+    let options = Options {
+        input: Some(Box::new(tokio::io::stdin())),
+        warm: Some(args.language),
+        ..Options::default()
+    };
     let session = Session::start(&*backend, &config.policy, options)
         .await
         .map_err(|error| Error::of(Kind::Operator, error))?;

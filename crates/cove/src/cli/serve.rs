@@ -32,6 +32,6 @@ async fn serve(config: Config, around: Surroundings) -> Result<(), Error> {
     let over_http = config.server.http.address.is_some();
     let server = Server::new(config, around, Arc::clone(&backend));
     // What a killed server left behind takes longest to look for, and nobody waits for it.
-    tokio::task::spawn_blocking(move || backend.sweep());
+    tokio::spawn(async move { backend.sweep().await });
     if over_http { serve_http(server).await } else { serve_stdio(server).await }
 }

@@ -316,6 +316,11 @@ fn configuration_is_shown() {
     assert_snapshot!(shown(config_show::text(&config, false).unwrap()), @"
     backend          auto                             default
     network          none                             default
+    runtime          that of Docker or Podman         default
+    image            `ubuntu`, with every language    default
+    image-dir        images built in                  default
+    pull             false                            default
+    allow-compose    none                             default
     memory           1g                               environment COVE_MEMORY
     cpus             0.5                              flag --cpus
     pids-limit       64                               file [DIR]/mine.toml line 2

@@ -97,11 +97,13 @@ pub static SETTINGS: &[Setting] = &[
         "BACKEND",
         Count::One,
         Fallback::Value("auto"),
-        "What makes the sandbox: `auto` or `jail`",
+        "What makes the sandbox: `auto`, `jail`, `docker` or `podman`",
         set: |config, text, _| assign(&mut config.backend, value::backend(text)),
         show: |config| match config.backend {
             BackendChoice::Auto => one("auto"),
             BackendChoice::Jail => one("jail"),
+            BackendChoice::Docker => one("docker"),
+            BackendChoice::Podman => one("podman"),
         },
     ),
     setting!(
@@ -111,11 +113,79 @@ pub static SETTINGS: &[Setting] = &[
         "NETWORK",
         Count::One,
         Fallback::Value("none"),
-        "Network of the sandbox; `none` is its own loopback alone",
+        "Network of the sandbox: `none` is its own loopback alone, else one of Docker or Podman by name",
         set: |config, text, _| assign(&mut config.policy.network, value::network(text)),
-        show: |config| match config.policy.network {
+        show: |config| match &config.policy.network {
             Network::None => one("none"),
+            Network::Named(name) => one(name),
         },
+    ),
+    setting!(
+        Sandbox,
+        "runtime",
+        "COVE_RUNTIME",
+        "NAME",
+        Count::One,
+        Fallback::Absent { meaning: "that of Docker or Podman" },
+        "Runtime that Docker or Podman runs containers with, such as `runsc`",
+        set: |config, text, _| assign(&mut config.policy.runtime, value::runtime(text)),
+        show: |config| config.policy.runtime.iter().cloned().collect(),
+    ),
+    setting!(
+        Sandbox,
+        "image",
+        "COVE_IMAGE",
+        "NAME",
+        Count::One,
+        Fallback::Absent { meaning: "`ubuntu`, with every language" },
+        "Image of sessions for which nobody names one",
+        set: |config, text, _| {
+            config.images.standard = Some(text.to_owned());
+            Ok(())
+        },
+        show: |config| config.images.standard.iter().cloned().collect(),
+    ),
+    setting!(
+        Sandbox,
+        "image-dir",
+        "COVE_IMAGE_DIR",
+        "DIR",
+        Count::One,
+        Fallback::Absent { meaning: "images built in" },
+        "Directory with a folder for each image, in place of those built in",
+        set: |config, text, around| {
+            if text.is_empty() {
+                return Err(Wrong::new("it names no directory", "name a directory"));
+            }
+            config.images.dir = Some(around.cwd.join(text));
+            Ok(())
+        },
+        show: |config| config.images.dir.iter().map(|path| path_text(path)).collect(),
+    ),
+    setting!(
+        Sandbox,
+        "pull",
+        "COVE_PULL",
+        "BOOLEAN",
+        Count::One,
+        Fallback::Value("false"),
+        "Whether images that are not there may be fetched from their registry",
+        set: |config, text, _| assign(&mut config.images.pull, value::boolean(text)),
+        show: |config| one(config.images.pull.to_string()),
+    ),
+    setting!(
+        Sandbox,
+        "allow-compose",
+        "COVE_ALLOW_COMPOSE",
+        "RISK",
+        Count::Many,
+        Fallback::Absent { meaning: "none" },
+        "What Compose files may have: `privileged`, `host-network`, `ports`, `capabilities`, `devices`; repeatable",
+        set: |config, text, _| {
+            config.images.compose_allowed.push(value::compose_risk(text)?);
+            Ok(())
+        },
+        show: |config| config.images.compose_allowed.iter().map(|risk| risk.as_str().to_owned()).collect(),
     ),
     setting!(
         Sandbox,
@@ -227,7 +297,7 @@ pub static SETTINGS: &[Setting] = &[
         "Directory to use as root in place of this machine's `/usr`",
         set: |config, text, around| assign(&mut config.policy.root, root::tree(text, around).map(Root::Tree)),
         show: |config| match &config.policy.root {
-            Root::Host => Vec::new(),
+            Root::Host | Root::Image(_) => Vec::new(),
             Root::Tree(path) => one(path_text(path)),
         },
     ),

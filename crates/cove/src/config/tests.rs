@@ -97,6 +97,11 @@ fn samples(key: &str) -> [[&'static str; 2]; 3] {
         "python" => {
             [["python1", "[DIR]/python1"], ["./python2", "[DIR]/python2"], ["python3", "[DIR]/python3"]]
         }
+        "runtime" => same(["runsc", "runc", "kata"]),
+        "image" => same(["python", "node", "mine"]),
+        "image-dir" => [["a", "[DIR]/a"], ["b", "[DIR]/b"], ["/c", "/c"]],
+        "pull" => [["1", "true"], ["false", "false"], ["true", "true"]],
+        "allow-compose" => same(["ports", "privileged", "devices"]),
         "mount" => [["a:/a", "[DIR]/a:/a"], ["b:/b:rw", "[DIR]/b:/b:rw"], ["c:/c:ro", "[DIR]/c:/c"]],
         "allow-call" => [["a.b", "a.b"], ["c", "c.*"], ["D.e*", "d.e*"]],
         "deny-call" => [["a.b", "a.b"], ["c", "c.*"], ["D.e*", "d.e*"]],
@@ -166,7 +171,10 @@ fn defaults_are_what_the_design_says() {
     let limits = Limits { memory: 512 * mib, cpus: 1.0, pids: 256, workspace: 256 * mib, tmp: 64 * mib };
     let user = User { uid: 65534, gid: 65534 };
     let (root, network) = (Root::Host, Network::None);
-    assert_eq!(config.policy, Policy { root, python: None, mounts: Vec::new(), network, user, limits });
+    assert_eq!(
+        config.policy,
+        Policy { root, python: None, mounts: Vec::new(), network, runtime: None, user, limits }
+    );
     let seconds = Duration::from_secs;
     let [timeout, max_timeout, grace] = [seconds(30), seconds(120), seconds(1)];
     assert_eq!(config.cell, CellLimits { timeout, max_timeout, grace, max_output: 20_000 });
@@ -279,7 +287,7 @@ fn messages() {
     assert_snapshot!(refused(base.fresh().file("[limits]\nmemory = \"1g\"\n")), @"
     could not read `limits` in `[DIR]/home/.config/cove/cove.toml`, line 1
     caused by: `limits` is not a setting
-    hint: settings are `backend`, `network`, `memory`, `cpus`, `pids-limit`, `user`, `timeout`, `max-timeout`, `max-output`, `workspace-size`, `tmp-size`, `rootfs`, `python`, `mount`, `allow-call`, `deny-call`, `state-dir`, `tools`, `output`, `idle-timeout`, `max-sessions`, `allow-mount`, `log-level`, `log-format`, `http`, `auth`, `token-file`, `allow-host`, `allow-origin`, `max-connections`, `rate-limit`
+    hint: settings are `backend`, `network`, `runtime`, `image`, `image-dir`, `pull`, `allow-compose`, `memory`, `cpus`, `pids-limit`, `user`, `timeout`, `max-timeout`, `max-output`, `workspace-size`, `tmp-size`, `rootfs`, `python`, `mount`, `allow-call`, `deny-call`, `state-dir`, `tools`, `output`, `idle-timeout`, `max-sessions`, `allow-mount`, `log-level`, `log-format`, `http`, `auth`, `token-file`, `allow-host`, `allow-origin`, `max-connections`, `rate-limit`
     ");
     assert_snapshot!(refused(base.fresh().file("memory = 1g\n")), @r#"
     could not read the configuration file `[DIR]/home/.config/cove/cove.toml`
@@ -326,10 +334,10 @@ fn messages() {
     caused by: code never runs as root
     hint: write `UID:GID` with numbers from `1` to `4294967294`, such as `65534:65534`
     ");
-    assert_snapshot!(refused(base.fresh().flag("backend", "docker")), @"
-    could not read `--backend docker`
-    caused by: `docker` is not a backend
-    hint: write `auto` or `jail`
+    assert_snapshot!(refused(base.fresh().flag("backend", "lxc")), @"
+    could not read `--backend lxc`
+    caused by: `lxc` is not a backend
+    hint: write `auto`, `jail`, `docker` or `podman`
     ");
     assert_snapshot!(refused(base.fresh().flag("http", "localhost:8765")), @"
     could not read `--http localhost:8765`

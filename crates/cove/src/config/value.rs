@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::config::BackendChoice;
+use crate::config::{BackendChoice, ComposeRisk};
 use crate::error::shown;
 use crate::policy::{Network, User};
 
@@ -157,18 +157,51 @@ pub fn backend(text: &str) -> Result<BackendChoice, Wrong> {
     match text {
         "auto" => Ok(BackendChoice::Auto),
         "jail" => Ok(BackendChoice::Jail),
-        _ => Err(Wrong::new(format!("`{}` is not a backend", shown(text)), "write `auto` or `jail`")),
+        "docker" => Ok(BackendChoice::Docker),
+        "podman" => Ok(BackendChoice::Podman),
+        _ => Err(Wrong::new(
+            format!("`{}` is not a backend", shown(text)),
+            "write `auto`, `jail`, `docker` or `podman`",
+        )),
     }
 }
 
 pub fn network(text: &str) -> Result<Network, Wrong> {
+    let hint = "write `none`, or the name of a network made for sandboxes (`docker network create`)";
     match text {
         "none" => Ok(Network::None),
-        _ => Err(Wrong::new(
-            format!("`{}` is not a network", shown(text)),
-            "write `none`: sandboxes have their own loopback and nothing else",
+        // Whoever shares a namespace with the machine or another container is not isolated from it.
+        "host" => Err(Wrong::new("the machine's own network is open to no sandbox", hint)),
+        _ if is_word(text) => Ok(Network::Named(text.to_owned())),
+        _ => Err(Wrong::new(format!("`{}` is not the name of a network", shown(text)), hint)),
+    }
+}
+
+/// As Docker and Podman know it.
+pub fn runtime(text: &str) -> Result<Option<String>, Wrong> {
+    match is_word(text) {
+        true => Ok(Some(text.to_owned())),
+        false => Err(Wrong::new(
+            format!("`{}` is not the name of a runtime", shown(text)),
+            "write a name that `docker info` lists under Runtimes, such as `runsc`",
         )),
     }
+}
+
+pub fn compose_risk(text: &str) -> Result<ComposeRisk, Wrong> {
+    ComposeRisk::ALL.into_iter().find(|risk| risk.as_str() == text).ok_or_else(|| {
+        let names: Vec<&str> = ComposeRisk::ALL.iter().map(|risk| risk.as_str()).collect();
+        Wrong::new(
+            format!("`{}` cannot be allowed", shown(text)),
+            format!("write one of {}", names.join(", ")),
+        )
+    })
+}
+
+/// What Docker and Podman take for a name.
+fn is_word(text: &str) -> bool {
+    let first = text.starts_with(|c: char| c.is_ascii_alphanumeric());
+    first && text.len() <= 128 && text.chars().all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c))
 }
 
 /// For settings that are not in a file or a sandbox: `true`, `false`, `1` or `0`.
@@ -369,11 +402,23 @@ mod tests {
             &[
                 ("auto", Ok(BackendChoice::Auto)),
                 ("jail", Ok(BackendChoice::Jail)),
-                ("docker", Err("not a backend")),
+                ("docker", Ok(BackendChoice::Docker)),
+                ("Docker", Err("not a backend")),
                 ("", Err("not a backend")),
             ],
         );
-        check(network, &[("none", Ok(Network::None)), ("host", Err("not a network"))]);
+        check(
+            network,
+            &[
+                ("none", Ok(Network::None)),
+                ("egress-1", Ok(Network::Named("egress-1".into()))),
+                ("host", Err("the machine's own network")),
+                ("container:other", Err("not the name of a network")),
+                ("", Err("not the name of a network")),
+            ],
+        );
+        check(runtime, &[("runsc", Ok(Some("runsc".into()))), ("/bin/sh", Err("not the name"))]);
+        check(compose_risk, &[("ports", Ok(ComposeRisk::Ports)), ("socket", Err("cannot be allowed"))]);
         check(
             boolean,
             &[

@@ -14,7 +14,7 @@ use cove_protocol::{Language, SessionId};
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
-use crate::backend::{Backend, StartError};
+use crate::backend::{Backend, StartError, Whose};
 use crate::error::shown;
 use crate::output::Spool;
 use crate::policy::Policy;
@@ -240,7 +240,8 @@ impl Sessions {
         let Ok(permit) = Arc::clone(&self.oneshot).try_acquire_owned() else {
             return Err(SessionError::TooMany { most: self.bounds.most });
         };
-        let options = Options { input: Some(Box::new(Cursor::new(input))), warm: None };
+        let whose = whose(&hold.entry);
+        let options = Options { input: Some(Box::new(Cursor::new(input))), warm: None, whose };
         let session = Session::start(&*self.backend, &hold.entry.blueprint.policy, options).await;
         let session = session.map_err(|error| SessionError::Start(Arc::new(error)))?;
         if hold.entry.over.is_cancelled() {
@@ -276,7 +277,8 @@ impl Sessions {
                     return Ok(session);
                 }
             }
-            Session::start(&*self.backend, policy, Options { input: None, warm }).await
+            let whose = whose(&hold.entry);
+            Session::start(&*self.backend, policy, Options { input: None, warm, whose }).await
         });
         match started.await {
             // The server may have begun to end meanwhile, and counts on having seen all.
@@ -343,7 +345,8 @@ impl Sessions {
             parked.starting += 1;
         }
         tokio::spawn(async move {
-            let options = Options { input: None, warm: Some(PARKED) };
+            let whose = Whose { session: "parked".into(), principal: "nobody".into() };
+            let options = Options { input: None, warm: Some(PARKED), whose };
             let started = Session::start(&*backend, &standard.policy, options).await;
             let mut parked = lock(&parked);
             parked.starting -= 1;
@@ -553,6 +556,10 @@ async fn end_idle(sessions: Weak<Sessions>, idle: Duration) {
             });
         }
     }
+}
+
+fn whose(entry: &Entry) -> Whose {
+    Whose { session: entry.id.to_string(), principal: entry.owner.0.clone() }
 }
 
 fn random() -> u128 {

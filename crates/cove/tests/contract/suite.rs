@@ -259,7 +259,7 @@ pub(crate) async fn standard_input_is_empty_unless_given(backend: &dyn Backend) 
     assert_eq!(print(&session, Language::Python, "import sys; print(repr(sys.stdin.read()))").await, "''\n");
     assert_eq!(print(&session, Language::Bash, "cat; echo end").await, "end\n");
     session.stop().await;
-    let options = Options { input: Some(Box::new(&b"one\ntwo\n"[..])), warm: None };
+    let options = Options { input: Some(Box::new(&b"one\ntwo\n"[..])), warm: None, ..Options::default() };
     let session =
         Session::start(backend, &measure::config().policy, options).await.expect("a session starts");
     assert_eq!(print(&session, Language::Bash, "read line; echo $line").await, "one\n");

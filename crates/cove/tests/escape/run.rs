@@ -190,7 +190,11 @@ pub(crate) fn unfiltered_child() {
 }
 
 async fn run_unfiltered(jail: &Jail, cell: Cell, config: &Config) -> serde_json::Value {
-    let options = Options { input: Some(Box::new(tokio::io::empty())), warm: Some(cell.language) };
+    let options = Options {
+        input: Some(Box::new(tokio::io::empty())),
+        warm: Some(cell.language),
+        ..Options::default()
+    };
     let session = Session::start(jail, &config.policy, options).await.expect("the sandbox starts");
     let mut collector = Collector::new(config.cell.max_output, None);
     let end = session.run(cell, |shown| collector.show(shown), std::future::pending()).await;

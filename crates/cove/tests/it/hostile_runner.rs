@@ -15,6 +15,7 @@ fn policy() -> Policy {
         python: None,
         mounts: vec![],
         network: Network::None,
+        runtime: None,
         user: User { uid: 65534, gid: 65534 },
         limits: Limits { memory: 1 << 29, cpus: 1.0, pids: 256, workspace: 1 << 28, tmp: 1 << 26 },
     }

@@ -59,7 +59,7 @@ impl Found {
 /// A program of the root itself, as the sandbox sees it.
 fn in_root(root: &Root, name: &str) -> Option<String> {
     let tree = match root {
-        Root::Host => Path::new("/"),
+        Root::Host | Root::Image(_) => Path::new("/"),
         Root::Tree(tree) => tree,
     };
     // Of the machine's own root only these are shown. A link is not followed: it leads somewhere only inside.

@@ -29,8 +29,10 @@ impl Python {
     pub fn find(policy: &Policy) -> Result<Self, StartError> {
         match (&policy.root, &policy.python) {
             (Root::Tree(tree), chosen) => in_tree(tree, chosen.as_deref()),
-            (Root::Host, Some(chosen)) => on_host(chosen),
-            (Root::Host, None) => on_path(std::env::var_os("PATH").unwrap_or_default().as_os_str()),
+            (Root::Host | Root::Image(_), Some(chosen)) => on_host(chosen),
+            (Root::Host | Root::Image(_), None) => {
+                on_path(std::env::var_os("PATH").unwrap_or_default().as_os_str())
+            }
         }
     }
 }

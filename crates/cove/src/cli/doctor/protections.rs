@@ -63,7 +63,7 @@ pub(super) async fn attempt_all(trial: &Trial, jail: &Jail, config: &Config) -> 
             return vec![check.fail(format!("could not put up something to reach: {error}")).fix(fix)];
         }
     };
-    let targets = canaries.targets(planned_variables(jail, config));
+    let targets = canaries.targets(planned_variables(jail, config).await);
     let args = vec![serde_json::to_string(&targets).unwrap_or_default()];
     let tried = trial.run(Language::Python, include_str!("attempts.py"), args, TIMEOUT).await;
     let reached = canaries.reached(&tried.output).await;
@@ -71,8 +71,8 @@ pub(super) async fn attempt_all(trial: &Trial, jail: &Jail, config: &Config) -> 
 }
 
 /// What a sandbox's environment is made of; everything else would be of this process.
-fn planned_variables(jail: &Jail, config: &Config) -> BTreeMap<String, String> {
-    let plan = jail.explain(&config.policy, Form::Json).ok();
+async fn planned_variables(jail: &Jail, config: &Config) -> BTreeMap<String, String> {
+    let plan = jail.explain(&config.policy, Form::Json).await.ok();
     let plan = plan.and_then(|plan| serde_json::from_str::<Plan>(&plan).ok());
     let mut variables = plan.map(|plan| plan.environment).unwrap_or_default();
     let (name, socket) = cove_runner::CALLS;

@@ -72,10 +72,25 @@ fn help_texts() {
       -V, --version  Print version
 
     Settings:
-          --backend <BACKEND>           What makes the sandbox: `auto` or `jail`
+          --backend <BACKEND>           What makes the sandbox: `auto`, `jail`, `docker` or `podman`
                                         [env: COVE_BACKEND] [default: auto]
-          --network <NETWORK>           Network of the sandbox; `none` is its own loopback alone
+          --network <NETWORK>           Network of the sandbox: `none` is its own loopback alone, else
+                                        one of Docker or Podman by name
                                         [env: COVE_NETWORK] [default: none]
+          --runtime <NAME>              Runtime that Docker or Podman runs containers with, such as
+                                        `runsc`
+                                        [env: COVE_RUNTIME] [default: that of Docker or Podman]
+          --image <NAME>                Image of sessions for which nobody names one
+                                        [env: COVE_IMAGE] [default: `ubuntu`, with every language]
+          --image-dir <DIR>             Directory with a folder for each image, in place of those built
+                                        in
+                                        [env: COVE_IMAGE_DIR] [default: images built in]
+          --pull <BOOLEAN>              Whether images that are not there may be fetched from their
+                                        registry
+                                        [env: COVE_PULL] [default: false]
+          --allow-compose <RISK>        What Compose files may have: `privileged`, `host-network`,
+                                        `ports`, `capabilities`, `devices`; repeatable
+                                        [env: COVE_ALLOW_COMPOSE] [default: none]
           --memory <SIZE>               Memory of the whole sandbox
                                         [env: COVE_MEMORY] [default: 512m]
           --cpus <NUMBER>               Processors that the sandbox may use; may be a fraction

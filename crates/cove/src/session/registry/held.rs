@@ -211,6 +211,7 @@ mod tests {
             python: None,
             mounts: Vec::new(),
             network: Network::None,
+            runtime: None,
             user: User { uid: 1, gid: 1 },
             limits: Limits { memory: 0, cpus: 0.0, pids: 0, workspace: 0, tmp: 0 },
         };

@@ -1,0 +1,1 @@
+//! Containers of Docker and of Podman as sandboxes, through the one interface that both have.
