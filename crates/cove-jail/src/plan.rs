@@ -226,13 +226,16 @@ const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom"];
 /// Where the sandbox finds our program.
 pub const RUNNER: &str = "/.cove/cove";
 /// The same program as a command for the code, which its name makes it: see `main`.
-const COMMANDS: &str = "/.cove/bin";
+pub const COMMANDS: &str = "/.cove/bin";
 /// Above every range that distributions hand out to people, services and containers, and below 2^31, from where on
 /// some programs take a user id for a negative number.
 const HOST_IDS: (u32, u32) = (0x7000_0000, 0x1_0000);
 /// Namespaces that code inside might want to make: none of each kind.
 const NESTED: &[&str] = &["user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "time"];
-const SHM: u64 = 64 * MIB;
+/// Room in `/dev/shm`.
+pub const SHM: u64 = 64 * MIB;
+/// What the sandbox calls itself.
+pub const HOSTNAME: &str = "cove";
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
 
@@ -243,7 +246,7 @@ pub fn plan(spec: &Spec, facts: &HostFacts) -> Result<Plan, CannotEnforce> {
     let entries = entries(spec, facts)?;
     Ok(Plan {
         identity: Identity { inside: spec.user, outside: outside(facts)? },
-        hostname: "cove".into(),
+        hostname: HOSTNAME.into(),
         sysctls: NESTED
             .iter()
             .map(|kind| Sysctl { path: format!("/proc/sys/user/max_{kind}_namespaces"), value: 0 })
@@ -335,9 +338,13 @@ fn read_only(source: &Path, target: &Path) -> Entry {
 }
 
 fn tmpfs(path: &str, size: u64, mode: u32) -> Entry {
-    // A file costs kernel memory of its own, so their number is bounded as well as their size.
-    let inodes = (size / (16 * KIB)).max(64);
-    Entry::Tmpfs { path: path.into(), tmpfs: Tmpfs { size, inodes, mode } }
+    Entry::Tmpfs { path: path.into(), tmpfs: Tmpfs { size, inodes: inodes(size), mode } }
+}
+
+/// How many files there may be in so much room. A file costs kernel memory of its own, so their number is bounded as well
+/// as their size.
+pub fn inodes(size: u64) -> u64 {
+    (size / (16 * KIB)).max(64)
 }
 
 fn made_up_etc(user: User) -> Vec<Entry> {
@@ -371,7 +378,8 @@ fn landlock(entries: &[Entry]) -> Landlock {
     rules
 }
 
-fn rlimits(limits: &Limits) -> Vec<Rlimit> {
+/// What each process is held to, besides what the sandbox is held to as a whole.
+pub fn rlimits(limits: &Limits) -> Vec<Rlimit> {
     let same = |resource, value| Rlimit { resource, soft: value, hard: value };
     vec![
         same(Resource::Core, 0),
@@ -414,7 +422,7 @@ fn control(limits: &Limits, facts: &HostFacts) -> Result<Control, CannotEnforce>
 }
 
 /// Built from nothing: no variable of the host's reaches the sandbox.
-fn environment(limits: &Limits) -> BTreeMap<String, String> {
+pub fn environment(limits: &Limits) -> BTreeMap<String, String> {
     // First, since some python packages bring a program `mcp` that is another.
     let path = format!("{COMMANDS}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
     let threads = limits.cpus.ceil().max(1.0).to_string();

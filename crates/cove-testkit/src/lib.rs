@@ -4,6 +4,8 @@
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "kit")]
+pub mod containers;
+#[cfg(feature = "kit")]
 pub mod fake;
 pub mod fixture;
 #[cfg(feature = "kit")]
@@ -12,7 +14,6 @@ pub mod mcp;
 pub mod measure;
 #[cfg(feature = "kit")]
 pub mod program;
-#[cfg(feature = "kit")]
 pub mod skip;
 
 #[cfg(feature = "kit")]

@@ -3,6 +3,7 @@
 
 pub mod docker;
 pub mod jail;
+pub mod mixed;
 
 use std::future::Future;
 use std::pin::Pin;

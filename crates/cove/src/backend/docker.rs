@@ -1,1 +1,360 @@
 //! Containers of Docker and of Podman as sandboxes, through the one interface that both have.
+//!
+//! Our own program is put into any image by a volume and is the container's first process, the runner. The stream to it is
+//! the container's standard input and output: when this process ends, however it ends, that input ends, and with it the
+//! runner and everything in the container.
+
+mod check;
+pub(crate) mod connect;
+mod control;
+mod facts;
+mod instance;
+mod plan;
+mod stream;
+mod sweep;
+pub(crate) mod volume;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bollard::Docker as Client;
+use bollard::errors::Error as ClientError;
+use bollard::query_parameters::{
+    AttachContainerOptionsBuilder, CreateContainerOptions, InspectContainerOptions, StartContainerOptions,
+};
+use tokio::sync::{Mutex, OnceCell};
+
+use crate::backend::{Backend, Form, Pending, Sandbox, StartError, Tell, Whose};
+use crate::config::Surroundings;
+use crate::image::{Recipe, Source};
+use crate::policy::{Policy, Root};
+
+use connect::Connected;
+pub use connect::Wanted;
+use control::{ContainerControl, Guard};
+use facts::Facts;
+use instance::{Instance, LIFE, now};
+use plan::{ImageFacts, Plan, Request, labels, plan};
+use stream::{ContainerStream, LastWords};
+use volume::{Filler, Program};
+
+/// Between looks for what others left behind.
+const SWEEP: Duration = Duration::from_secs(5 * 60);
+
+pub struct Docker {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    wanted: Wanted,
+    around: Surroundings,
+    /// The program that has the runner's role: this one.
+    program: PathBuf,
+    instance: Instance,
+    connected: OnceCell<Connected>,
+    packed: OnceCell<Program>,
+    /// Set when the volume with our program was seen.
+    filled: Mutex<bool>,
+}
+
+impl Docker {
+    pub fn new(wanted: Wanted, around: Surroundings) -> Result<Self, StartError> {
+        let program = std::env::current_exe()
+            .map_err(|error| StartError::new("could not find this program's own file").because(error))?;
+        Ok(Self::with_program(wanted, around, program))
+    }
+
+    /// For tests, which are not the program themselves.
+    pub fn with_program(wanted: Wanted, around: Surroundings, program: PathBuf) -> Self {
+        let shared = Shared {
+            wanted,
+            around,
+            program,
+            instance: Instance::own(),
+            connected: OnceCell::new(),
+            packed: OnceCell::new(),
+            filled: Mutex::new(false),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+}
+
+impl Shared {
+    async fn connected(self: &Arc<Self>) -> Result<&Connected, StartError> {
+        self.connected
+            .get_or_try_init(|| async {
+                let connected = connect::connect(self.wanted, &self.around).await?;
+                let (weak, client, own) =
+                    (Arc::downgrade(self), connected.client.clone(), self.instance.clone());
+                tokio::spawn(async move {
+                    // As long as somebody may start containers here.
+                    while weak.upgrade().is_some() {
+                        tokio::time::sleep(SWEEP).await;
+                        sweep::sweep(&client, &own).await;
+                    }
+                });
+                Ok(connected)
+            })
+            .await
+    }
+
+    async fn program(&self) -> Result<&Program, StartError> {
+        self.packed
+            .get_or_try_init(|| async {
+                let path = self.program.clone();
+                let read = tokio::task::spawn_blocking(move || Program::read(&path)).await;
+                read.map_err(|error| {
+                    StartError::new("could not read this program's own file").because(error)
+                })?
+            })
+            .await
+    }
+
+    async fn image(&self, client: &Client, recipe: &Recipe) -> Result<ImageFacts, StartError> {
+        let Source::Reference(reference) = &recipe.source else {
+            return Err(StartError::new(format!("could not make the image `{}`", recipe.name)));
+        };
+        let found = client.inspect_image(reference).await.map_err(|error| {
+            StartError::new(format!("could not find the image `{reference}`")).because(said(&error))
+        })?;
+        Ok(image_facts(found))
+    }
+
+    async fn see_volume(&self, client: &Client, program: &Program, image: &str) -> Result<(), StartError> {
+        let mut filled = self.filled.lock().await;
+        if !*filled {
+            volume::ensure(client, program, self.filler(image)).await?;
+            *filled = true;
+        }
+        Ok(())
+    }
+
+    fn filler<'a>(&self, image: &'a str) -> Filler<'a> {
+        // Short-lived: whatever becomes of us, it need not be there tomorrow.
+        let labels = labels(&Whose::default(), self.instance.to_string(), now() + SWEEP.as_secs());
+        Filler { image, labels: labels.into_iter().map(|(name, value)| (name.to_owned(), value)).collect() }
+    }
+
+    async fn start(self: &Arc<Self>, policy: &Policy, whose: &Whose) -> Result<Sandbox, StartError> {
+        let recipe = recipe(policy)?;
+        let connected = self.connected().await?;
+        let client = &connected.client;
+        let image = self.image(client, recipe).await?;
+        let program = self.program().await?;
+        self.see_volume(client, program, &image.id).await?;
+        let plan = self.plan(policy, recipe, &image, program, whose, connected)?;
+        match self.start_planned(connected, &plan).await {
+            Err(Failed::Starting(error)) => {
+                // Our program may be missing: volumes that nobody uses are pruned. It is put back, and tried once more.
+                tracing::info!(error = %error, "a container did not start; our volume is filled again");
+                volume::fill(client, program, self.filler(&image.id)).await?;
+                self.start_planned(connected, &plan).await.map_err(Failed::into_error)
+            }
+            started => started.map_err(Failed::into_error),
+        }
+    }
+
+    fn plan(
+        &self,
+        policy: &Policy,
+        recipe: &Recipe,
+        image: &ImageFacts,
+        program: &Program,
+        whose: &Whose,
+        connected: &Connected,
+    ) -> Result<Plan, StartError> {
+        let request = Request {
+            policy,
+            image,
+            languages: &recipe.languages,
+            runner: &program.volume(),
+            labels: labels(whose, self.instance.to_string(), now() + LIFE.as_secs()),
+        };
+        plan(&request, &connected.facts)
+    }
+
+    async fn start_planned(&self, connected: &Connected, plan: &Plan) -> Result<Sandbox, Failed> {
+        let Connected { client, facts } = connected;
+        let made = client
+            .create_container(None::<CreateContainerOptions>, plan.body.clone())
+            .await
+            .map_err(|error| could_not("make", &error))?;
+        // Also if whoever asked goes away meanwhile.
+        let guard = Guard::new(client.clone(), made.id.clone());
+        match start_made(client, facts, plan, &made.id).await {
+            Ok((stream, words)) => {
+                guard.release();
+                Ok(Sandbox {
+                    stream: Box::new(stream),
+                    control: Box::new(ContainerControl::new(client.clone(), made.id, words, LIFE)),
+                    interpreters: plan.interpreters.clone(),
+                })
+            }
+            Err(failed) => {
+                guard.remove().await;
+                Err(failed)
+            }
+        }
+    }
+}
+
+async fn start_made(
+    client: &Client,
+    facts: &Facts,
+    plan: &Plan,
+    id: &str,
+) -> Result<(ContainerStream, LastWords), Failed> {
+    let found = client
+        .inspect_container(id, None::<InspectContainerOptions>)
+        .await
+        .map_err(|error| could_not("look at", &error))?;
+    let differences = check::differences(&plan.body, &found, facts);
+    if !differences.is_empty() {
+        let error = StartError::new(format!("could not use the container that {} made", facts.name()))
+            .because(format!("it is not as it was asked for: {}", differences.join("; ")))
+            .with_hint("it was removed before it ran; `cove explain` shows what is asked for");
+        return Err(Failed::ForGood(error));
+    }
+    // Before it starts, or its first words could be lost. No keys mean anything: the stream has every byte there is.
+    let attach = AttachContainerOptionsBuilder::new()
+        .stream(true)
+        .stdin(true)
+        .stdout(true)
+        .stderr(true)
+        .detach_keys("")
+        .build();
+    // Podman begins to start it here already.
+    let attached = client
+        .attach_container(id, Some(attach))
+        .await
+        .map_err(|error| Failed::Starting(could_not("start", &error).into_error()))?;
+    client
+        .start_container(id, None::<StartContainerOptions>)
+        .await
+        .map_err(|error| Failed::Starting(could_not("start", &error).into_error()))?;
+    let words = LastWords::default();
+    Ok((ContainerStream::new(attached.output, attached.input, words.clone()), words))
+}
+
+fn could_not(what: &str, error: &ClientError) -> Failed {
+    Failed::ForGood(StartError::new(format!("could not {what} a container")).because(said(error)))
+}
+
+/// Whether it is worth another try.
+enum Failed {
+    ForGood(StartError),
+    Starting(StartError),
+}
+
+impl Failed {
+    fn into_error(self) -> StartError {
+        match self {
+            Self::ForGood(error) | Self::Starting(error) => error,
+        }
+    }
+}
+
+fn recipe(policy: &Policy) -> Result<&Recipe, StartError> {
+    match &policy.root {
+        Root::Image(recipe) => Ok(recipe),
+        Root::Tree(tree) => Err(StartError::new(format!("could not use `{}` as root", tree.display()))
+            .because("a container has its image's files")
+            .with_hint("use `--image` instead of `--rootfs`, or `--backend jail`")),
+        Root::Host => Err(StartError::new("could not use this machine's own files as root")
+            .because("a container has its image's files")
+            .with_hint("choose an image with `--image`")),
+    }
+}
+
+fn image_facts(found: bollard::models::ImageInspect) -> ImageFacts {
+    let config = found.config.unwrap_or_default();
+    let environment = config
+        .env
+        .unwrap_or_default()
+        .iter()
+        .filter_map(|line| line.split_once('='))
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect();
+    ImageFacts {
+        id: found.id.unwrap_or_default(),
+        environment,
+        command: config.entrypoint.into_iter().chain(config.cmd).flatten().collect(),
+        folder: config.working_dir.filter(|folder| !folder.is_empty()),
+        volumes: config.volumes.unwrap_or_default(),
+    }
+}
+
+/// What went wrong, in the words of whoever answered, without the wrapping.
+fn said(error: &ClientError) -> String {
+    let text = match error {
+        ClientError::DockerResponseServerError { message, .. } => message.clone(),
+        other => {
+            let mut text = other.to_string();
+            let mut source = std::error::Error::source(other);
+            while let Some(cause) = source {
+                text = format!("{text}: {cause}");
+                source = cause.source();
+            }
+            text
+        }
+    };
+    crate::error::escaped(text.trim())
+}
+
+impl Backend for Docker {
+    fn name(&self) -> &'static str {
+        match self.shared.wanted {
+            Wanted::Podman => "podman",
+            Wanted::Docker | Wanted::Any => "docker",
+        }
+    }
+
+    fn start<'a>(&'a self, policy: &'a Policy, whose: &'a Whose) -> Pending<'a, Result<Sandbox, StartError>> {
+        Box::pin(self.shared.start(policy, whose))
+    }
+
+    fn prepare<'a>(
+        &'a self,
+        policy: &'a Policy,
+        _tell: Tell<'a>,
+    ) -> Pending<'a, Result<Option<String>, StartError>> {
+        Box::pin(async move {
+            let connected = self.shared.connected().await?;
+            self.shared.image(&connected.client, recipe(policy)?).await?;
+            Ok(None)
+        })
+    }
+
+    fn explain<'a>(&'a self, policy: &'a Policy, form: Form) -> Pending<'a, Result<String, StartError>> {
+        Box::pin(async move {
+            let recipe = recipe(policy)?;
+            let connected = self.shared.connected().await?;
+            let image = self.shared.image(&connected.client, recipe).await?;
+            let program = self.shared.program().await?;
+            let plan = self.shared.plan(policy, recipe, &image, program, &Whose::default(), connected)?;
+            match form {
+                Form::Text => Ok(format!(
+                    "engine      {} at {}\n{plan}",
+                    connected.facts.name(),
+                    connected.facts.address
+                )),
+                Form::Json => serde_json::to_string_pretty(&plan)
+                    .map_err(|error| StartError::new("could not write the plan as JSON").because(error)),
+            }
+        })
+    }
+
+    fn sweep(&self) -> Pending<'_, ()> {
+        Box::pin(async {
+            if !connect::may_be_there(self.shared.wanted, &self.shared.around) {
+                return;
+            }
+            match self.shared.connected().await {
+                Ok(connected) => sweep::sweep(&connected.client, &self.shared.instance).await,
+                // Whoever wants a container hears of it.
+                Err(error) => tracing::debug!(%error, "nothing was swept"),
+            }
+        })
+    }
+}

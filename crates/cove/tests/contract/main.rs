@@ -6,10 +6,11 @@ mod suite;
 use std::path::PathBuf;
 
 use cove::backend::Backend;
+use cove_testkit::containers::{InImage, Maker, recipe};
 use cove_testkit::{Program, Who, measure};
 
-/// A test for each promise, for the embedded sandbox.
-macro_rules! jail {
+/// A test for each promise on each backend.
+macro_rules! promises {
     ($($promise:ident,)*) => {
         mod jail {
             $(
@@ -19,10 +20,36 @@ macro_rules! jail {
                 }
             )*
         }
+
+        mod docker {
+            $(
+                #[test]
+                fn $promise() {
+                    super::check_containers(
+                        concat!("docker::", stringify!($promise)),
+                        super::Maker::Docker,
+                        |backend| Box::pin(super::suite::$promise(backend)),
+                    );
+                }
+            )*
+        }
+
+        mod podman {
+            $(
+                #[test]
+                fn $promise() {
+                    super::check_containers(
+                        concat!("podman::", stringify!($promise)),
+                        super::Maker::Podman,
+                        |backend| Box::pin(super::suite::$promise(backend)),
+                    );
+                }
+            )*
+        }
     };
 }
 
-jail! {
+promises! {
     each_language_keeps_its_state_over_three_cells,
     languages_share_the_workspace,
     a_soft_interrupt_keeps_variables_in_every_language,
@@ -59,6 +86,15 @@ fn check(test: &str, promise: Check) {
         let text = String::from_utf8_lossy(&finished.stdout);
         assert!(finished.status.success() && text.contains("1 passed"), "as an ordinary user: {text}");
     }
+}
+
+/// In containers of the image that has every language.
+fn check_containers(test: &str, maker: Maker, promise: Check) {
+    let Some(address) = maker.address(test) else { return };
+    let program = Program::new(env!("CARGO_BIN_EXE_cove"));
+    let backend = InImage { backend: maker.backend(&address, program.path()), recipe: recipe() };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(promise(&backend));
 }
 
 /// Where a test that was started by another finds the program.

@@ -1,0 +1,346 @@
+//! From a policy, an image and what Docker or Podman can do to the whole request that makes the container: pure data.
+//! What they cannot do is a gap with a name, and where a limit could not be held, a refusal.
+
+mod text;
+
+use std::collections::{BTreeMap, HashMap};
+
+use bollard::models::{
+    ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig, Mount,
+    MountBindOptions, MountBindOptionsPropagationEnum, MountType, MountVolumeOptions, ResourcesUlimits,
+    RestartPolicy, RestartPolicyNameEnum,
+};
+use cove_jail::plan::{
+    COMMANDS, HOSTNAME, Limits as JailLimits, RUNNER, Resource, SHM, environment, inodes, rlimits,
+};
+use cove_protocol::{Interpreter, Language};
+use serde::Serialize;
+
+use super::facts::{Facts, Maker};
+use crate::backend::{StartError, Whose};
+use crate::policy::{Access, Limits, Network, Policy};
+
+/// Where the volume with our own program is mounted.
+pub(super) const HOME: &str = "/.cove";
+/// Room for what programs leave in `/run`.
+const RUN: u64 = 1024 * 1024;
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Labels by which we know what is ours.
+pub(super) const KIND: &str = "cove.kind";
+pub(super) const SANDBOX: &str = "sandbox";
+pub(super) const INSTANCE: &str = "cove.instance";
+pub(super) const SESSION: &str = "cove.session";
+pub(super) const PRINCIPAL: &str = "cove.principal";
+pub(super) const EXPIRES: &str = "cove.expires";
+
+/// What of `/proc` and `/sys` tells of the machine or acts on it.
+const MASKED: &[&str] = &[
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/interrupts",
+    "/proc/kallsyms",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/modules",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/sys/devices/virtual/powercap",
+    "/sys/firmware",
+    "/sys/fs/selinux",
+];
+const READ_ONLY: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+/// What an image brings of its own.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct ImageFacts {
+    /// What is started, so that a name that comes to mean another image meanwhile changes nothing.
+    pub(super) id: String,
+    pub(super) environment: BTreeMap<String, String>,
+    /// Its entry point and command.
+    pub(super) command: Vec<String>,
+    pub(super) folder: Option<String>,
+    /// Folders for which a volume would be made.
+    pub(super) volumes: Vec<String>,
+}
+
+pub(super) struct Request<'a> {
+    pub(super) policy: &'a Policy,
+    pub(super) image: &'a ImageFacts,
+    /// What the image is offered for; empty for whatever is in it.
+    pub(super) languages: &'a [Language],
+    /// The volume with our own program.
+    pub(super) runner: &'a str,
+    pub(super) labels: BTreeMap<&'static str, String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct Plan {
+    pub(super) body: ContainerCreateBody,
+    /// What Docker or Podman cannot do here, in words.
+    pub(super) gaps: Vec<String>,
+    #[serde(skip)]
+    pub(super) interpreters: Vec<Interpreter>,
+}
+
+pub(super) fn labels(whose: &Whose, instance: String, expires: u64) -> BTreeMap<&'static str, String> {
+    BTreeMap::from([
+        (KIND, SANDBOX.to_owned()),
+        (INSTANCE, instance),
+        (SESSION, whose.session.clone()),
+        (PRINCIPAL, whose.principal.clone()),
+        (EXPIRES, expires.to_string()),
+    ])
+}
+
+pub(super) fn plan(request: &Request<'_>, facts: &Facts) -> Result<Plan, StartError> {
+    let policy = request.policy;
+    can_enforce(policy, facts)?;
+    let mut gaps = Vec::new();
+    let own_profile = facts.maker == Maker::Docker && facts.seccomp && policy.runtime.is_none();
+    let environment = variables(request);
+    let interpreters = interpreters(request, &environment["PATH"]);
+    let mut command = vec!["runner".to_owned()];
+    if !own_profile {
+        command.push("--filter".to_owned());
+    }
+    let user = policy.user;
+    let body = ContainerCreateBody {
+        image: Some(request.image.id.clone()),
+        hostname: Some(HOSTNAME.into()),
+        domainname: Some(String::new()),
+        user: Some(format!("{}:{}", user.uid, user.gid)),
+        attach_stdin: Some(true),
+        attach_stdout: Some(true),
+        attach_stderr: Some(true),
+        open_stdin: Some(true),
+        // When we go, so does its standard input, and with that the runner and all that it holds.
+        stdin_once: Some(true),
+        tty: Some(false),
+        env: Some(environment.iter().map(|(name, value)| format!("{name}={value}")).collect()),
+        entrypoint: Some(vec![RUNNER.to_owned()]),
+        cmd: Some(command),
+        working_dir: Some("/workspace".into()),
+        healthcheck: Some(HealthConfig { test: Some(vec!["NONE".into()]), ..HealthConfig::default() }),
+        stop_timeout: Some(1),
+        labels: Some(
+            request.labels.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect(),
+        ),
+        host_config: Some(host_config(request, facts, own_profile, &mut gaps)?),
+        ..ContainerCreateBody::default()
+    };
+    Ok(Plan { body, gaps, interpreters })
+}
+
+/// Refuses what could only be promised.
+fn can_enforce(policy: &Policy, facts: &Facts) -> Result<(), StartError> {
+    let name = facts.name();
+    if facts.rootless && facts.cgroup == 1 {
+        return Err(StartError::new(format!("could not hold a container of rootless {name} to its limits"))
+            .because("on cgroup v1 only root can limit memory, processes and processors")
+            .with_hint(
+                "start the machine with cgroup v2 (`systemd.unified_cgroup_hierarchy=1`), use the root user's Docker \
+                 or Podman, or the embedded sandbox (`--backend jail`)",
+            ));
+    }
+    if !facts.unlimited.is_empty() {
+        let what = facts.unlimited.join(" and ");
+        return Err(StartError::new(format!("could not hold a container of {name} to its limits"))
+            .because(format!("it says that it cannot limit {what} here"))
+            .with_hint("give it the cgroup controllers that it misses (`docker info` names them), or use `--backend jail`"));
+    }
+    if let Some(runtime) = &policy.runtime
+        && !facts.runtimes.contains(runtime)
+    {
+        let known = if facts.runtimes.is_empty() { "none".into() } else { facts.runtimes.join(", ") };
+        return Err(StartError::new(format!("could not use the runtime `{runtime}`"))
+            .because(format!("{name} knows {known}"))
+            .with_hint("register it with Docker or Podman, or leave `--runtime` out"));
+    }
+    if !policy.mounts.is_empty() && !facts.is_local() {
+        return Err(StartError::new("could not mount directories into the container")
+            .because(format!("{name} listens at `{}`, and paths mean something else there", facts.address))
+            .with_hint("leave the mounts out, and move files with the file tools"));
+    }
+    if policy.user.uid == 0 || policy.user.gid == 0 {
+        return Err(StartError::new("could not run code as root").with_hint("choose another `--user`"));
+    }
+    Ok(())
+}
+
+/// The image's own, then ours over them: nothing of this machine's.
+fn variables(request: &Request<'_>) -> BTreeMap<String, String> {
+    let mut variables = request.image.environment.clone();
+    let of_image = variables.get("PATH").filter(|path| !path.is_empty()).cloned();
+    variables.extend(environment(&jail_limits(&request.policy.limits)));
+    variables.insert("PATH".into(), format!("{COMMANDS}:{}", of_image.as_deref().unwrap_or(PATH)));
+    variables
+}
+
+fn jail_limits(limits: &Limits) -> JailLimits {
+    let Limits { memory, cpus, pids, workspace, tmp } = *limits;
+    JailLimits { memory, cpus, pids, workspace, tmp }
+}
+
+/// Where each language may be, in the order in which a shell would look; the runner takes what is there.
+fn interpreters(request: &Request<'_>, path: &str) -> Vec<Interpreter> {
+    let offered = |language: &Language| request.languages.is_empty() || request.languages.contains(language);
+    let mut all = Vec::new();
+    for language in Language::ALL.into_iter().filter(offered) {
+        let name = match language {
+            Language::Python => "python3",
+            Language::Node => "node",
+            Language::Bash => "bash",
+            Language::Sh => "sh",
+        };
+        let folders = path.split(':').filter(|folder| folder.starts_with('/') && *folder != COMMANDS);
+        all.extend(folders.map(|folder| Interpreter { language, program: format!("{folder}/{name}") }));
+    }
+    all
+}
+
+fn host_config(
+    request: &Request<'_>,
+    facts: &Facts,
+    own_profile: bool,
+    gaps: &mut Vec<String>,
+) -> Result<HostConfig, StartError> {
+    let policy = request.policy;
+    let limits = policy.limits;
+    let docker = facts.maker == Maker::Docker;
+    let mut security = vec!["no-new-privileges:true".to_owned()];
+    if own_profile {
+        // On one line: it travels in a label of the container and in every answer about it.
+        let profile: serde_json::Value = serde_json::from_str(&cove_jail::seccomp::docker_json())
+            .map_err(|error| StartError::new("could not write the system call filter").because(error))?;
+        security.push(format!("seccomp={profile}"));
+    }
+    if !facts.limits_swap {
+        gaps.push("swap is not limited: the kernel does not count it".into());
+    }
+    if !docker {
+        gaps.push(
+            "the number of files in `/workspace` and `/tmp` is not limited: Podman takes no such option"
+                .into(),
+        );
+        gaps.push("of `/proc` and `/sys` only what Podman hides by itself is hidden".into());
+    }
+    if facts.default_runtime.is_empty() && policy.runtime.is_none() {
+        gaps.push("which runtime runs the container is not known".into());
+    }
+    let bytes = |size: u64| i64::try_from(size).unwrap_or(i64::MAX);
+    let processors =
+        if facts.processors == 0 { limits.cpus } else { limits.cpus.min(f64::from(facts.processors)) };
+    let paths = |list: &[&str]| docker.then(|| list.iter().map(|path| (*path).to_owned()).collect());
+    Ok(HostConfig {
+        network_mode: Some(match &policy.network {
+            Network::None => "none".into(),
+            Network::Named(name) => name.clone(),
+        }),
+        privileged: Some(false),
+        cap_add: Some(Vec::new()),
+        cap_drop: Some(vec!["ALL".into()]),
+        security_opt: Some(security),
+        readonly_rootfs: Some(true),
+        tmpfs: Some(tmpfs(request, docker)),
+        shm_size: Some(bytes(SHM)),
+        masked_paths: paths(MASKED),
+        readonly_paths: paths(READ_ONLY),
+        memory: Some(bytes(limits.memory)),
+        memory_swap: facts.limits_swap.then_some(bytes(limits.memory)),
+        oom_kill_disable: Some(false),
+        // When the machine runs out of memory, a sandbox goes before anything else does.
+        oom_score_adj: Some(1000),
+        nano_cpus: Some((processors * 1e9) as i64),
+        // One more than asked for: the runner is one.
+        pids_limit: Some(i64::from(limits.pids) + 1),
+        ulimits: Some(ulimits(&limits, facts)),
+        ipc_mode: Some("private".into()),
+        cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
+        init: Some(false),
+        auto_remove: Some(false),
+        restart_policy: Some(RestartPolicy {
+            name: Some(RestartPolicyNameEnum::NO),
+            maximum_retry_count: None,
+        }),
+        log_config: Some(HostConfigLogConfig { typ: Some("none".into()), config: Some(HashMap::new()) }),
+        mounts: Some(mounts(request, docker)),
+        runtime: policy.runtime.clone(),
+        ..HostConfig::default()
+    })
+}
+
+fn tmpfs(request: &Request<'_>, docker: bool) -> HashMap<String, String> {
+    let limits = request.policy.limits;
+    let user = request.policy.user;
+    let with = |size: u64, mode: &str| {
+        // What is not forbidden by name Docker forbids by itself: programs in there could not be started.
+        let files = if docker { format!(",nr_inodes={}", inodes(size)) } else { String::new() };
+        format!("rw,exec,nosuid,nodev,size={size},mode={mode}{files}")
+    };
+    let workspace = match docker {
+        true => format!("{},uid={},gid={}", with(limits.workspace, "0700"), user.uid, user.gid),
+        // There is nobody else in there.
+        false => with(limits.workspace, "0777"),
+    };
+    let mut all = HashMap::from([
+        ("/tmp".to_owned(), with(limits.tmp, "1777")),
+        ("/workspace".to_owned(), workspace),
+        ("/run".to_owned(), with(RUN, "0755")),
+    ]);
+    // Else each would be a volume on the disk, without a limit and left behind.
+    let own = ["/tmp", "/workspace", "/run", HOME];
+    for volume in request.image.volumes.iter().filter(|volume| !own.contains(&volume.as_str())) {
+        all.insert(volume.clone(), with(limits.tmp, "0777"));
+    }
+    all
+}
+
+/// Those of the embedded sandbox; but the number of processes counts those of every container with the same user
+/// together, so that it is left out where it can be. Podman sets one of its own that it may not be allowed to set.
+fn ulimits(limits: &Limits, facts: &Facts) -> Vec<ResourcesUlimits> {
+    const OF_ALL_CONTAINERS: u64 = 16 * 1024;
+    let number = |value: u64| Some(i64::try_from(value).unwrap_or(i64::MAX));
+    let of_sandbox = rlimits(&jail_limits(limits)).into_iter().filter_map(|limit| {
+        let (soft, hard) = match (limit.resource, facts.maker) {
+            (Resource::Nproc, Maker::Docker) => return None,
+            (Resource::Nproc, Maker::Podman) => {
+                let most = OF_ALL_CONTAINERS.min(facts.user_processes);
+                (most, most)
+            }
+            _ => (limit.soft, limit.hard),
+        };
+        let name = format!("{:?}", limit.resource).to_lowercase();
+        Some(ResourcesUlimits { name: Some(name), soft: number(soft), hard: number(hard) })
+    });
+    of_sandbox.collect()
+}
+
+fn mounts(request: &Request<'_>, docker: bool) -> Vec<Mount> {
+    let runner = Mount {
+        target: Some(HOME.into()),
+        source: Some(request.runner.to_owned()),
+        typ: Some(MountType::VOLUME),
+        read_only: Some(true),
+        volume_options: docker
+            .then(|| MountVolumeOptions { no_copy: Some(true), ..MountVolumeOptions::default() }),
+        ..Mount::default()
+    };
+    let binds = request.policy.mounts.iter().map(|mount| Mount {
+        target: Some(mount.target.to_string_lossy().into_owned()),
+        source: Some(mount.source.to_string_lossy().into_owned()),
+        typ: Some(MountType::BIND),
+        read_only: Some(mount.access == Access::ReadOnly),
+        bind_options: Some(MountBindOptions {
+            propagation: Some(MountBindOptionsPropagationEnum::RPRIVATE),
+            // What is mounted below would stay writable in a read-only mount.
+            non_recursive: docker.then_some(true),
+            ..MountBindOptions::default()
+        }),
+        ..Mount::default()
+    });
+    [runner].into_iter().chain(binds).collect()
+}

@@ -1,0 +1,65 @@
+//! A plan as people read it.
+
+use std::fmt;
+
+use super::Plan;
+use crate::config::value::show_size;
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let body = &self.body;
+        let Some(host) = &body.host_config else { return Ok(()) };
+        let text = |value: &Option<String>| value.clone().unwrap_or_default();
+        let size =
+            |value: Option<i64>| show_size(value.and_then(|size| u64::try_from(size).ok()).unwrap_or(0));
+        writeln!(f, "image       {}", text(&body.image))?;
+        if let Some(runtime) = &host.runtime {
+            writeln!(f, "runtime     {runtime}")?;
+        }
+        writeln!(f, "user        {}", text(&body.user))?;
+        match host.network_mode.as_deref() {
+            Some("none") => writeln!(f, "network     none but its own loopback")?,
+            name => writeln!(f, "network     {}, as the operator chose", name.unwrap_or_default())?,
+        }
+        writeln!(f, "privileges  no capabilities, no new privileges")?;
+        let profile = host.security_opt.iter().flatten().any(|option| option.starts_with("seccomp="));
+        let by = if profile { "given to Docker" } else { "installed by the runner, behind the default one" };
+        writeln!(f, "syscalls    the filter of the embedded sandbox, {by}")?;
+        let limits =
+            (size(host.memory), host.nano_cpus.unwrap_or(0) as f64 / 1e9, host.pids_limit.unwrap_or(0) - 1);
+        writeln!(
+            f,
+            "limits      {} memory, {} cpus, {} processes; held by cgroups",
+            limits.0, limits.1, limits.2
+        )?;
+        let ulimits: Vec<String> = host
+            .ulimits
+            .iter()
+            .flatten()
+            .map(|limit| format!("{} {}", text(&limit.name), limit.soft.unwrap_or(0)))
+            .collect();
+        writeln!(f, "rlimits     {}", ulimits.join(", "))?;
+        writeln!(f, "root        the image's, read-only")?;
+        let mut tmpfs: Vec<_> = host.tmpfs.iter().flatten().collect();
+        tmpfs.sort_unstable();
+        for (path, options) in tmpfs {
+            writeln!(f, "            {path}  tmpfs {options}")?;
+        }
+        for mount in host.mounts.iter().flatten() {
+            let access = if mount.read_only == Some(true) { "read-only" } else { "read-write" };
+            writeln!(f, "            {}  {access} from {}", text(&mount.target), text(&mount.source))?;
+        }
+        if let Some(masked) = &host.masked_paths {
+            writeln!(f, "hidden      {}", masked.join(" "))?;
+        }
+        let variables: Vec<&str> =
+            body.env.iter().flatten().filter_map(|line| line.split('=').next()).collect();
+        writeln!(f, "environment {}", variables.join(" "))?;
+        for gap in &self.gaps {
+            writeln!(f, "gap         {gap}")?;
+        }
+        let command: Vec<&str> =
+            body.entrypoint.iter().chain(&body.cmd).flatten().map(String::as_str).collect();
+        write!(f, "program     {} in {}", command.join(" "), text(&body.working_dir))
+    }
+}

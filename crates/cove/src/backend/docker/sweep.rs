@@ -1,0 +1,109 @@
+//! Removes what a process of ours left behind that was killed before it could: containers, networks and volumes that
+//! carry our labels, to the letter, and whose process is gone or whose time is over. Nothing else is touched.
+
+use std::collections::HashMap;
+
+use bollard::Docker as Client;
+use bollard::query_parameters::{
+    ListContainersOptionsBuilder, ListNetworksOptionsBuilder, ListVolumesOptionsBuilder, RemoveVolumeOptions,
+};
+
+use super::control::remove;
+use super::instance::{Instance, LIFE, Life, now};
+use super::plan::{EXPIRES, INSTANCE, KIND, PRINCIPAL, SANDBOX, SESSION};
+use super::said;
+
+pub(super) async fn sweep(client: &Client, own: &Instance) {
+    let ours = HashMap::from([("label", vec![format!("{KIND}={SANDBOX}"), INSTANCE.to_owned()])]);
+    let listed = ListContainersOptionsBuilder::new().all(true).filters(&ours).build();
+    match client.list_containers(Some(listed)).await {
+        Ok(containers) => {
+            for container in containers {
+                if let Some(id) = container.id.filter(|_| is_left_behind(container.labels.as_ref(), own)) {
+                    tracing::info!(container = id, "removing a container that was left behind");
+                    remove(client, &id).await;
+                }
+            }
+        }
+        Err(error) => tracing::warn!(error = said(&error), "could not look for containers left behind"),
+    }
+    let listed = ListNetworksOptionsBuilder::new().filters(&ours).build();
+    for network in client.list_networks(Some(listed)).await.unwrap_or_default() {
+        if let Some(id) = network.id.filter(|_| is_left_behind(network.labels.as_ref(), own)) {
+            // Whoever still hangs on to it, such as a container that ends just now, is gone at the next sweep.
+            let _ = client.remove_network(&id).await;
+        }
+    }
+    let listed = ListVolumesOptionsBuilder::new().filters(&ours).build();
+    let volumes = client.list_volumes(Some(listed)).await.ok().and_then(|found| found.volumes);
+    for volume in volumes.unwrap_or_default() {
+        if is_left_behind(Some(&volume.labels), own) {
+            let _ = client.remove_volume(&volume.name, None::<RemoveVolumeOptions>).await;
+        }
+    }
+}
+
+fn is_left_behind(labels: Option<&HashMap<String, String>>, own: &Instance) -> bool {
+    let Some(labels) = labels else { return false };
+    let complete = labels.get(KIND).is_some_and(|kind| kind == SANDBOX)
+        && labels.contains_key(SESSION)
+        && labels.contains_key(PRINCIPAL);
+    let instance = labels.get(INSTANCE).and_then(|text| Instance::parse(text));
+    let expires = labels.get(EXPIRES).and_then(|text| text.parse::<u64>().ok());
+    let (true, Some(instance), Some(expires)) = (complete, instance, expires) else { return false };
+    // Of an own one somebody takes care already, its end included.
+    if instance == *own {
+        return false;
+    }
+    // A time that we would not have set is not ours.
+    let is_over = expires <= now() && expires + 400 * LIFE.as_secs() > now();
+    match instance.life() {
+        Life::Dead => true,
+        Life::Alive | Life::Elsewhere => is_over,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(instance: &str, expires: u64) -> HashMap<String, String> {
+        [(KIND, SANDBOX), (INSTANCE, instance), (SESSION, "s_1"), (PRINCIPAL, "local")]
+            .into_iter()
+            .chain([(EXPIRES, expires.to_string().as_str())])
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect()
+    }
+
+    #[test]
+    fn only_ours_and_only_of_the_dead() {
+        let own = Instance::own();
+        let text = own.to_string();
+        let (place, began) = text.rsplit_once('/').unwrap();
+        let dead = format!("{place}/{}", began.parse::<u64>().unwrap() + 1);
+        let later = now() + 60;
+        assert!(is_left_behind(Some(&labels(&dead, later)), &own));
+        assert!(!is_left_behind(Some(&labels(&text, 1)), &own), "this process sees to its own");
+        let elsewhere = text.replacen('/', "/9", 1);
+        assert!(!is_left_behind(Some(&labels(&elsewhere, later)), &own), "nobody here can tell");
+        assert!(is_left_behind(Some(&labels(&elsewhere, now() - 1)), &own), "its time is over");
+    }
+
+    #[test]
+    fn what_only_looks_like_ours_stays() {
+        let own = Instance::own();
+        let text = own.to_string();
+        let (place, began) = text.rsplit_once('/').unwrap();
+        let dead = labels(&format!("{place}/{}", began.parse::<u64>().unwrap() + 1), 1);
+        for name in [KIND, INSTANCE, SESSION, PRINCIPAL, EXPIRES] {
+            let mut without = dead.clone();
+            without.remove(name);
+            assert!(!is_left_behind(Some(&without), &own), "{name}");
+            let mut other = dead.clone();
+            other.insert(name.to_owned(), "mine!".into());
+            let decides = [KIND, INSTANCE, EXPIRES].contains(&name);
+            assert_eq!(is_left_behind(Some(&other), &own), !decides, "{name}");
+        }
+        assert!(!is_left_behind(None, &own));
+    }
+}
