@@ -66,6 +66,13 @@ promises! {
     standard_input_is_empty_unless_given,
     control_sequences_are_taken_out_and_counted,
     a_cancelled_cell_stops,
+    memory_beyond_the_limit_ends_the_interpreter_and_is_said,
+    an_allocation_beyond_memory_is_an_ordinary_exception,
+    processes_are_bounded,
+    every_byte_arrives,
+    code_calls_the_host_in_every_language,
+    twenty_sessions_at_once_do_not_mix,
+    a_session_that_was_stopped_is_over_at_once,
 }
 
 type Check = for<'a> fn(&'a dyn Backend) -> std::pin::Pin<Box<dyn Future<Output = ()> + 'a>>;

@@ -1,5 +1,9 @@
 //! The promises.
 
+mod bounds;
+
+pub(crate) use bounds::*;
+
 use std::time::Duration;
 
 use cove::backend::Backend;

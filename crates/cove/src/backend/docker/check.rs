@@ -217,3 +217,111 @@ fn unexpected_binds(binds: &[String], want: &HostConfig, facts: &Facts) -> Vec<S
 fn same_option(want: &str, have: &str) -> bool {
     want == have || want.trim_end_matches('k') == have
 }
+
+#[cfg(test)]
+mod tests {
+    use bollard::models::{ContainerConfig, MountPoint, ResourcesUlimits};
+
+    use super::super::plan::tests::{body, facts};
+    use super::*;
+
+    /// As Docker tells of a container that it made as asked.
+    fn made(asked: &ContainerCreateBody) -> ContainerInspectResponse {
+        let mounts = asked.host_config.iter().flat_map(|host| host.mounts.iter().flatten());
+        let mounts = mounts.map(|mount| MountPoint {
+            destination: mount.target.clone(),
+            name: mount.source.clone(),
+            source: mount.source.clone(),
+            rw: Some(mount.read_only != Some(true)),
+            ..MountPoint::default()
+        });
+        ContainerInspectResponse {
+            config: Some(ContainerConfig {
+                user: asked.user.clone(),
+                tty: asked.tty,
+                working_dir: asked.working_dir.clone(),
+                entrypoint: asked.entrypoint.clone(),
+                cmd: asked.cmd.clone(),
+                labels: asked.labels.clone(),
+                ..ContainerConfig::default()
+            }),
+            host_config: asked.host_config.clone(),
+            mounts: Some(mounts.collect()),
+            ..ContainerInspectResponse::default()
+        }
+    }
+
+    #[test]
+    fn what_is_as_asked_for_passes() {
+        for maker in [Maker::Docker, Maker::Podman] {
+            let asked = body(maker);
+            assert_eq!(differences(&asked, &made(&asked), &facts(maker)), [""; 0]);
+        }
+    }
+
+    fn options(host: &mut HostConfig) -> &mut Vec<String> {
+        host.security_opt.get_or_insert_default()
+    }
+
+    type Change = (&'static str, fn(&mut HostConfig));
+
+    /// Each weakening, as an engine might do it in silence, and what is said of it.
+    const WEAKENED: &[Change] = &[
+        ("Privileged", |host| host.privileged = Some(true)),
+        ("ReadonlyRootfs", |host| host.readonly_rootfs = Some(false)),
+        ("NetworkMode", |host| host.network_mode = Some("bridge".into())),
+        ("CapAdd", |host| host.cap_add = Some(vec!["SYS_ADMIN".into()])),
+        ("CapDrop", |host| host.cap_drop = None),
+        ("`no-new-privileges`", |host| drop(options(host).remove(0))),
+        ("`seccomp`", |host| drop(options(host).pop())),
+        ("unconfined", |host| options(host).push("apparmor=unconfined".into())),
+        ("MaskedPaths", |host| host.masked_paths = Some(Vec::new())),
+        ("ReadonlyPaths", |host| host.readonly_paths = None),
+        ("PidMode", |host| host.pid_mode = Some("host".into())),
+        ("IpcMode", |host| host.ipc_mode = Some("host".into())),
+        ("UTSMode", |host| host.uts_mode = Some("host".into())),
+        ("UsernsMode", |host| host.userns_mode = Some("host".into())),
+        ("Memory", |host| host.memory = Some(0)),
+        ("MemorySwap", |host| host.memory_swap = Some(-1)),
+        ("PidsLimit", |host| host.pids_limit = None),
+        ("processors", |host| host.nano_cpus = None),
+        ("ShmSize", |host| host.shm_size = Some(1 << 40)),
+        ("OomKillDisable", |host| host.oom_kill_disable = Some(true)),
+        ("`nofile`", |host| {
+            let nofile = |limit: &ResourcesUlimits| limit.name.as_deref() != Some("nofile");
+            host.ulimits.iter_mut().for_each(|all| all.retain(nofile));
+        }),
+        ("tmpfs at `/tmp`", |host| drop(host.tmpfs.as_mut().map(|all| all.remove("/tmp")))),
+        ("LogConfig", |host| host.log_config = None),
+        ("Binds", |host| host.binds = Some(vec!["/:/host".into()])),
+        ("GroupAdd", |host| host.group_add = Some(vec!["0".into()])),
+    ];
+
+    #[test]
+    fn every_weakening_is_seen() {
+        let asked = body(Maker::Docker);
+        for (name, weaken) in WEAKENED {
+            let mut made = made(&asked);
+            weaken(made.host_config.as_mut().unwrap());
+            let found = differences(&asked, &made, &facts(Maker::Docker));
+            assert!(found.len() == 1 && found[0].contains(name), "{name}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn a_mount_that_nobody_asked_for_is_seen_and_a_writable_one() {
+        let asked = body(Maker::Docker);
+        let mut more = made(&asked);
+        let stray = MountPoint { destination: Some("/var/run/docker.sock".into()), ..MountPoint::default() };
+        more.mounts.as_mut().unwrap().push(stray);
+        let found = differences(&asked, &more, &facts(Maker::Docker));
+        assert_eq!(found, ["something is mounted at `/var/run/docker.sock` that nobody asked for"]);
+        let mut writable = made(&asked);
+        writable.mounts.as_mut().unwrap()[0].rw = Some(true);
+        let found = differences(&asked, &writable, &facts(Maker::Docker));
+        assert_eq!(found, ["the mount at `/.cove` is writable"]);
+        let mut user = made(&asked);
+        user.config.as_mut().unwrap().user = Some("0:0".into());
+        assert_eq!(differences(&asked, &user, &facts(Maker::Docker)).len(), 1);
+    }
+}

@@ -344,3 +344,6 @@ fn mounts(request: &Request<'_>, docker: bool) -> Vec<Mount> {
     });
     [runner].into_iter().chain(binds).collect()
 }
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -1,0 +1,147 @@
+//! The promises about limits, bytes, calls and many at once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cove::backend::{Backend, Pending};
+use cove::policy::{Limits, Policy};
+use cove::session::{Calls, CellEnd, Options, Session, Shown, Survived};
+use cove_protocol::{CellId, Language};
+use cove_testkit::measure;
+use serde_json::{Value, json};
+
+use super::{cell, open, print, run};
+
+const MIB: u64 = 1024 * 1024;
+
+async fn open_with(backend: &dyn Backend, change: impl FnOnce(&mut Limits)) -> Session {
+    let mut policy: Policy = measure::config().policy;
+    change(&mut policy.limits);
+    Session::start(backend, &policy, Options::default()).await.expect("a session starts")
+}
+
+pub(crate) async fn memory_beyond_the_limit_ends_the_interpreter_and_is_said(backend: &dyn Backend) {
+    let session = open_with(backend, |limits| limits.memory = 128 * MIB).await;
+    print(&session, Language::Python, "kept = open('kept', 'w').write('kept')").await;
+    // Shared memory: what a process may allocate for itself is bounded in another way.
+    let code =
+        "import mmap\nsize = 400 << 20\nm = mmap.mmap(-1, size)\nfor i in range(0, size, 4096): m[i] = 1";
+    let (end, collected) = run(&session, Language::Python, code).await;
+    assert_eq!((end.kind(), end.exit_code()), ("out_of_memory", 137), "{end:?} {collected:?}");
+    assert_eq!(end.survived(), Survived::Files, "{end:?}");
+    assert_eq!(print(&session, Language::Python, "print(open('kept').read())").await, "kept\n");
+    session.stop().await;
+}
+
+pub(crate) async fn an_allocation_beyond_memory_is_an_ordinary_exception(backend: &dyn Backend) {
+    let session = open(backend).await;
+    print(&session, Language::Python, "kept = 1").await;
+    let (end, collected) = run(&session, Language::Python, "x = bytearray(8 << 30)").await;
+    assert!(
+        matches!(end, CellEnd::Raised { ref exception, .. } if exception == "MemoryError"),
+        "{end:?} {collected:?}"
+    );
+    assert_eq!(print(&session, Language::Python, "print(kept)").await, "1\n");
+    session.stop().await;
+}
+
+pub(crate) async fn processes_are_bounded(backend: &dyn Backend) {
+    let session = open_with(backend, |limits| limits.pids = 32).await;
+    let code = "import os, signal\nchildren = []\ntry:\n    for _ in range(100):\n        pid = os.fork()\n        \
+                if pid == 0:\n            signal.pause()\n        children.append(pid)\nexcept OSError as error:\n    \
+                print(error.strerror)\nprint(8 < len(children) < 32)\n\
+                for pid in children: os.kill(pid, 9)\nfor pid in children: _ = os.waitpid(pid, 0)";
+    let printed = print(&session, Language::Python, code).await;
+    assert_eq!(printed, "Resource temporarily unavailable\nTrue\n");
+    session.stop().await;
+}
+
+/// Also those that a terminal would take for commands.
+pub(crate) async fn every_byte_arrives(backend: &dyn Backend) {
+    let session = open(backend).await;
+    let mut bytes: Vec<u8> = (0..=255).collect();
+    bytes.extend(b"\x10\x11\x03\x04\x1a\x10\x10\x11\x11");
+    let bytes = bytes.repeat(10_000);
+    session.put("bytes", &bytes).await.expect("a file goes in");
+    assert!(session.get("bytes").await.expect("a file comes out") == bytes);
+    let mut seen = Vec::new();
+    let code = "import sys; _ = sys.stdout.buffer.write(open('bytes', 'rb').read() * 12)";
+    let show = |shown: Shown<'_>| {
+        if let Shown::Text(_, piece) = shown {
+            seen.extend_from_slice(piece);
+        }
+    };
+    let end = session.run(cell(Language::Python, code), show, std::future::pending()).await;
+    assert!(end.is_success(), "{end:?}");
+    assert!(seen == bytes.repeat(12), "{} of {} bytes came", seen.len(), 12 * bytes.len());
+    session.stop().await;
+}
+
+/// Gives back what it was asked with.
+struct Echo;
+
+impl Calls for Echo {
+    fn answer<'a>(&'a self, _cell: CellId, request: Vec<u8>) -> Pending<'a, Vec<u8>> {
+        Box::pin(async move {
+            let request: Value = serde_json::from_slice(&request).expect("the runner checks that it is JSON");
+            let server =
+                json!({"name": "github", "alias": "github", "description": "", "tools": 1, "state": "ready"});
+            let answer = match request["ask"].as_str() {
+                Some("servers") => json!({ "ok": [server] }),
+                _ => json!({"ok": {"value": request["arguments"]}}),
+            };
+            answer.to_string().into_bytes()
+        })
+    }
+}
+
+pub(crate) async fn code_calls_the_host_in_every_language(backend: &dyn Backend) {
+    let session = open(backend).await;
+    for (language, code) in [
+        (Language::Python, "r = mcp.github.echo(a=41)\nprint(r['a'] + 1)"),
+        (Language::Node, "const r = await mcp.github.echo({a: 41}); console.log(r.a + 1)"),
+        (Language::Bash, r#"mcp call github.echo '{"a": 42}' | grep -o '[0-9]*'"#),
+        (Language::Sh, r#"mcp call github.echo '{"a": 42}' | grep -o '[0-9]*'"#),
+    ] {
+        let mut seen = String::new();
+        let show = |shown: Shown<'_>| {
+            if let Shown::Text(_, piece) = shown {
+                seen += &String::from_utf8_lossy(piece);
+            }
+        };
+        let end = session.run_with(cell(language, code), show, std::future::pending(), Arc::new(Echo)).await;
+        assert!(end.is_success() && seen == "42\n", "{language}: {end:?} {seen}");
+    }
+    session.stop().await;
+}
+
+pub(crate) async fn twenty_sessions_at_once_do_not_mix(backend: &dyn Backend) {
+    let sessions: Vec<Session> = futures_util::future::join_all((0..20).map(|_| open(backend))).await;
+    let each = sessions.iter().enumerate().map(|(number, session)| async move {
+        print(session, Language::Python, &format!("x = {number}\n_ = open('mine', 'w').write('{number}')"))
+            .await;
+        for round in 0..5 {
+            let code = format!("import time; time.sleep(0.02); x += {round}; print(x, open('mine').read())");
+            let expected = number + (0..=round).sum::<usize>();
+            assert_eq!(print(session, Language::Python, &code).await, format!("{expected} {number}\n"));
+        }
+    });
+    futures_util::future::join_all(each).await;
+    futures_util::future::join_all(sessions.iter().map(Session::stop)).await;
+    for session in &sessions {
+        assert!(!session.is_alive().await);
+    }
+}
+
+pub(crate) async fn a_session_that_was_stopped_is_over_at_once(backend: &dyn Backend) {
+    let session = open(backend).await;
+    let running = session.run(cell(Language::Python, "while True: pass"), |_| {}, std::future::pending());
+    let stopping = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        session.end().await
+    };
+    let (end, _) = tokio::join!(running, stopping);
+    assert!(matches!(end, CellEnd::SandboxEnded(_)), "{end:?}");
+    let (after, _) = run(&session, Language::Python, "1").await;
+    assert!(matches!(after, CellEnd::SandboxEnded(_)), "{after:?}");
+}
