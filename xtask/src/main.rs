@@ -8,6 +8,7 @@ use std::process::ExitCode;
 mod bench;
 mod cargo;
 mod ci;
+mod containers;
 mod fuzz;
 mod judges;
 mod licences;
@@ -19,6 +20,7 @@ usage: cargo xtask COMMAND
 
   test [--full] [-- ARGS]  set up what the tests need, run all of them, and count; ARGS go to `cargo test`
   ci                       everything CI asks for: format, lints, tidy, licences, tests
+  containers               start the Docker and Podman of the tests, say where they are, and stay
   tidy                     what the compiler does not check: file openings, names, links, named tests, dependencies
   licences                 every dependency's licence against the list in `deny.toml`
   bench [NAME [ARGS]]      run a benchmark, or list them
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
             Err(unknown) => return refuse(&unknown),
         },
         ["ci"] => ci::run(),
+        ["containers"] => containers::run(),
         ["tidy"] => tidy::run(),
         ["licences"] => licences::run(),
         ["bench"] => bench::list(),

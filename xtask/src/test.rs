@@ -8,6 +8,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::containers::{self, Running};
 use crate::{cargo, judges};
 
 mod machine;
@@ -48,9 +49,12 @@ impl Options {
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     let machine = machine::prepare()?;
     let judges = judges::prepare(&machine.python);
+    let containers = start_containers(&machine)?;
     let log = SkipLog::create()?;
     let mut tally = Tally::default();
-    tally.add(&rust_tests(options, &machine, judges.as_deref(), &log)?);
+    tally.add(&rust_tests(options, &machine, judges.as_deref(), containers.as_ref(), &log)?);
+    // Nothing after this needs them.
+    drop(containers);
     for tests in PYTHON_TESTS {
         tally.add(&python_tests(&machine, tests)?);
     }
@@ -78,10 +82,51 @@ fn in_ci() -> bool {
     env::var_os("CI").is_some_and(|value| value == "true")
 }
 
+/// For `cargo xtask containers`: installs what they need, and names the user of the rootless one.
+pub(crate) fn prepare_as_root() -> Result<&'static str, String> {
+    match machine::prepare()?.who {
+        Who::Root => Ok(USER),
+        Who::Person => Err("could not start containers\nhint: only root can; start again as root".to_owned()),
+    }
+}
+
+/// What cannot be started is said, and the tests that need it skip; CI set up everything, so there it is a failure.
+fn start_containers(machine: &Machine) -> Result<Option<Running>, String> {
+    if containers::are_given() {
+        println!("the environment names containers for the tests: none are started");
+        return Ok(None);
+    }
+    if machine.who == Who::Person {
+        return Ok(None);
+    }
+    let (running, troubles) = match containers::start(USER) {
+        Ok(mut running) => {
+            let troubles = std::mem::take(&mut running.troubles);
+            (Some(running), troubles)
+        }
+        Err(trouble) => (None, vec![trouble]),
+    };
+    judge(&troubles, in_ci())?;
+    Ok(running)
+}
+
+fn judge(troubles: &[String], in_ci: bool) -> Result<(), String> {
+    if troubles.is_empty() {
+        return Ok(());
+    }
+    let troubles = troubles.join("\n");
+    if in_ci {
+        return Err(troubles);
+    }
+    eprintln!("{troubles}\nhint: the tests of what is missing here are SKIPPED");
+    Ok(())
+}
+
 fn rust_tests(
     options: &Options,
     machine: &Machine,
     judges: Option<&Path>,
+    containers: Option<&Running>,
     log: &SkipLog,
 ) -> Result<Tally, String> {
     // Without `--no-fail-fast` the first failing program would hide how the others fare.
@@ -95,6 +140,9 @@ fn rust_tests(
     }
     if let Some(judges) = judges {
         command.env("COVE_TEST_JUDGES", judges);
+    }
+    if let Some(containers) = containers {
+        command.envs(containers.environment());
     }
     if options.full {
         command.env("COVE_TEST_FULL", "1");
@@ -214,6 +262,14 @@ mod tests {
         assert!(options.full);
         assert_eq!(options.cargo_arguments, ["--test", "it", "--", "--exact"]);
         assert!(parse(&["it"]).is_err());
+    }
+
+    #[test]
+    fn only_ci_insists_on_containers() {
+        let trouble = ["could not start podman for the tests".to_owned()];
+        assert_eq!(judge(&trouble, true), Err(trouble[0].clone()));
+        assert_eq!(judge(&trouble, false), Ok(()));
+        assert_eq!(judge(&[], true), Ok(()));
     }
 
     #[test]

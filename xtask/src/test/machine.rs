@@ -93,7 +93,23 @@ const NEEDS: &[Need] = &[
         for_whom: ForWhom::Root,
         is_present: |search| search.find("useradd").is_some() || user_exists(),
     },
+    for_containers("dockerd", "docker.io", |search| search.find("dockerd").is_some()),
+    for_containers("podman", "podman", |search| search.find("podman").is_some()),
+    // As a dependency of the two above, but then it might be another of its kind.
+    for_containers("runc", "runc", |search| search.find("runc").is_some()),
+    for_containers("runsc", "runsc", |search| search.find("runsc").is_some()),
+    // Podman finds these two where no shell looks.
+    for_containers("netavark", "netavark", |_| Path::new("/usr/lib/podman/netavark").exists()),
+    for_containers("aardvark-dns", "aardvark-dns", |_| Path::new("/usr/lib/podman/aardvark-dns").exists()),
+    for_containers("ip", "iproute2", |search| search.find("ip").is_some()),
+    for_containers("newuidmap", "uidmap", |search| search.find("newuidmap").is_some()),
+    for_containers("mmdebstrap", "mmdebstrap", |search| search.find("mmdebstrap").is_some()),
+    for_containers("musl-gcc", "musl-tools", |search| search.find("musl-gcc").is_some()),
 ];
+
+const fn for_containers(what: &'static str, package: &'static str, is_present: fn(&Search) -> bool) -> Need {
+    Need { what, package, why: "containers are tested", for_whom: ForWhom::Root, is_present }
+}
 
 const fn program(
     what: &'static str,
@@ -287,6 +303,8 @@ mod tests {
         let for_root = names(&missing(&nothing, Who::Root));
         assert!(!for_person.contains(&"setpriv"), "{for_person:?}");
         assert!(for_root.contains(&"setpriv"), "{for_root:?}");
+        assert!(!for_person.contains(&"dockerd"), "{for_person:?}");
+        assert!(for_root.contains(&"dockerd"), "{for_root:?}");
     }
 
     #[test]

@@ -1,0 +1,335 @@
+//! The images of the tests, under the names of well-known ones: no test needs a registry. One Debian tree, made of the
+//! machine's own package sources, serves for all that stand for a system; two small ones show what an image may lack.
+//! Made once for each state of the list below, and known by the identifiers that Docker and Podman compute too.
+
+use std::collections::BTreeMap;
+use std::env::consts::ARCH;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::api;
+use super::tree;
+
+/// The official images say so too.
+const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// A fixed time, so that the same content has the same identifier.
+const CREATED: &str = "2026-01-01T00:00:00Z";
+const COPY: &str = include_str!("programs/copy.c");
+const UPPER: &str = include_str!("programs/upper.c");
+/// Raised when something changes here that the stamp does not show.
+const FORMAT: u32 = 1;
+
+struct Image {
+    name: &'static str,
+    layer: Layer,
+    config: fn() -> Value,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Layer {
+    /// The Debian tree.
+    System,
+    /// One static program, and no other file.
+    Empty,
+    Musl,
+}
+
+impl Layer {
+    const ALL: [Layer; 3] = [Layer::System, Layer::Empty, Layer::Musl];
+
+    fn file(self) -> &'static str {
+        match self {
+            Layer::System => "system.tar",
+            Layer::Empty => "empty.tar",
+            Layer::Musl => "musl.tar",
+        }
+    }
+}
+
+const IMAGES: &[Image] = &[
+    Image {
+        name: "ubuntu:24.04",
+        layer: Layer::System,
+        config: || json!({"Env": [PATH], "Cmd": ["/bin/bash"]}),
+    },
+    Image {
+        name: "python:3.13-slim",
+        layer: Layer::System,
+        config: || json!({"Env": [PATH, "LANG=C.UTF-8"], "Cmd": ["python3"]}),
+    },
+    Image { name: "node:22-slim", layer: Layer::System, config: || json!({"Env": [PATH], "Cmd": ["node"]}) },
+    Image {
+        name: "nginx:1.28",
+        layer: Layer::System,
+        config: || {
+            json!({
+                "Env": [PATH],
+                "Cmd": ["nginx", "-g", "daemon off;"],
+                "ExposedPorts": {"80/tcp": {}},
+                "StopSignal": "SIGQUIT",
+            })
+        },
+    },
+    Image {
+        name: "cove-tests/empty:1",
+        layer: Layer::Empty,
+        config: || json!({"Entrypoint": ["/program", "cat"]}),
+    },
+    Image { name: "cove-tests/musl:1", layer: Layer::Musl, config: || json!({"Entrypoint": ["/upper"]}) },
+];
+
+/// Archives in the form that both load.
+#[derive(Debug)]
+pub(super) struct Archives {
+    pub(super) all: Archive,
+    /// Those that cost nothing.
+    pub(super) small: Archive,
+}
+
+#[derive(Debug)]
+pub(super) struct Archive {
+    path: PathBuf,
+    /// Identifiers by name.
+    identifiers: BTreeMap<String, String>,
+}
+
+/// Made unless they are there.
+pub(super) fn prepare(folder: &Path) -> Result<Archives, String> {
+    let folder = &folder.join("images");
+    let stamp = folder.join("stamp");
+    let wanted = self::stamp();
+    if fs::read_to_string(&stamp).is_ok_and(|found| found == wanted)
+        && let Ok(archives) = Archives::read(folder)
+    {
+        return Ok(archives);
+    }
+    println!("making the images of the tests (300 MB, once)");
+    let start = Instant::now();
+    let _ = fs::remove_dir_all(folder);
+    let layers = folder.join("layers");
+    fs::create_dir_all(&layers)
+        .map_err(|error| format!("could not create `{}`\ncaused by: {error}", layers.display()))?;
+    tree::make(&layers.join(Layer::System.file()))?;
+    make_program(&layers, Layer::Empty)?;
+    make_program(&layers, Layer::Musl)?;
+    let mut digests = BTreeMap::new();
+    for layer in Layer::ALL {
+        digests.insert(layer.file(), digest(&layers.join(layer.file()))?);
+    }
+    archive(folder, "all", |_| true, &digests)?;
+    archive(folder, "small", |image| image.layer != Layer::System, &digests)?;
+    // They are in the archives.
+    let _ = fs::remove_dir_all(&layers);
+    write(&stamp, &wanted)?;
+    println!("made in {:.0} s", start.elapsed().as_secs_f64());
+    Archives::read(folder)
+}
+
+/// All that decides what is in them, word for word.
+fn stamp() -> String {
+    let mut stamp = format!("format {FORMAT} for {ARCH}\n{}\n{COPY}{UPPER}", tree::PACKAGES.join(" "));
+    for image in IMAGES {
+        stamp += &format!("{} {} {}\n", image.name, image.layer.file(), (image.config)());
+    }
+    stamp
+}
+
+impl Archives {
+    fn read(folder: &Path) -> Result<Self, String> {
+        Ok(Archives { all: Archive::read(folder, "all")?, small: Archive::read(folder, "small")? })
+    }
+}
+
+impl Archive {
+    fn read(folder: &Path, name: &str) -> Result<Self, String> {
+        let list = folder.join(format!("{name}.json"));
+        let text = fs::read_to_string(&list)
+            .map_err(|error| format!("could not read `{}`\ncaused by: {error}", list.display()))?;
+        let identifiers = serde_json::from_str(&text)
+            .map_err(|error| format!("could not understand `{}`\ncaused by: {error}", list.display()))?;
+        let path = folder.join(format!("{name}.tar"));
+        if !path.exists() {
+            return Err(format!("could not find `{}`", path.display()));
+        }
+        Ok(Archive { path, identifiers })
+    }
+
+    /// Loads what is not there already.
+    pub(super) fn load(&self, socket: &Path) -> Result<(), String> {
+        if self.missing(socket).is_none() {
+            return Ok(());
+        }
+        let answer = api::send_file(socket, "/images/load", &self.path)?;
+        if answer.status != 200 {
+            return Err(answer.complaint("POST /images/load"));
+        }
+        // Trouble in the middle is told after the status.
+        match self.missing(socket) {
+            None => Ok(()),
+            Some(name) => Err(format!(
+                "`{name}` is not there after loading\ncaused by: {}",
+                String::from_utf8_lossy(&answer.body).trim()
+            )),
+        }
+    }
+
+    pub(super) fn has(&self, identifier: &str) -> bool {
+        self.identifiers.values().any(|own| own == identifier)
+    }
+
+    /// Whether a tag is one that loading gives.
+    pub(super) fn gives(&self, tag: &str) -> bool {
+        self.identifiers.keys().any(|name| name == tag || full_names(name).iter().any(|full| full == tag))
+    }
+
+    fn missing(&self, socket: &Path) -> Option<&str> {
+        let is_there = |name: &str, identifier: &str| {
+            api::get(socket, &format!("/images/{name}/json")).is_ok_and(|found| found["Id"] == identifier)
+        };
+        let mut all = self.identifiers.iter();
+        all.find(|(name, identifier)| !is_there(name, identifier)).map(|(name, _)| name.as_str())
+    }
+}
+
+/// Writes `NAME.tar`, and beside it a list of what is in it.
+fn archive(
+    folder: &Path,
+    name: &str,
+    is_in: fn(&Image) -> bool,
+    digests: &BTreeMap<&str, String>,
+) -> Result<(), String> {
+    let layers = folder.join("layers");
+    let mut members = vec!["manifest.json".to_owned()];
+    let mut manifest = Vec::new();
+    let mut identifiers = BTreeMap::new();
+    for (index, image) in IMAGES.iter().enumerate().filter(|(_, image)| is_in(image)) {
+        let config = format!("{index}.json");
+        write(&layers.join(&config), &configuration(image, &digests[image.layer.file()]).to_string())?;
+        identifiers.insert(image.name, format!("sha256:{}", digest(&layers.join(&config))?));
+        manifest.push(json!({
+            "Config": config,
+            "RepoTags": full_names(image.name),
+            "Layers": [image.layer.file()],
+        }));
+        members.push(config);
+        if !members.iter().any(|member| member == image.layer.file()) {
+            members.push(image.layer.file().to_owned());
+        }
+    }
+    write(&layers.join("manifest.json"), &Value::from(manifest).to_string())?;
+    let mut tar = Command::new("tar");
+    tar.arg("-C").arg(&layers).arg("-cf").arg(folder.join(format!("{name}.tar"))).args(members);
+    tree::run(&mut tar, "tar")?;
+    write(&folder.join(format!("{name}.json")), &json!(identifiers).to_string())
+}
+
+fn configuration(image: &Image, digest: &str) -> Value {
+    json!({
+        "architecture": match ARCH { "x86_64" => "amd64", "aarch64" => "arm64", other => other },
+        "os": "linux",
+        "created": CREATED,
+        "config": (image.config)(),
+        "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{digest}")]},
+        "history": [{"created": CREATED, "created_by": "cargo xtask"}],
+    })
+}
+
+/// Docker takes a name without a host for its own; Podman takes it for one made here, unless a user pulled it. So
+/// that both questions are answered, it is there under both names.
+fn full_names(name: &str) -> [String; 2] {
+    let group = if name.contains('/') { "" } else { "library/" };
+    [format!("docker.io/{group}{name}"), format!("localhost/{name}")]
+}
+
+fn make_program(layers: &Path, layer: Layer) -> Result<(), String> {
+    let folder = layers.join(layer.file()).with_extension("");
+    let (source, text, program, arguments): (_, _, _, &[&str]) = match layer {
+        Layer::Empty => ("copy.c", COPY, "program", &["-static"]),
+        _ => ("upper.c", UPPER, "upper", &[]),
+    };
+    fs::create_dir_all(folder.join("lib"))
+        .map_err(|error| format!("could not create `{}`\ncaused by: {error}", folder.display()))?;
+    write(&layers.join(source), text)?;
+    let mut compiler = Command::new("musl-gcc");
+    compiler.args(arguments).args(["-O2", "-s", "-o"]).arg(folder.join(program)).arg(layers.join(source));
+    tree::run(&mut compiler, "musl-gcc")?;
+    let mut members = vec![program];
+    if layer == Layer::Musl {
+        let loader = format!("lib/ld-musl-{ARCH}.so.1");
+        fs::copy(Path::new("/").join(&loader), folder.join(&loader))
+            .map_err(|error| format!("could not copy `/{loader}`\ncaused by: {error}"))?;
+        members.push("lib");
+    }
+    let mut tar = Command::new("tar");
+    tar.arg("-C").arg(&folder).args(["--owner=0", "--group=0", "--mode=755", "-cf"]);
+    tar.arg(layers.join(layer.file())).args(members);
+    tree::run(&mut tar, "tar")
+}
+
+fn digest(path: &Path) -> Result<String, String> {
+    let output = Command::new("sha256sum").arg(path).output();
+    let output = output.map_err(|error| format!("could not start sha256sum\ncaused by: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    match text.split(' ').next() {
+        Some(digest) if digest.len() == 64 => Ok(digest.to_owned()),
+        _ => Err(format!("could not compute the digest of `{}`", path.display())),
+    }
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    fs::write(path, text).map_err(|error| format!("could not write `{}`\ncaused by: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_image_says_what_it_runs_and_where_it_looks() {
+        for image in IMAGES {
+            let config = (image.config)();
+            assert!(config["Cmd"].is_array() || config["Entrypoint"].is_array(), "{}", image.name);
+            // Nothing looks for programs where there is only one.
+            assert_eq!(config["Env"][0] == PATH, image.layer == Layer::System, "{}", image.name);
+            let described = configuration(image, "0123");
+            assert_eq!(described["rootfs"]["diff_ids"], json!(["sha256:0123"]));
+        }
+    }
+
+    #[test]
+    fn names_are_as_users_have_them() {
+        assert_eq!(full_names("node:22-slim")[0], "docker.io/library/node:22-slim");
+        assert_eq!(full_names("cove-tests/musl:1")[0], "docker.io/cove-tests/musl:1");
+        assert_eq!(full_names("cove-tests/musl:1")[1], "localhost/cove-tests/musl:1");
+    }
+
+    #[test]
+    fn the_stamp_has_all_that_decides() {
+        let stamp = stamp();
+        for image in IMAGES {
+            assert!(stamp.contains(&format!("{} ", image.name)), "{stamp}");
+        }
+        for part in ["nodejs", "toupper", "daemon off;", ARCH] {
+            assert!(stamp.contains(part), "{part}: {stamp}");
+        }
+    }
+
+    #[test]
+    fn half_an_archive_is_none() {
+        let folder = std::env::temp_dir().join(format!("cove-images-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("all.json"), "{\"a:1\": \"sha256:1\"}").unwrap();
+        let without_tar = Archive::read(&folder, "all");
+        fs::write(folder.join("all.tar"), "").unwrap();
+        let whole = Archive::read(&folder, "all");
+        fs::remove_dir_all(&folder).unwrap();
+        assert!(without_tar.is_err());
+        let whole = whole.unwrap();
+        assert!(whole.has("sha256:1") && !whole.has("sha256:2"));
+        assert!(whole.gives("a:1") && whole.gives("localhost/a:1") && !whole.gives("mine/a:1"));
+    }
+}

@@ -1,0 +1,156 @@
+//! A Debian tree as a tar file, made by mmdebstrap of the package sources that this machine has anyway: whoever can
+//! install what the tests need can make it, and no address is written down here.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// What images of systems have, and what the built-in Dockerfiles install: with it all there, and no sources, apt
+/// succeeds at once without a network.
+pub(super) const PACKAGES: &[&str] =
+    &["bash", "busybox-static", "coreutils", "jq", "nginx-light", "nodejs", "procps", "python3"];
+/// Where distributions have the keys of their archives.
+const KEYS: &str = "/usr/share/keyrings";
+/// For people, of whom none is in a container.
+const LEFT_OUT: [&str; 4] = ["doc", "info", "locale", "man"];
+const PATIENCE: &str = "1800";
+
+pub(super) fn make(to: &Path) -> Result<(), String> {
+    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let codename = codename(&release).ok_or(
+        "could not learn the name of this release\nhint: `/etc/os-release` has no `VERSION_CODENAME`",
+    )?;
+    let sources = match sources(codename)? {
+        // What was never fetched is not listed.
+        found if found.is_empty() => {
+            run(Command::new("apt-get").args(["update", "--quiet"]), "apt-get update")?;
+            sources(codename)?
+        }
+        found => found,
+    };
+    if sources.is_empty() {
+        return Err(format!("could not find a package source for `{codename}` among those of apt"));
+    }
+    // It ends with us: otherwise it would go on writing where the next run writes.
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "TERM", "timeout", PATIENCE]);
+    command.args(["mmdebstrap", "--quiet", "--variant=minbase", "--format=tar"]);
+    command.arg(format!("--include={}", PACKAGES.join(",")));
+    if Path::new(KEYS).is_dir() {
+        command.arg(format!("--keyring={KEYS}"));
+    }
+    for option in options(&output(&["apt-config", "dump"])?) {
+        command.arg(format!("--aptopt={option}"));
+    }
+    for folder in LEFT_OUT {
+        command.arg(format!("--dpkgopt=path-exclude=/usr/share/{folder}/*"));
+    }
+    // An image that knows no source needs none, and one that was made here tells nothing of this machine.
+    command.arg(
+        "--customize-hook=cd \"$1\" && rm -rf etc/apt/sources.list etc/apt/sources.list.d/* \
+         etc/apt/apt.conf.d/99mmdebstrap etc/dpkg/dpkg.cfg.d/99mmdebstrap etc/resolv.conf etc/hostname",
+    );
+    command.arg(codename).arg(to).args(sources);
+    run(&mut command, "mmdebstrap")
+}
+
+/// The sources of this very release, as lines of a list.
+fn sources(codename: &str) -> Result<Vec<String>, String> {
+    let format = "$(REPO_URI) $(RELEASE) $(COMPONENT)";
+    let targets = output(&["apt-get", "indextargets", "--format", format, "Created-By: Packages"])?;
+    Ok(lines_of(&targets, codename))
+}
+
+fn lines_of(targets: &str, codename: &str) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for target in targets.lines() {
+        // Others' additions have releases of their own, or none.
+        let release = target.split(' ').nth(1).unwrap_or_default();
+        let rest = release.strip_prefix(codename);
+        let line = format!("deb {target}");
+        // Once for each architecture.
+        if rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-')) && !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    lines
+}
+
+fn codename(release: &str) -> Option<&str> {
+    let name = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="))?;
+    Some(name.trim_matches('"')).filter(|name| !name.is_empty())
+}
+
+/// How this machine reaches its sources: proxies, and whether a frozen copy is taken for current.
+fn options(dump: &str) -> Vec<&str> {
+    const OURS: [&str; 4] =
+        ["Acquire::http::", "Acquire::https::", "Acquire::Check-Valid-Until ", "Acquire::Retries "];
+    dump.lines()
+        .filter(|line| OURS.iter().any(|name| line.starts_with(name)) && !line.ends_with(" \"\";"))
+        .collect()
+}
+
+pub(super) fn run(command: &mut Command, name: &str) -> Result<(), String> {
+    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("`{name}` failed: {status}")),
+        Err(error) => Err(format!("could not start {name}\ncaused by: {error}")),
+    }
+}
+
+fn output(line: &[&str]) -> Result<String, String> {
+    let output = Command::new(line[0]).args(&line[1..]).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| format!("could not start {}\ncaused by: {error}", line[0]))?;
+    if !output.status.success() {
+        return Err(format!("`{}` failed: {}", line.join(" "), output.status));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_sources_of_this_release_are_taken() {
+        let targets = "\
+mirror://one/debian/ bookworm main
+mirror://one/debian/ bookworm main
+mirror://one/debian/ bookworm-updates main
+mirror://two/security/ bookworm-security main
+mirror://three/node/ nodistro main
+mirror://four/sdk/ cloud-sdk-bookworm main
+mirror://one/debian/ trixie main
+";
+        let expected = [
+            "deb mirror://one/debian/ bookworm main",
+            "deb mirror://one/debian/ bookworm-updates main",
+            "deb mirror://two/security/ bookworm-security main",
+        ];
+        assert_eq!(lines_of(targets, "bookworm"), expected);
+        assert!(lines_of("", "bookworm").is_empty());
+    }
+
+    #[test]
+    fn the_release_knows_its_name() {
+        assert_eq!(codename("ID=debian\nVERSION_CODENAME=bookworm\n"), Some("bookworm"));
+        assert_eq!(codename("VERSION_CODENAME=\"noble\"\n"), Some("noble"));
+        assert_eq!(codename("VERSION_CODENAME=\n"), None);
+        assert_eq!(codename(""), None);
+    }
+
+    #[test]
+    fn the_way_to_the_sources_is_the_machine_s() {
+        let dump = "\
+Acquire \"\";
+Acquire::http \"\";
+Acquire::http::Proxy \"proxy:3128\";
+Acquire::https::Proxy \"\";
+Acquire::Check-Valid-Until \"false\";
+APT::Architecture \"amd64\";
+";
+        let expected = ["Acquire::http::Proxy \"proxy:3128\";", "Acquire::Check-Valid-Until \"false\";"];
+        assert_eq!(options(dump), expected);
+    }
+}
