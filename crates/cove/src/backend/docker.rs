@@ -9,6 +9,7 @@ pub(crate) mod connect;
 mod control;
 mod facts;
 mod instance;
+mod libpod;
 mod plan;
 mod stream;
 mod sweep;

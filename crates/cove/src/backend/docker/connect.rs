@@ -8,7 +8,7 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use super::facts::{Facts, Maker};
-use super::said;
+use super::{libpod, said};
 use crate::backend::StartError;
 use crate::config::Surroundings;
 
@@ -200,7 +200,14 @@ async fn try_one(address: &Address) -> Result<Connected, String> {
     });
     match negotiated.await {
         Ok(Ok((client, version, info))) => {
-            Ok(Connected { client, facts: Facts::of(&address.url, &version, &info) })
+            let mut facts = Facts::of(&address.url, &version, &info);
+            if facts.maker == Maker::Podman {
+                let asked = tokio::time::timeout(ANSWER, libpod::ask(&address.url)).await;
+                let told =
+                    asked.map_err(|_| format!("it did not answer within {} s", ANSWER.as_secs()))??;
+                (facts.rootless, facts.cgroup) = (told.rootless, told.cgroup);
+            }
+            Ok(Connected { client, facts })
         }
         Ok(Err(error)) => Err(said(&error)),
         Err(_) => Err(format!("it did not answer within {} s", ANSWER.as_secs())),
