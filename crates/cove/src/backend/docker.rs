@@ -312,7 +312,13 @@ impl Backend for Docker {
     }
 
     fn start<'a>(&'a self, policy: &'a Policy, whose: &'a Whose) -> Pending<'a, Result<Sandbox, StartError>> {
-        Box::pin(self.shared.start(policy, whose))
+        let (shared, policy, whose) = (Arc::clone(&self.shared), policy.clone(), whose.clone());
+        Box::pin(async move {
+            // In a task of its own, which goes on when whoever asked has gone: a container that is being made has no name
+            // yet by which it could be removed. Nobody takes the sandbox then, and that ends it.
+            let started = tokio::spawn(async move { shared.start(&policy, &whose).await }).await;
+            started.unwrap_or_else(|error| Err(StartError::new("could not start a container").because(error)))
+        })
     }
 
     fn prepare<'a>(

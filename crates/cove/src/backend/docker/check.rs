@@ -25,6 +25,7 @@ pub(super) fn differences(
         let has = config.labels.as_ref().and_then(|labels| labels.get(name));
         found.expect(&format!("Labels.{name}"), value, has.map(String::as_str).unwrap_or("nothing"));
     }
+    network(&mut found, want, have, made);
     isolation(&mut found, want, have);
     limits(&mut found, want, have, facts);
     mounts(&mut found, want, have, made, facts);
@@ -64,10 +65,20 @@ impl Differences {
     }
 }
 
+fn network(found: &mut Differences, want: &HostConfig, have: &HostConfig, made: &ContainerInspectResponse) {
+    let networks = made.network_settings.as_ref().and_then(|settings| settings.networks.as_ref());
+    let joined: Vec<&str> = networks.into_iter().flat_map(|all| all.keys().map(String::as_str)).collect();
+    // Podman calls every network of its own a bridge, and tells their names.
+    let is_named = have.network_mode.as_deref() == Some("bridge")
+        && want.network_mode.as_deref().is_some_and(|name| name != "none" && joined == [name]);
+    if !is_named {
+        found.same("NetworkMode", &want.network_mode, &have.network_mode);
+    }
+}
+
 fn isolation(found: &mut Differences, want: &HostConfig, have: &HostConfig) {
     found.same("Privileged", &want.privileged, &have.privileged);
     found.same("ReadonlyRootfs", &want.readonly_rootfs, &have.readonly_rootfs);
-    found.same("NetworkMode", &want.network_mode, &have.network_mode);
     found.same("AutoRemove", &want.auto_remove, &have.auto_remove);
     found.none_of("CapAdd", &have.cap_add);
     // Podman tells every capability by its name, Docker what it was told.

@@ -42,8 +42,8 @@ impl Program {
     }
 
     /// The program under a name that nobody starts, and only then under its own, as a link to the same file: a copy that
-    /// was cut off is never taken for whole.
-    fn archive(&self) -> std::io::Result<Vec<u8>> {
+    /// was cut off is never taken for whole. Nor is one that somebody else makes at the same time: `part` is ours alone.
+    fn archive(&self, part: &str) -> std::io::Result<Vec<u8>> {
         let mut archive = Builder::new(Vec::with_capacity(self.bytes.len() + 8192));
         let header = |kind: EntryType, size: usize| {
             let mut header = Header::new_gnu();
@@ -52,10 +52,10 @@ impl Program {
             header.set_size(size as u64);
             header
         };
-        archive.append_data(&mut header(EntryType::Regular, self.bytes.len()), "part", &self.bytes[..])?;
+        archive.append_data(&mut header(EntryType::Regular, self.bytes.len()), part, &self.bytes[..])?;
         archive.append_data(&mut header(EntryType::Directory, 0), "bin", &[][..])?;
         archive.append_link(&mut header(EntryType::Symlink, 0), "bin/mcp", "../cove")?;
-        archive.append_link(&mut header(EntryType::Link, 0), "cove", "part")?;
+        archive.append_link(&mut header(EntryType::Link, 0), "cove", part)?;
         archive.into_inner()
     }
 }
@@ -111,7 +111,7 @@ pub(super) async fn fill(client: &Client, program: &Program, filler: Filler<'_>)
     };
     let holder = client.create_container(None::<CreateContainerOptions>, body).await.map_err(could_not)?;
     let archive = program
-        .archive()
+        .archive(&format!("part-{}", holder.id))
         .map_err(|error| StartError::new("could not pack our own program").because(error))?;
     let options = UploadToContainerOptionsBuilder::new().path(HOME).build();
     let put = client.upload_to_container(&holder.id, Some(options), body_full(archive.into())).await;
@@ -129,13 +129,13 @@ mod tests {
     fn the_program_gets_its_name_last() {
         let program = Program { bytes: bytes::Bytes::from_static(b"program"), digest: "ab".repeat(16) };
         assert_eq!(program.volume(), "cove-runner-abababababababab");
-        let bytes = program.archive().unwrap();
+        let bytes = program.archive("part-1").unwrap();
         let mut archive = tar::Archive::new(&bytes[..]);
         let names: Vec<String> = archive
             .entries()
             .unwrap()
             .map(|entry| entry.unwrap().path().unwrap().display().to_string())
             .collect();
-        assert_eq!(names, ["part", "bin", "bin/mcp", "cove"]);
+        assert_eq!(names, ["part-1", "bin", "bin/mcp", "cove"]);
     }
 }

@@ -1,0 +1,321 @@
+//! How containers end that do not end by themselves, what holds them, and what is refused before they begin.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bollard::Docker;
+use bollard::query_parameters::{
+    KillContainerOptionsBuilder, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder,
+    RemoveVolumeOptionsBuilder,
+};
+use cove::backend::docker::Docker as Backend;
+use cove::backend::{Backend as _, Ending, Form, StartError, Whose};
+use cove::image::{Recipe, Source};
+use cove::output::Collector;
+use cove::policy::{Access, Mount, Network, Policy, Root};
+use cove::session::{Cell, CellEnd, Options, Session};
+use cove_protocol::Language;
+use cove_testkit::containers::{Maker, recipe};
+use cove_testkit::measure;
+use cove_testkit::skip::skip;
+
+use crate::{cove, each};
+
+fn policy() -> Policy {
+    Policy { root: Root::Image(recipe()), python: None, ..measure::config().policy }
+}
+
+fn backend(maker: Maker, address: &str) -> Backend {
+    maker.backend(address, cove().path())
+}
+
+/// What another run of the tests left is not this one's.
+fn unique(name: &str) -> String {
+    format!("{name}-{}", std::process::id())
+}
+
+/// A session that can be told apart from those of other tests.
+async fn open(backend: &Backend, policy: &Policy, name: &str) -> Result<Session, StartError> {
+    let whose = Whose { session: unique(name), principal: "tests".into() };
+    Session::start(backend, policy, Options { whose, ..Options::default() }).await
+}
+
+async fn run(session: &Session, language: Language, code: &str, timeout: Duration) -> (CellEnd, String) {
+    let mut collector = Collector::new(20_000, None);
+    let cell = Cell { language, timeout, ..measure::cell(&measure::config(), code) };
+    let end = session.run(cell, |shown| collector.show(shown), std::future::pending()).await;
+    let collected = collector.finish();
+    (end, collected.stdout.text + &collected.stderr.text)
+}
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// The containers of a session, by their label.
+async fn containers(docker: &Docker, session: &str) -> Vec<String> {
+    let filters = [("label", vec![format!("cove.session={}", unique(session))])].into();
+    let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
+    let found = docker.list_containers(Some(options)).await.expect("containers can be listed");
+    found.into_iter().filter_map(|container| container.id).collect()
+}
+
+#[test]
+fn a_container_killed_from_outside_is_lost_with_its_cause() {
+    each("a_container_killed_from_outside_is_lost_with_its_cause", async |maker, address, docker| {
+        let backend = backend(maker, address);
+        for (name, removed, told) in
+            [("killed-1", false, "somebody killed its container"), ("killed-2", true, "somebody")]
+        {
+            let session = open(&backend, &policy(), name).await.expect("a session starts");
+            let ids = containers(&docker, name).await;
+            assert_eq!(ids.len(), 1, "{ids:?}");
+            let waits = run(&session, Language::Python, "import time; time.sleep(60)", LONG);
+            let kills = async {
+                tokio::time::sleep(Duration::from_millis(700)).await;
+                if removed {
+                    let options = RemoveContainerOptionsBuilder::new().force(true).build();
+                    docker.remove_container(&ids[0], Some(options)).await.expect("it can be removed");
+                } else {
+                    let options = KillContainerOptionsBuilder::new().signal("SIGKILL").build();
+                    docker.kill_container(&ids[0], Some(options)).await.expect("it can be killed");
+                }
+            };
+            let start = Instant::now();
+            let ((end, _), ()) = tokio::join!(waits, kills);
+            let CellEnd::SandboxEnded(Ending::Lost(cause)) = end else { panic!("{maker:?} {name}: {end:?}") };
+            assert!(cause.contains(told), "{maker:?} {name}: {cause}");
+            assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
+            assert_eq!(containers(&docker, name).await, [""; 0], "nothing of it is left");
+        }
+    });
+}
+
+#[test]
+fn work_that_is_late_is_ended_inside_the_container() {
+    each("work_that_is_late_is_ended_inside_the_container", async |maker, address, _| {
+        let session = open(&backend(maker, address), &policy(), "late").await.expect("a session starts");
+        let count = "ls /proc/*/exe 2>/dev/null | while read exe; do readlink $exe; done | grep -c sleep";
+        for code in ["sleep 300", "trap '' INT; sleep 300; sleep 300"] {
+            let (end, _) = run(&session, Language::Bash, code, Duration::from_millis(600)).await;
+            assert_eq!(end.kind(), "deadline", "{end:?}");
+            let (_, left) = run(&session, Language::Sh, count, LONG).await;
+            assert_eq!(left, "0\n", "{maker:?} {code}");
+        }
+        session.stop().await;
+    });
+}
+
+#[test]
+fn a_session_that_stops_leaves_no_container() {
+    each("a_session_that_stops_leaves_no_container", async |maker, address, docker| {
+        let backend = backend(maker, address);
+        let stopped = open(&backend, &policy(), "stopped").await.expect("a session starts");
+        stopped.stop().await;
+        assert_eq!(containers(&docker, "stopped").await, [""; 0]);
+        drop(open(&backend, &policy(), "dropped").await.expect("a session starts"));
+        let until = Instant::now() + Duration::from_secs(30);
+        while !containers(&docker, "dropped").await.is_empty() {
+            assert!(Instant::now() < until, "a session that was dropped leaves its container");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        // Whoever gives up while it starts leaves nothing either.
+        for wait in [5, 60, 200] {
+            let _ = tokio::time::timeout(Duration::from_millis(wait), open(&backend, &policy(), "given-up"))
+                .await;
+        }
+        let until = Instant::now() + Duration::from_secs(30);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        while !containers(&docker, "given-up").await.is_empty() {
+            assert!(Instant::now() < until, "a start that was given up leaves its container");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    });
+}
+
+#[test]
+fn our_program_is_put_back_when_its_volume_is_pruned() {
+    each("our_program_is_put_back_when_its_volume_is_pruned", async |maker, address, docker| {
+        // A program of its own, and so a volume of its own, that no other test uses.
+        let folder = tempfile::tempdir().expect("a folder");
+        let program = folder.path().join("cove");
+        let mut bytes = std::fs::read(cove().path()).expect("the program can be read");
+        bytes.extend(format!("{maker:?}").bytes());
+        std::fs::write(&program, bytes).expect("it can be copied");
+        let backend = maker.backend(address, &program);
+        let first = open(&backend, &policy(), "pruned").await.expect("a session starts");
+        let id = containers(&docker, "pruned").await.pop().expect("there is a container");
+        let found = docker.inspect_container(&id, None).await.expect("it can be looked at");
+        let mounts = found.mounts.expect("it has mounts");
+        let volume = mounts.iter().find(|mount| mount.destination.as_deref() == Some("/.cove"));
+        let volume = volume.and_then(|mount| mount.name.clone()).expect("one is our volume");
+        let labels = docker.inspect_volume(&volume).await.expect("it is there").labels;
+        assert!(labels.contains_key("cove.runner"), "{labels:?}");
+        first.stop().await;
+        let forced = || Some(RemoveVolumeOptionsBuilder::new().force(true).build());
+        docker.remove_volume(&volume, forced()).await.expect("nobody uses it");
+        let second = open(&backend, &policy(), "pruned").await.expect("it is mended");
+        assert_eq!(run(&second, Language::Python, "print(6*7)", LONG).await.1, "42\n");
+        second.stop().await;
+        docker.remove_volume(&volume, forced()).await.expect("nobody uses it");
+    });
+}
+
+#[test]
+fn a_runtime_is_used_by_name_or_refused() {
+    each("a_runtime_is_used_by_name_or_refused", async |maker, address, docker| {
+        let backend = backend(maker, address);
+        let unknown = Policy { runtime: Some("no-such-runtime".into()), ..policy() };
+        let error = open(&backend, &unknown, "runtime").await.err().expect("it is refused");
+        assert_eq!(error.message, "could not use the runtime `no-such-runtime`");
+        assert_eq!(containers(&docker, "runtime").await, [""; 0]);
+        if maker == Maker::Docker {
+            let gvisor = Policy { runtime: Some("runsc".into()), ..policy() };
+            let session = open(&backend, &gvisor, "runtime").await.expect("gVisor is registered");
+            // Its own kernel answers, not this machine's.
+            let code = "print(open('/proc/version').read())";
+            let (end, said) = run(&session, Language::Python, code, LONG).await;
+            assert!(end.is_success(), "{end:?} {said}");
+            let ours = std::fs::read_to_string("/proc/version").unwrap_or_default();
+            assert_ne!(said.trim(), ours.trim());
+            let plan = backend.explain(&gvisor, Form::Text).await.expect("it is explained");
+            assert!(plan.contains("runtime     runsc"), "{plan}");
+            session.stop().await;
+        }
+    });
+}
+
+#[test]
+fn a_network_is_the_operator_s_choice_and_shown() {
+    each("a_network_is_the_operator_s_choice_and_shown", async |maker, address, docker| {
+        let backend = backend(maker, address);
+        let name = format!("cove-tests-{}", std::process::id());
+        let network = bollard::models::NetworkCreateRequest {
+            name: name.clone(),
+            internal: Some(true),
+            ..Default::default()
+        };
+        docker.create_network(network).await.expect("a network can be made");
+        let named = Policy { network: Network::Named(name.clone()), ..policy() };
+        let plan = backend.explain(&named, Form::Text).await.expect("it is explained");
+        assert!(plan.contains(&format!("network     {name}, as the operator chose")), "{plan}");
+        let session = open(&backend, &named, "network").await.expect("a session starts");
+        let interfaces = "import socket; print(len(socket.if_nameindex()))";
+        assert_eq!(run(&session, Language::Python, interfaces, LONG).await.1, "2\n");
+        session.stop().await;
+        docker.remove_network(&name).await.expect("nobody uses it");
+        let session = open(&backend, &policy(), "network").await.expect("a session starts");
+        assert_eq!(run(&session, Language::Python, interfaces, LONG).await.1, "1\n");
+        session.stop().await;
+        let error = open(&backend, &named, "network").await.err().expect("it is gone");
+        assert!(error.message.starts_with("could not"), "{error:?}");
+    });
+}
+
+#[test]
+fn a_mount_in_a_container_is_read_only_unless_it_says_otherwise() {
+    each("a_mount_in_a_container_is_read_only_unless_it_says_otherwise", async |maker, address, _| {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("in"), "seen").expect("a file");
+        use std::os::unix::fs::PermissionsExt;
+        let open_to_all = std::fs::Permissions::from_mode(0o777);
+        std::fs::set_permissions(folder.path(), open_to_all).expect("it can be opened");
+        let mount =
+            |target: &str, access| Mount { source: folder.path().into(), target: target.into(), access };
+        let mounts = vec![mount("/shown", Access::ReadOnly), mount("/given", Access::ReadWrite)];
+        let policy = Policy { mounts, ..policy() };
+        let session = open(&backend(maker, address), &policy, "mounts").await.expect("a session starts");
+        let code =
+            "cat /shown/in; echo x > /shown/out || echo refused; echo y > /given/out && cat /shown/out";
+        let (_, said) = run(&session, Language::Bash, code, LONG).await;
+        assert!(said.starts_with("seenrefused\ny\n"), "{maker:?}: {said}");
+        assert_eq!(std::fs::read_to_string(folder.path().join("out")).expect("it was written"), "y\n");
+        session.stop().await;
+    });
+}
+
+#[test]
+fn rootless_podman_that_cannot_hold_limits_is_refused_with_the_way_out() {
+    let test = "rootless_podman_that_cannot_hold_limits_is_refused_with_the_way_out";
+    let Some(address) = std::env::var("COVE_TEST_PODMAN_ROOTLESS").ok().filter(|address| !address.is_empty())
+    else {
+        return skip(test, "no rootless Podman was started for tests; `cargo xtask test` as root does");
+    };
+    let reference = Source::Reference("cove-tests/musl:1".into());
+    let root = Root::Image(Recipe { name: "musl".into(), source: reference, languages: Vec::new() });
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let backend = backend(Maker::Podman, &address);
+        let error =
+            open(&backend, &Policy { root, ..policy() }, "rootless").await.err().expect("it is refused");
+        assert!(error.message.contains("rootless Podman"), "{error:?}");
+        assert!(error.hint.expect("a way out").contains("--backend jail"));
+    });
+}
+
+/// Stands between us and the daemon, and can be cut.
+struct Proxy {
+    path: PathBuf,
+    _folder: tempfile::TempDir,
+    tasks: Arc<std::sync::Mutex<tokio::task::JoinSet<()>>>,
+    accepts: tokio::task::JoinHandle<()>,
+}
+
+impl Proxy {
+    fn new(address: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("socket");
+        let listener = tokio::net::UnixListener::bind(&path).expect("a socket");
+        let behind = address.trim_start_matches("unix://").to_owned();
+        let tasks = Arc::new(std::sync::Mutex::new(tokio::task::JoinSet::new()));
+        let open = Arc::clone(&tasks);
+        let accepts = tokio::spawn(async move {
+            while let Ok((mut near, _)) = listener.accept().await {
+                let behind = behind.clone();
+                open.lock().expect("no test panics here").spawn(async move {
+                    if let Ok(mut far) = tokio::net::UnixStream::connect(behind).await {
+                        let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+                    }
+                });
+            }
+        });
+        Self { path, _folder: folder, tasks, accepts }
+    }
+
+    /// As if the daemon had died.
+    fn cut(&self) {
+        self.accepts.abort();
+        let _ = std::fs::remove_file(&self.path);
+        self.tasks.lock().expect("no test panics here").abort_all();
+    }
+}
+
+#[test]
+fn a_daemon_that_dies_in_a_cell_is_an_error_within_seconds() {
+    each("a_daemon_that_dies_in_a_cell_is_an_error_within_seconds", async |maker, address, docker| {
+        let proxy = Proxy::new(address);
+        let backend = backend(maker, &format!("unix://{}", proxy.path.display()));
+        let session = open(&backend, &policy(), "cut-off").await.expect("a session starts");
+        let waits = run(&session, Language::Python, "import time; time.sleep(60)", LONG);
+        let cuts = async {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            proxy.cut();
+            Instant::now()
+        };
+        let ((end, _), cut) = tokio::join!(waits, cuts);
+        assert!(cut.elapsed() < Duration::from_secs(20), "{:?}", cut.elapsed());
+        let CellEnd::SandboxEnded(Ending::Lost(cause)) = end else { panic!("{end:?}") };
+        assert!(cause.contains("connection"), "{cause}");
+        // What we cannot reach ends by itself, because its input has ended.
+        let until = Instant::now() + Duration::from_secs(30);
+        for id in containers(&docker, "cut-off").await {
+            while docker.inspect_container(&id, None).await.ok().and_then(|found| found.state?.running)
+                == Some(true)
+            {
+                assert!(Instant::now() < until, "{maker:?}: the container goes on");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            let options = RemoveContainerOptionsBuilder::new().force(true).build();
+            let _ = docker.remove_container(&id, Some(options)).await;
+        }
+    });
+}
