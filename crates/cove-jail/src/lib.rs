@@ -8,6 +8,7 @@
 //! This is the only crate with unsafe code, and all of it is in `sys`. It must not know what a session, a cell or a
 //! frame is: it starts one program in a closed room and says how that program ended.
 
+mod confine;
 pub mod enter;
 pub mod facts;
 pub mod plan;
@@ -18,6 +19,7 @@ mod steps;
 mod sys;
 mod watch;
 
+pub use confine::confine;
 pub use facts::HostFacts;
 pub use plan::{CannotEnforce, Plan, Spec, plan};
 pub use report::{Event, OutOfMemory, Request, Step, StepFailure};

@@ -14,7 +14,7 @@ pub use codec::{DecodeError, Decoder, EncodeError, encode};
 pub use file::{Entry, FileKind, Problem};
 pub use id::{CallId, CellId, RequestId, SessionId};
 pub use message::{
-    FromRunner, Hello, ImageFormat, Interpreter, Language, Message, Outcome, Ready, Resume, Run, Stdin,
-    Stream, ToRunner, VERSION,
+    BadCommand, FromRunner, Hello, ImageFormat, Interpreter, Language, Message, Outcome, Ready, Resume, Run,
+    Start, Stdin, Stream, ToRunner, VERSION,
 };
 pub use resume::{Inbox, Outbox, PushError, ResumeError};

@@ -8,6 +8,9 @@ pub const MAX_MESSAGE: usize = 32 * 1024 * 1024;
 pub const MAX_META: usize = 256 * 1024;
 /// The code of one cell.
 pub const MAX_CODE: usize = 1024 * 1024;
+/// The words of a program's command, and their bytes together: however they are escaped, they fit into `MAX_META`.
+pub const MAX_COMMAND: usize = 256;
+pub const MAX_COMMAND_BYTES: usize = 32 * 1024;
 /// One piece of output or input; small enough to keep a stream moving, large enough to cost little.
 pub const CHUNK: usize = 64 * 1024;
 /// The text of an exception that `Outcome::Raised` carries; the whole traceback is in the output.

@@ -14,9 +14,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::file::{Entry, Problem};
 use crate::id::{CallId, CellId, RequestId};
+use crate::limits::{MAX_COMMAND, MAX_COMMAND_BYTES, MAX_PATH};
 
 /// Raised whenever a peer of the version before could misunderstand us. Both sides must agree exactly.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// What the codec and `resume` must know of a message without knowing which it is.
 pub trait Message: Serialize + DeserializeOwned {
@@ -32,6 +33,7 @@ impl Message for ToRunner {
         match self {
             Self::Run(_) | Self::Input { .. } | Self::Put { .. } | Self::Reply { .. } => true,
             Self::Hello(_)
+            | Self::Start(_)
             | Self::Interrupt { .. }
             | Self::Kill { .. }
             | Self::Get { .. }
@@ -44,6 +46,7 @@ impl Message for ToRunner {
     fn is_counted(&self) -> bool {
         match self {
             Self::Run(_)
+            | Self::Start(_)
             | Self::Interrupt { .. }
             | Self::Kill { .. }
             | Self::Input { .. }
@@ -101,9 +104,11 @@ pub enum ToRunner {
     Hello(Hello),
     /// Run a cell. The payload is its code.
     Run(Run),
-    /// Ask the interpreter of a running cell to stop, keeping its state.
+    /// Start a program as a cell. It ends with `InterpreterExited`, `InterpreterKilled` or `Unavailable`.
+    Start(Start),
+    /// Ask what runs a cell to stop: an interpreter keeps its state.
     Interrupt { cell: CellId },
-    /// End the interpreter of a running cell, which loses its state but not the sandbox.
+    /// End what runs a cell: an interpreter loses its state, and the sandbox stays.
     Kill { cell: CellId },
     /// The answer to one `NeedInput`: the payload is the next piece of standard input.
     Input { end: bool },
@@ -133,7 +138,8 @@ pub enum FromRunner {
     Image { cell: CellId, format: ImageFormat },
     /// The code may want standard input and there is room for it. At most one is outstanding.
     NeedInput {},
-    /// The cell ended. All its output has been sent before. `fresh` says that its interpreter was started for it.
+    /// The cell ended. All its output has been sent before. `fresh` says that its interpreter was started for it, as a
+    /// program always is.
     Done { cell: CellId, outcome: Outcome, fresh: bool },
     /// The file is there, whole, with this many bytes.
     Stored { request: RequestId, bytes: u64 },
@@ -161,7 +167,8 @@ pub enum FromRunner {
 pub struct Hello {
     pub version: u32,
     pub stdin: Stdin,
-    /// How to start each language here. A language that is not named is not offered.
+    /// How to start each language here. Of several for one language the first that can be executed is taken; a language
+    /// that is not named is not offered.
     pub interpreters: Vec<Interpreter>,
     /// An interpreter to start at once, before the first cell asks for it.
     pub warm: Option<Language>,
@@ -188,8 +195,8 @@ pub struct Resume {
 #[serde(deny_unknown_fields)]
 pub struct Ready {
     pub version: u32,
-    /// The languages whose interpreter is really there.
-    pub languages: Vec<Language>,
+    /// Those that were taken of what `Hello` named, one for each language that is really there.
+    pub interpreters: Vec<Interpreter>,
     /// Where this side left off; 0 on a first stream.
     pub received: u64,
 }
@@ -203,6 +210,49 @@ pub struct Run {
     pub name: String,
     /// The arguments that the code sees after its name.
     pub args: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Start {
+    pub cell: CellId,
+    /// The program and its arguments, within `MAX_COMMAND` and `MAX_COMMAND_BYTES`. A program without a slash is looked
+    /// up on the runner's own search path.
+    pub command: Vec<String>,
+    /// Where it starts, at most `MAX_PATH` bytes; where the runner is if not set.
+    pub directory: Option<String>,
+}
+
+impl Start {
+    /// Whether it names a program and is within its bounds.
+    pub fn check(&self) -> Result<(), BadCommand> {
+        let (words, bytes) = (self.command.len(), self.command.iter().map(String::len).sum());
+        if self.command.first().is_none_or(String::is_empty) {
+            return Err(BadCommand::Empty);
+        }
+        if words > MAX_COMMAND {
+            return Err(BadCommand::TooMany { words });
+        }
+        if bytes > MAX_COMMAND_BYTES {
+            return Err(BadCommand::TooLong { bytes });
+        }
+        if self.directory.as_ref().is_some_and(|directory| directory.len() > MAX_PATH) {
+            return Err(BadCommand::Directory);
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadCommand {
+    #[error("the command names no program")]
+    Empty,
+    #[error("the command has {words} words, and at most {MAX_COMMAND} are allowed")]
+    TooMany { words: usize },
+    #[error("the command has {bytes} bytes, and at most {MAX_COMMAND_BYTES} are allowed")]
+    TooLong { bytes: usize },
+    #[error("the path of its directory has more than {MAX_PATH} bytes")]
+    Directory,
 }
 
 /// What the code finds on its standard input.
@@ -302,10 +352,11 @@ pub enum Outcome {
     Exited { code: i32 },
     /// It stopped because it was interrupted. Variables are kept.
     Interrupted {},
-    /// The interpreter's process ended by itself (`os._exit`). Its variables are lost.
+    /// The process of the interpreter or the program ended by itself (`os._exit`). Variables are lost.
     InterpreterExited { code: i32 },
-    /// The interpreter's process was killed. Its variables are lost.
-    InterpreterKilled { signal: i32 },
-    /// The interpreter could not be started.
+    /// The process of the interpreter or the program was killed. Variables are lost. `out_of_memory` says whether the
+    /// kernel has killed anything in the sandbox for memory since the cell began, where the sandbox can see that.
+    InterpreterKilled { signal: i32, out_of_memory: Option<bool> },
+    /// The interpreter or the program could not be started.
     Unavailable { reason: String },
 }

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 
 use cove_protocol::limits::{MAX_FRAME, MAX_META};
 use cove_protocol::{
-    CallId, CellId, FromRunner, Hello, Interpreter, Language, Message, Outcome, Ready, Resume, Run, Stdin,
-    Stream, ToRunner, VERSION, encode,
+    CallId, CellId, FromRunner, Hello, Interpreter, Language, Message, Outcome, Ready, Resume, Run, Start,
+    Stdin, Stream, ToRunner, VERSION, encode,
 };
 
 #[path = "exercise/decode.rs"]
@@ -39,8 +39,9 @@ fn encoded<M: Message>(message: M, payload: &[u8]) -> Vec<u8> {
 }
 
 fn seeds() -> Vec<(&'static str, Vec<u8>)> {
-    let languages = vec![Language::Python];
-    let ready = encoded(FromRunner::Ready(Ready { version: VERSION, languages, received: 0 }), b"");
+    let interpreters = vec![Interpreter { language: Language::Python, program: "/usr/bin/python3".into() }];
+    let taken = interpreters.clone();
+    let ready = encoded(FromRunner::Ready(Ready { version: VERSION, interpreters: taken, received: 0 }), b"");
     let cell = CellId(1);
     let output = encoded(FromRunner::Output { cell, stream: Stream::Stderr, offset: 7 }, b"\x1b[1mhi\0\xff");
     let raised = Outcome::Raised { exception: "ValueError".into(), message: "\"ä\"\n".into() };
@@ -50,10 +51,7 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         ToRunner::Hello(Hello {
             version: VERSION,
             stdin: Stdin::Host,
-            interpreters: vec![Interpreter {
-                language: Language::Python,
-                program: "/usr/bin/python3".into(),
-            }],
+            interpreters,
             warm: Some(Language::Python),
             resume: Some(Resume { received: 2 }),
         }),
@@ -61,6 +59,11 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     );
     let run = Run { cell, language: Language::Python, name: "<cell>".into(), args: vec!["-x".into()] };
     let run = encoded(ToRunner::Run(run), b"print(1)\n");
+    let start = |directory| {
+        let command = vec!["node".into(), "-".into(), "\0\u{1b}ä".into()];
+        encoded(ToRunner::Start(Start { cell, command, directory }), b"")
+    };
+    let killed = |out_of_memory| Outcome::InterpreterKilled { signal: 9, out_of_memory };
     let id = CallId(9);
     let call = encoded(FromRunner::Call { cell, call: id }, br#"{"id":1,"ask":"servers"}"#);
     let called =
@@ -74,6 +77,8 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("ok-output", output.clone()),
         ("ok-cell", [ready, output.clone(), done(Outcome::Completed {}), pong.clone()].concat()),
         ("ok-raised", done(raised)),
+        ("ok-killed", [done(killed(None)), done(killed(Some(true)))].concat()),
+        ("ok-start", [start(None), start(Some("/workspace".into()))].concat()),
         ("ok-calls", called.concat()),
         ("ok-reply", reply),
         ("ok-to-runner", [hello, run, encoded(ToRunner::Bye {}, b"")].concat()),
@@ -99,6 +104,7 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("bad-trailing-json", json(br#"{"type":"need_input"} {}"#)),
         ("bad-not-utf8", json(b"{\"type\":\"fault\",\"message\":\"\xff\"}")),
         ("bad-deep-json", json(&deep)),
+        ("bad-start-field", json(br#"{"type":"start","cell":1,"command":["a"],"shell":true}"#)),
         ("bad-number", json(br#"{"type":"pong","nonce":18446744073709551616,"received":-1}"#)),
         ("bad-payload", frame(0, &content(br#"{"type":"need_input"}"#, b"x"))),
     ]

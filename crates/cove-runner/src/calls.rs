@@ -24,7 +24,7 @@ use serde::Deserialize;
 
 use connection::{Connection, Gone, Next};
 
-/// Where code finds the socket.
+/// Where code finds the socket of a runner that has the sandbox to itself.
 pub(crate) const SOCKET: &str = "/tmp/.cove/mcp";
 /// Its name in the environment.
 pub(crate) const VARIABLE: &str = "COVE_MCP";
@@ -32,6 +32,14 @@ pub(crate) const VARIABLE: &str = "COVE_MCP";
 const MAX_CONNECTIONS: usize = 64;
 /// Bytes of long requests that may be on their way here from all connections together.
 const MAX_ARRIVING: usize = 4 * MAX_CALL;
+
+/// Where this runner has its socket: there may be others beside one that is not the first process of its sandbox.
+pub(crate) fn socket(is_first: bool) -> PathBuf {
+    match is_first {
+        true => SOCKET.into(),
+        false => format!("{SOCKET}-{}", std::process::id()).into(),
+    }
+}
 
 /// How to say something to the host.
 pub(crate) type Say<'a> = &'a mut dyn FnMut(&FromRunner, &[u8]) -> io::Result<()>;
@@ -92,6 +100,21 @@ impl Calls {
             cell: None,
             last: 0,
             buffer: vec![0; CHUNK],
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Takes the socket away again, for who comes after this runner.
+    pub(crate) fn clear(&mut self) {
+        if let Some(listener) = self.listener.take()
+            && Some(listener.file) == file_at(&self.path)
+        {
+            let _ = rustix::fs::unlink(&self.path);
+            // It may be others' too; then it is not empty.
+            let _ = self.path.parent().map(rustix::fs::rmdir);
         }
     }
 

@@ -2,29 +2,20 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 use cove_protocol::Language;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use rustix::process::{Pid, Signal, getpgid, kill_process, kill_process_group};
 
 use crate::calls;
+use crate::process::{Process, Standard};
 use crate::shim::{self, FromShim, ShimError};
-
-/// What an interpreter gets as its descriptors 0, 1 and 2.
-pub(crate) struct Standard {
-    pub(crate) input: OwnedFd,
-    pub(crate) output: OwnedFd,
-    pub(crate) error: OwnedFd,
-}
 
 pub(crate) struct Interpreter {
     language: Language,
-    pid: Pid,
-    /// Its first process; whatever it became since is still in this group.
-    group: Pid,
+    process: Process,
     channel: OwnedFd,
     from_shim: Vec<u8>,
     to_shim: Vec<u8>,
@@ -57,27 +48,20 @@ impl Interpreter {
         language: Language,
         program: &str,
         standard: Standard,
+        socket: &Path,
         third: &mut Third,
     ) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         rustix::io::ioctl_fionbio(&ours, true)?;
         let mut command = Command::new(program);
-        command
-            .args(arguments(language))
-            .stdin(standard.input)
-            .stdout(standard.output)
-            .stderr(standard.error);
-        command.env(calls::VARIABLE, calls::SOCKET);
-        // A group of its own, so that an interrupt reaches what the code waits for and not the runner.
-        command.process_group(0);
-        let child = third.lend(theirs.as_fd(), || command.spawn())?;
-        let pid = Pid::from_raw(child.id() as i32).ok_or_else(|| io::Error::other("no process id"))?;
-        Ok(Self { language, pid, group: pid, channel: ours, from_shim: Vec::new(), to_shim: Vec::new() })
+        command.args(arguments(language)).env(calls::VARIABLE, socket);
+        let process = third.lend(theirs.as_fd(), || Process::start(command, standard))?;
+        Ok(Self { language, process, channel: ours, from_shim: Vec::new(), to_shim: Vec::new() })
     }
 
-    pub(crate) fn pid(&self) -> Pid {
-        self.pid
+    pub(crate) fn process(&self) -> Process {
+        self.process
     }
 
     pub(crate) fn channel(&self) -> BorrowedFd<'_> {
@@ -98,11 +82,8 @@ impl Interpreter {
         Ok(())
     }
 
-    /// It says that it lives on in another process. If that is a lie it harms only itself.
     pub(crate) fn moved_to(&mut self, process: i32) {
-        if let Some(pid) = Pid::from_raw(process) {
-            self.pid = pid;
-        }
+        self.process.moved_to(process);
     }
 
     pub(crate) fn send(&mut self, message: Vec<u8>) {
@@ -142,20 +123,6 @@ impl Interpreter {
 
     pub(crate) fn take(&mut self) -> Result<Option<FromShim>, ShimError> {
         shim::take(&mut self.from_shim)
-    }
-
-    /// Without what it has started, which may live on.
-    pub(crate) fn kill_alone(&self) {
-        let _ = kill_process(self.pid, Signal::KILL);
-    }
-
-    /// It and what it waits for.
-    pub(crate) fn signal(&self, signal: Signal) {
-        // It may have left its group, and then only its own id reaches it; and it may have ended since.
-        if getpgid(Some(self.pid)) != Ok(self.group) {
-            let _ = kill_process(self.pid, signal);
-        }
-        let _ = kill_process_group(self.group, signal);
     }
 }
 

@@ -1,5 +1,8 @@
 //! The loop: waits for the host, for interpreters and for what they write, and does one thing at a time.
 
+mod ends;
+mod turn;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -7,30 +10,37 @@ use std::process::ExitCode;
 
 use cove_protocol::limits::{CHUNK, MAX_IMAGE, MAX_IMAGES};
 use cove_protocol::{
-    CellId, Decoder, FromRunner, Hello, ImageFormat, Language, Outcome, Ready, Run, Stream, ToRunner,
-    VERSION, encode,
+    CellId, Decoder, FromRunner, Hello, ImageFormat, Interpreter as Taken, Language, Outcome, Ready, Run,
+    Start, Stream, ToRunner, VERSION, encode,
 };
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
+use rustix::process::Signal;
 
 use crate::calls::{self, Calls};
 use crate::capture::Capture;
+use crate::descendants;
 use crate::files::{Files, Listed};
-use crate::interpreter::{Interpreter, Received, Standard, Third, part};
+use crate::interpreter::{Interpreter, Received, Third, part};
+use crate::memory::Memory;
+use crate::process::{Process, Standard};
+use crate::program;
 use crate::shim::{self, FromShim};
 use crate::stdin::{Ask, Input};
 
-/// The runner's role. Ends when the host says so or goes away; the kernel then ends everything else in the sandbox.
+/// The runner's role. Ends when the host says so or goes away, and everything else in the sandbox with it: by the kernel
+/// if this is its first process, else by itself.
 pub fn main() -> ExitCode {
-    // Code inside runs as the same user: without this it could read the runner's memory and use its descriptors.
-    let hidden = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
-    let served = hidden.map_err(io::Error::from).and_then(|()| Runner::new()).and_then(|mut runner| {
+    let is_first = descendants::is_first();
+    let served = prepare(is_first).and_then(|mut runner| {
         let served = runner.serve();
         if let Err(error) = &served {
             // The host may be what failed; then nobody hears this.
             let _ = send(&FromRunner::Fault { message: error.to_string() }, &[]);
         }
-        served
+        if is_first {
+            return served;
+        }
+        runner.calls.clear();
+        served.and(descendants::end_all())
     });
     match served {
         Ok(()) => ExitCode::SUCCESS,
@@ -39,6 +49,15 @@ pub fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn prepare(is_first: bool) -> io::Result<Runner> {
+    // Code inside runs as the same user: without this it could read the runner's memory and use its descriptors.
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
+    if !is_first {
+        descendants::adopt()?;
+    }
+    Runner::new(is_first)
 }
 
 struct Runner {
@@ -55,18 +74,32 @@ struct Runner {
     captures: [Capture; 2],
     files: Files,
     calls: Calls,
+    memory: Memory,
     cell: Option<Cell>,
 }
 
 /// The cell that runs.
 struct Cell {
     id: CellId,
-    language: Language,
+    by: By,
     sent: [u64; 2],
     images: usize,
     interrupted: bool,
     /// Its interpreter was started for it.
     fresh: bool,
+}
+
+/// What runs a cell.
+#[derive(Clone, Copy)]
+enum By {
+    Interpreter(Language),
+    Program(Process),
+}
+
+impl Cell {
+    fn is_of(&self, language: Language) -> bool {
+        matches!(self.by, By::Interpreter(of) if of == language)
+    }
 }
 
 enum Go {
@@ -75,7 +108,7 @@ enum Go {
 }
 
 impl Runner {
-    fn new() -> io::Result<Self> {
+    fn new(is_first: bool) -> io::Result<Self> {
         let third = Third::reserve()?;
         let (children_ended, written) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         rustix::io::ioctl_fionbio(&children_ended, true)?;
@@ -91,7 +124,8 @@ impl Runner {
             input: None,
             captures: [Capture::new(Stream::Stdout)?, Capture::new(Stream::Stderr)?],
             files: Files::open(&std::env::current_dir()?)?,
-            calls: Calls::new(calls::SOCKET.as_ref()),
+            calls: Calls::new(&calls::socket(is_first)),
+            memory: Memory::new(),
             cell: None,
         })
     }
@@ -126,59 +160,6 @@ impl Runner {
         }
     }
 
-    fn wait(&self) -> io::Result<Turn> {
-        enum Source {
-            Host,
-            Children,
-            Shim(Language),
-            Capture(usize),
-            Input,
-            Calls(calls::Source),
-        }
-        let mut sources = vec![Source::Host, Source::Children];
-        let stdin = rustix::stdio::stdin();
-        let mut fds = vec![
-            PollFd::from_borrowed_fd(stdin, PollFlags::IN),
-            PollFd::new(&self.children_ended, PollFlags::IN),
-        ];
-        for (&language, interpreter) in &self.interpreters {
-            let write = if interpreter.has_to_write() { PollFlags::OUT } else { PollFlags::empty() };
-            fds.push(PollFd::from_borrowed_fd(interpreter.channel(), PollFlags::IN | write));
-            sources.push(Source::Shim(language));
-        }
-        // Between cells output waits in its pipe, and input in the host.
-        if self.cell.is_some() {
-            for (index, capture) in self.captures.iter().enumerate() {
-                fds.push(PollFd::from_borrowed_fd(capture.readable(), PollFlags::IN));
-                sources.push(Source::Capture(index));
-            }
-            if let Some(writable) = self.input.as_ref().and_then(Input::writable) {
-                fds.push(PollFd::from_borrowed_fd(writable, PollFlags::OUT));
-                sources.push(Source::Input);
-            }
-        }
-        for (source, fd, wanted) in self.calls.sources() {
-            fds.push(PollFd::from_borrowed_fd(fd, wanted));
-            sources.push(Source::Calls(source));
-        }
-        rustix::io::retry_on_intr(|| poll(&mut fds, None))?;
-        let mut turn = Turn::default();
-        for (fd, source) in fds.iter().zip(sources) {
-            if fd.revents().is_empty() {
-                continue;
-            }
-            match source {
-                Source::Host => turn.host = true,
-                Source::Children => turn.children = true,
-                Source::Shim(language) => turn.shims.push(language),
-                Source::Capture(index) => turn.captures.push(index),
-                Source::Input => turn.input = true,
-                Source::Calls(source) => turn.calls.push((source, fd.revents())),
-            }
-        }
-        Ok(turn)
-    }
-
     fn hear_host(&mut self) -> io::Result<Go> {
         let buffer = &mut self.buffer[..];
         let count = rustix::io::retry_on_intr(|| rustix::io::read(rustix::stdio::stdin(), &mut *buffer))?;
@@ -205,6 +186,7 @@ impl Runner {
         match message {
             ToRunner::Hello(hello) => self.greet(hello)?,
             ToRunner::Run(run) => self.run(run, payload)?,
+            ToRunner::Start(start) => self.start_program(start)?,
             ToRunner::Interrupt { cell } => self.signal_cell(cell, Signal::INT),
             ToRunner::Kill { cell } => self.signal_cell(cell, Signal::KILL),
             ToRunner::Input { end } => {
@@ -250,10 +232,9 @@ impl Runner {
             return Err(broken("this runner has one stream for its whole life and cannot resume another"));
         }
         self.input = Some(Input::new(hello.stdin)?);
-        for interpreter in hello.interpreters {
-            let executable = rustix::fs::access(&interpreter.program, rustix::fs::Access::EXEC_OK).is_ok();
-            if executable {
-                self.programs.insert(interpreter.language, interpreter.program);
+        for Taken { language, program } in hello.interpreters {
+            if !self.programs.contains_key(&language) && program::is_executable(program.as_ref()) {
+                self.programs.insert(language, program);
             }
         }
         // Before the answer, so that the interpreter starts while the answer travels.
@@ -263,46 +244,48 @@ impl Runner {
             // A failure shows when a cell asks for it.
             let _ = self.start(language);
         }
-        let languages = self.programs.keys().copied().collect();
-        send(&FromRunner::Ready(Ready { version: VERSION, languages, received: 0 }), &[])?;
+        let taken = self.programs.iter();
+        let taken = taken.map(|(&language, program)| Taken { language, program: program.clone() });
+        let ready = Ready { version: VERSION, interpreters: taken.collect(), received: 0 };
+        send(&FromRunner::Ready(ready), &[])?;
         // After the answer, so that nobody waits for it.
         self.calls.listen();
         Ok(())
     }
 
     fn start(&mut self, language: Language) -> io::Result<()> {
-        let (Some(program), Some(input)) = (self.programs.get(&language), &self.input) else {
+        let Some(program) = self.programs.get(&language) else {
             return Err(io::Error::other(format!("{language} is not installed in this sandbox")));
         };
-        let standard = Standard {
+        let standard = self.standard()?;
+        let interpreter =
+            Interpreter::start(language, program, standard, self.calls.path(), &mut self.third)?;
+        self.interpreters.insert(language, interpreter);
+        Ok(())
+    }
+
+    /// What everything that runs cells reads and writes.
+    fn standard(&self) -> io::Result<Standard> {
+        let Some(input) = &self.input else { return Err(broken("the host has not said hello")) };
+        Ok(Standard {
             input: input.for_child()?,
             output: self.captures[0].for_child()?,
             error: self.captures[1].for_child()?,
-        };
-        let interpreter = Interpreter::start(language, program, standard, &mut self.third)?;
-        self.interpreters.insert(language, interpreter);
-        Ok(())
+        })
     }
 
     fn run(&mut self, run: Run, code: Vec<u8>) -> io::Result<()> {
         if self.cell.is_some() {
             return Err(broken("the host sent a cell while another was running"));
         }
+        self.forget_kills();
         // A warm interpreter has run nothing yet, but the host counts it as started by this session.
         let fresh = !self.interpreters.contains_key(&run.language);
         if fresh && let Err(error) = self.start(run.language) {
             let outcome = Outcome::Unavailable { reason: error.to_string() };
             return send(&FromRunner::Done { cell: run.cell, outcome, fresh }, &[]);
         }
-        self.calls.begin(run.cell);
-        self.cell = Some(Cell {
-            id: run.cell,
-            language: run.language,
-            sent: [0; 2],
-            images: 0,
-            interrupted: false,
-            fresh,
-        });
+        self.begin(run.cell, By::Interpreter(run.language), fresh);
         let handed = match self.interpreters.get_mut(&run.language) {
             Some(interpreter) => interpreter.run(&run.name, &code, &run.args),
             None => Ok(()),
@@ -314,12 +297,44 @@ impl Runner {
         Ok(())
     }
 
+    fn start_program(&mut self, start: Start) -> io::Result<()> {
+        if self.cell.is_some() {
+            return Err(broken("the host sent a program while a cell was running"));
+        }
+        start.check().map_err(|bad| broken(&format!("the host sent a program that cannot be: {bad}")))?;
+        self.forget_kills();
+        // A descriptor that cannot be made is its reason too: it may be the limit that code has used up.
+        let started = match self.standard() {
+            Ok(standard) => program::start(&start, standard, self.calls.path()),
+            Err(error) => Err(error.to_string()),
+        };
+        match started {
+            Ok(process) => {
+                self.begin(start.cell, By::Program(process), true);
+                Ok(())
+            }
+            Err(reason) => {
+                let outcome = Outcome::Unavailable { reason };
+                send(&FromRunner::Done { cell: start.cell, outcome, fresh: true }, &[])
+            }
+        }
+    }
+
+    fn begin(&mut self, id: CellId, by: By, fresh: bool) {
+        self.calls.begin(id);
+        self.cell = Some(Cell { id, by, sent: [0; 2], images: 0, interrupted: false, fresh });
+    }
+
     /// Only the cell that runs: one that has just ended must not take the next one with it.
     fn signal_cell(&mut self, cell: CellId, signal: Signal) {
         if let Some(running) = self.cell.as_mut().filter(|running| running.id == cell) {
             running.interrupted = true;
-            if let Some(interpreter) = self.interpreters.get(&running.language) {
-                interpreter.signal(signal);
+            let process = match running.by {
+                By::Program(process) => Some(process),
+                By::Interpreter(language) => self.interpreters.get(&language).map(Interpreter::process),
+            };
+            if let Some(process) = process {
+                process.signal(signal);
             }
         }
     }
@@ -333,7 +348,7 @@ impl Runner {
             && let Some(interpreter) = self.interpreters.get(&language)
         {
             // It has ended, or code has closed the channel; in both cases it is of no more use, and is reaped.
-            interpreter.kill_alone();
+            interpreter.process().kill_alone();
             self.wait_for_end(language)?;
         }
         Ok(())
@@ -352,7 +367,7 @@ impl Runner {
                 Ok(None) => break,
                 Err(_) => {
                     // Code has written into the shim's channel. Its interpreter cannot be driven any further.
-                    interpreter.signal(Signal::KILL);
+                    interpreter.process().signal(Signal::KILL);
                     break;
                 }
             }
@@ -361,7 +376,7 @@ impl Runner {
     }
 
     fn cell_said(&mut self, language: Language, said: FromShim) -> io::Result<()> {
-        let Some(cell) = self.cell.as_ref().filter(|cell| cell.language == language) else { return Ok(()) };
+        let Some(cell) = self.cell.as_ref().filter(|cell| cell.is_of(language)) else { return Ok(()) };
         let outcome = match said {
             FromShim::Load(_) | FromShim::Moved { .. } => return Ok(()),
             FromShim::Image { format, bytes } => return self.forward_image(format, &bytes),
@@ -423,69 +438,6 @@ impl Runner {
             Some(Ask::No) | None => Ok(()),
         }
     }
-
-    fn drain_child_signals(&self) {
-        let mut buffer = [0u8; 64];
-        while matches!(rustix::io::read(&self.children_ended, &mut buffer), Ok(count) if count > 0) {}
-    }
-
-    /// As pid 1 this process inherits every orphan of the sandbox.
-    fn reap(&mut self) -> io::Result<()> {
-        while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
-            self.ended(pid, status)?;
-        }
-        Ok(())
-    }
-
-    fn wait_for_end(&mut self, language: Language) -> io::Result<()> {
-        let Some(pid) = self.interpreters.get(&language).map(Interpreter::pid) else { return Ok(()) };
-        match rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(pid), WaitOptions::empty())) {
-            Ok(Some((pid, status))) => self.ended(pid, status),
-            // Not a child of ours, or not yet: it was killed all the same.
-            Ok(None) | Err(_) => {
-                self.gone(language, Outcome::InterpreterKilled { signal: Signal::KILL.as_raw() })
-            }
-        }
-    }
-
-    fn ended(&mut self, pid: Pid, status: WaitStatus) -> io::Result<()> {
-        let is_it = |(&language, found): (&Language, &Interpreter)| (found.pid() == pid).then_some(language);
-        let Some(language) = self.interpreters.iter().find_map(is_it) else { return Ok(()) };
-        // What it said in its last moment counts, and that may be where it has moved to.
-        if let Some(interpreter) = self.interpreters.get_mut(&language) {
-            while interpreter.receive() == Received::Some {}
-        }
-        self.heed(language)?;
-        if self.interpreters.get(&language).is_some_and(|interpreter| interpreter.pid() != pid) {
-            return Ok(());
-        }
-        self.gone(
-            language,
-            match (status.exit_status(), status.terminating_signal()) {
-                (Some(code), _) => Outcome::InterpreterExited { code },
-                (None, signal) => Outcome::InterpreterKilled { signal: signal.unwrap_or(0) },
-            },
-        )
-    }
-
-    fn gone(&mut self, language: Language, outcome: Outcome) -> io::Result<()> {
-        self.interpreters.remove(&language);
-        match &self.cell {
-            Some(cell) if cell.language == language => self.finish(outcome),
-            _ => Ok(()),
-        }
-    }
-}
-
-/// What is ready in one turn of the loop.
-#[derive(Default)]
-struct Turn {
-    host: bool,
-    children: bool,
-    shims: Vec<Language>,
-    captures: Vec<usize>,
-    input: bool,
-    calls: Vec<(calls::Source, PollFlags)>,
 }
 
 fn send(message: &FromRunner, payload: &[u8]) -> io::Result<()> {

@@ -17,6 +17,7 @@ pub struct FakeBackend {
     /// What the sandbox's end is said to have been.
     ending: Ending,
     memory: Option<MemoryKiller>,
+    trusts_runner: bool,
     kills: Arc<Mutex<usize>>,
 }
 
@@ -29,6 +30,7 @@ impl FakeBackend {
             script: Arc::new(move |runner| Box::pin(script(runner))),
             ending: Ending::Exited(0),
             memory: None,
+            trusts_runner: false,
             kills: Arc::default(),
         }
     }
@@ -42,6 +44,13 @@ impl FakeBackend {
     #[must_use]
     pub fn out_of_memory(mut self, by: MemoryKiller) -> Self {
         self.memory = Some(by);
+        self
+    }
+
+    /// As a backend that lets its runner say whether memory ran out.
+    #[must_use]
+    pub fn trusting_its_runner(mut self) -> Self {
+        self.trusts_runner = true;
         self
     }
 
@@ -80,13 +89,10 @@ impl Backend for FakeBackend {
                 ended,
                 ending: self.ending.clone(),
                 memory: self.memory,
+                trusts_runner: self.trusts_runner,
                 kills: Arc::clone(&self.kills),
             };
-            Ok(Sandbox {
-                stream: Box::new(host),
-                control: Box::new(control),
-                interpreters: vec![Interpreter { language: Language::Python, program: "/python".into() }],
-            })
+            Ok(Sandbox { stream: Box::new(host), control: Box::new(control), interpreters: interpreters() })
         })
     }
 
@@ -99,11 +105,19 @@ impl Backend for FakeBackend {
     }
 }
 
+/// Two for one language, so that the runner has a choice.
+fn interpreters() -> Vec<Interpreter> {
+    ["/python", "/other/python"]
+        .map(|program| Interpreter { language: Language::Python, program: program.into() })
+        .into()
+}
+
 struct FakeControl {
     over: watch::Sender<bool>,
     ended: watch::Receiver<bool>,
     ending: Ending,
     memory: Option<MemoryKiller>,
+    trusts_runner: bool,
     kills: Arc<Mutex<usize>>,
 }
 
@@ -126,6 +140,10 @@ impl Control for FakeControl {
 
     fn out_of_memory(&mut self) -> Pending<'_, Option<MemoryKiller>> {
         Box::pin(async { self.memory })
+    }
+
+    fn trusts_runner_on_memory(&self) -> bool {
+        self.trusts_runner
     }
 }
 
@@ -165,15 +183,21 @@ impl FakeRunner {
     /// Answers hello as a good runner does.
     pub async fn greet(&mut self) {
         let Some((ToRunner::Hello(_), _)) = self.hear().await else { panic!("the host did not say hello") };
-        let ready = Ready { version: VERSION, languages: vec![Language::Python], received: 0 };
+        self.take(interpreters()[..1].to_vec()).await;
+    }
+
+    /// Says which interpreters are there.
+    pub async fn take(&mut self, interpreters: Vec<Interpreter>) {
+        let ready = Ready { version: VERSION, interpreters, received: 0 };
         self.say(FromRunner::Ready(ready), &[]).await;
     }
 
-    /// Waits for the next cell; its id and code.
+    /// Waits for the next cell; its id and code, of which a program has none.
     pub async fn cell(&mut self) -> Option<(cove_protocol::CellId, Vec<u8>)> {
         loop {
             match self.hear().await? {
                 (ToRunner::Run(run), code) => return Some((run.cell, code)),
+                (ToRunner::Start(start), nothing) => return Some((start.cell, nothing)),
                 _ => continue,
             }
         }

@@ -88,6 +88,12 @@ pub trait Control: Send {
 
     /// Whether anything in the sandbox has been killed for memory so far, and by whom.
     fn out_of_memory(&mut self) -> Pending<'_, Option<MemoryKiller>>;
+
+    /// Whether the runner's word counts where `out_of_memory` knows nothing: for sandboxes whose counters are best seen
+    /// from inside. Code inside may forge it, and gains no more by that than another text for its own end.
+    fn trusts_runner_on_memory(&self) -> bool {
+        false
+    }
 }
 
 /// How a sandbox ended, as seen from outside.

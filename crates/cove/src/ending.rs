@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::backend::{Ending, MemoryKiller};
 use crate::config::value::show_size;
 use crate::session::cell::describe_ending;
-use crate::session::{CellEnd, Stop, Survived};
+use crate::session::{CellEnd, Stop, Survived, Who};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Told {
@@ -62,11 +62,11 @@ pub fn tell(end: &CellEnd, bounds: Bounds, audience: Audience) -> Option<Told> {
         CellEnd::InterpreterExited { language, code } => {
             told(format!("{language} ended itself with exit code {code}"), survived)
         }
-        CellEnd::InterpreterKilled { language, signal } => {
-            told(format!("{language} was killed by signal {signal}{}", name_of(*signal)), survived)
+        CellEnd::Killed { who, signal } => {
+            told(format!("{who} was killed by signal {signal}{}", name_of(*signal)), survived)
         }
-        CellEnd::OutOfMemory { language, by } => {
-            Some(out_of_memory(&language.to_string(), *by, &survived, bounds, audience))
+        CellEnd::OutOfMemory { who, by } => {
+            Some(out_of_memory(&who.to_string(), *by, &survived, bounds, audience))
         }
         CellEnd::SandboxEnded(Ending::OutOfMemory(by)) => {
             Some(out_of_memory("the sandbox", *by, &survived, bounds, audience))
@@ -85,17 +85,23 @@ pub fn tell(end: &CellEnd, bounds: Bounds, audience: Audience) -> Option<Told> {
         CellEnd::Stopped { why: Stop::Cancelled, .. } => {
             told("cell stopped because it was cancelled".into(), survived)
         }
-        CellEnd::Unavailable { language, reason } => {
-            let hint = match (audience, language) {
-                (Audience::Agent, _) => "use another language; the operator can install this one".into(),
-                (Audience::Person, Language::Python) => {
+        CellEnd::Unavailable { who, reason } => {
+            let hint = match (audience, who) {
+                (Audience::Agent, Who::Interpreter(_)) => {
+                    "use another language; the operator can install this one".into()
+                }
+                (Audience::Agent, Who::Program) => {
+                    "use another image; the operator can change what this one starts".into()
+                }
+                (Audience::Person, Who::Interpreter(Language::Python)) => {
                     "install python 3.9 or later, or name one with `--python /path/to/python3`; `cove explain` shows what it sees".into()
                 }
-                (Audience::Person, other) => {
+                (Audience::Person, Who::Interpreter(other)) => {
                     format!("install {other} where the sandbox finds it; `cove explain` shows what it sees")
                 }
+                (Audience::Person, Who::Program) => "name a program that the sandbox has".into(),
             };
-            told(format!("could not run {language}\ncaused by: {reason}"), hint)
+            told(format!("could not run {who}\ncaused by: {reason}"), hint)
         }
         CellEnd::Refused { waiting } => told(
             format!("cell refused because {waiting} others are waiting in this session"),

@@ -80,15 +80,15 @@ impl Lifetime {
     }
 }
 
-/// The shell command that starts what an image starts, which reads its program from standard input.
-pub fn command(language: Language, program: &str) -> String {
-    let flags = match language {
+/// The command of what an image starts, which reads its code from standard input.
+pub fn command(language: Language, program: &str) -> Vec<String> {
+    let flags: &[&str] = match language {
         // Unbuffered, so that what it wrote is there whatever becomes of it.
-        Language::Python => "-u -",
-        Language::Node => "-",
-        Language::Bash | Language::Sh => "-s",
+        Language::Python => &["-u", "-"],
+        Language::Node => &["-"],
+        Language::Bash | Language::Sh => &["-s"],
     };
-    format!("'{}' {flags}", program.replace('\'', r"'\''"))
+    std::iter::once(program).chain(flags.iter().copied()).map(str::to_owned).collect()
 }
 
 #[cfg(test)]
@@ -106,6 +106,6 @@ mod tests {
 
     #[test]
     fn a_program_s_path_is_one_word() {
-        assert_eq!(command(Language::Python, "/it's/py"), r"'/it'\''s/py' -u -");
+        assert_eq!(command(Language::Python, "/it's a/py"), ["/it's a/py", "-u", "-"]);
     }
 }

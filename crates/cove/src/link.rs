@@ -3,12 +3,12 @@
 //! wait here until the runner has room. What comes in is hostile: the codec
 //! bounds it, and an answer that nobody waits for ends the link.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cove_protocol::limits::{FREE_REPLY, REPLY_WINDOW};
 use cove_protocol::{
-    CallId, DecodeError, Decoder, FromRunner, Hello, Ready, RequestId, ToRunner, VERSION, encode,
+    CallId, DecodeError, Decoder, FromRunner, Hello, Interpreter, Ready, RequestId, ToRunner, VERSION, encode,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf};
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -77,7 +77,7 @@ pub enum LinkError {
 }
 
 impl Link {
-    /// Says hello and hears which languages are there.
+    /// Says hello and hears which interpreters are there.
     pub async fn open(
         stream: Box<dyn Duplex>,
         hello: Hello,
@@ -96,9 +96,13 @@ impl Link {
         let window = Window { room: Semaphore::new(REPLY_WINDOW), untaken: Mutex::default() };
         let link = Self { outgoing, pending: Arc::default(), window: Arc::new(window) };
         let mut reader = Reader { read, decoder: Decoder::default(), buffer: vec![0; 128 * 1024] };
+        let offered = hello.interpreters.clone();
         link.send(&ToRunner::Hello(hello), &[]).await?;
         let ready = match reader.receive().await? {
-            (FromRunner::Ready(ready), _) if ready.version == VERSION => ready,
+            (FromRunner::Ready(ready), _) if ready.version == VERSION => {
+                check_taken(&ready.interpreters, &offered)?;
+                ready
+            }
             (FromRunner::Ready(_), _) => return Err(LinkError::Protocol("it speaks another version")),
             (FromRunner::Fault { message }, _) => return Err(LinkError::Fault(shown(&message))),
             _ => return Err(LinkError::Protocol("it did not answer hello")),
@@ -178,6 +182,16 @@ impl Window {
         let length = locked(&self.untaken).remove(&call);
         self.room.add_permits(length.ok_or(LinkError::Protocol("it took what nobody sent"))?);
         Ok(())
+    }
+}
+
+/// One of those that were offered for each language: what a guest says must not become a command of ours.
+fn check_taken(taken: &[Interpreter], offered: &[Interpreter]) -> Result<(), LinkError> {
+    let mut languages = BTreeSet::new();
+    if taken.iter().all(|one| offered.contains(one) && languages.insert(one.language)) {
+        Ok(())
+    } else {
+        Err(LinkError::Protocol("it took interpreters that were not offered"))
     }
 }
 

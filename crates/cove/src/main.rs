@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::ffi::OsStr;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
@@ -19,7 +20,7 @@ fn main() -> ExitCode {
     }
     match std::env::args_os().nth(1).as_deref().and_then(|role| role.to_str()) {
         Some("jail") => return cove_jail::enter::main(),
-        Some("runner") => return cove_runner::main(),
+        Some("runner") => return runner(std::env::args_os().nth(2).as_deref()),
         _ => {}
     }
     match Surroundings::of_this_process()
@@ -31,6 +32,24 @@ fn main() -> ExitCode {
             // Standard error may be closed; there is nowhere else to say so.
             let _ = writeln!(std::io::stderr(), "{}", error.report());
             error.exit_code()
+        }
+    }
+}
+
+/// With `--filter` it holds itself to our system call filter: for engines that cannot be told to.
+fn runner(flag: Option<&OsStr>) -> ExitCode {
+    let held = match flag {
+        None => Ok(()),
+        Some(flag) if flag == "--filter" => {
+            cove_jail::confine().map_err(|failure| format!("{failure}\ncaused by: {}", failure.cause))
+        }
+        Some(_) => Err("could not understand what the runner is asked for".to_owned()),
+    };
+    match held {
+        Ok(()) => cove_runner::main(),
+        Err(why) => {
+            let _ = writeln!(std::io::stderr(), "could not start the runner\ncaused by: {why}");
+            ExitCode::FAILURE
         }
     }
 }

@@ -5,18 +5,19 @@ pub mod calls;
 pub mod cell;
 pub mod files;
 pub mod registry;
+mod running;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use cove_protocol::limits::{CHUNK, MAX_IMAGE, MAX_IMAGES};
+use cove_protocol::limits::CHUNK;
 use cove_protocol::{
-    CallId, CellId, FromRunner, Hello, ImageFormat, Interpreter, Language, Outcome, Run, Stdin, Stream,
-    ToRunner, VERSION,
+    CallId, CellId, FromRunner, Hello, ImageFormat, Interpreter, Language, Outcome, Run, Start, Stdin,
+    Stream, ToRunner, VERSION,
 };
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::io::AsyncRead;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::{Instant, sleep_until};
 
@@ -26,9 +27,10 @@ use crate::link::{CellMessages, Link, LinkError, Place, encoded};
 use crate::policy::Policy;
 
 use calls::UnderWay;
+use running::{Measure, Patience, Running, read_input};
 
 pub use calls::{Calls, NoCalls};
-pub use cell::{Cell, CellEnd, Stop, Survived};
+pub use cell::{Cell, CellEnd, Program, Stop, Survived, Who};
 
 /// How long a runner may take to start and say that it is ready.
 const START: Duration = Duration::from_secs(20);
@@ -42,6 +44,7 @@ const MAX_WAITING: usize = 16;
 pub struct Session {
     link: Link,
     languages: Vec<Language>,
+    /// Those that the runner took of what the backend offered.
     interpreters: Vec<Interpreter>,
     /// Held by the cell that runs; others queue for it in order.
     turn: Mutex<Turn>,
@@ -75,7 +78,6 @@ pub struct Options {
 impl Session {
     pub async fn start(backend: &dyn Backend, policy: &Policy, options: Options) -> Result<Self, StartError> {
         let mut sandbox = backend.start(policy, &options.whose).await?;
-        let interpreters = sandbox.interpreters.clone();
         let hello = Hello {
             version: VERSION,
             stdin: if options.input.is_some() { Stdin::Host } else { Stdin::Empty },
@@ -88,8 +90,8 @@ impl Session {
         match opened {
             Ok(Ok((link, messages, ready))) => Ok(Self {
                 link,
-                languages: ready.languages,
-                interpreters,
+                languages: ready.interpreters.iter().map(|taken| taken.language).collect(),
+                interpreters: ready.interpreters,
                 turn: Mutex::new(Turn {
                     messages,
                     next_cell: 1,
@@ -123,7 +125,7 @@ impl Session {
     /// The program that runs a language, as the sandbox sees it.
     pub fn program(&self, language: Language) -> Option<&str> {
         let known = self.interpreters.iter().find(|known| known.language == language)?;
-        self.languages.contains(&language).then_some(known.program.as_str())
+        Some(known.program.as_str())
     }
 
     /// How the sandbox ended, if it has and that has been noticed.
@@ -135,11 +137,6 @@ impl Session {
     pub async fn is_alive(&self) -> bool {
         let mut control = self.control.lock().await;
         self.ended.get().is_none() && tokio::time::timeout(Duration::ZERO, control.wait()).await.is_err()
-    }
-
-    /// Whether anything in the sandbox has been killed for memory so far, and by whom.
-    pub async fn out_of_memory(&self) -> Option<MemoryKiller> {
-        self.control.lock().await.out_of_memory().await
     }
 
     /// As `run_with`, for code that has nobody to call.
@@ -158,6 +155,47 @@ impl Session {
     pub async fn run_with(
         &self,
         cell: Cell,
+        show: impl FnMut(Shown<'_>),
+        stop: impl Future<Output = ()>,
+        calls: Arc<dyn Calls>,
+    ) -> CellEnd {
+        let Cell { language, name, code, args, timeout, grace } = cell;
+        if !self.languages.contains(&language) {
+            let reason = format!("{language} is not installed in this sandbox");
+            return CellEnd::Unavailable { who: language.into(), reason };
+        }
+        let message = |cell| ToRunner::Run(Run { cell, language, name, args });
+        let given = Given { who: language.into(), payload: code.as_bytes(), timeout, grace };
+        self.take_turn(message, given, show, stop, calls).await
+    }
+
+    /// As `run_with`, for a program that is started for this and has the session's standard input. It is no interpreter:
+    /// that it ends is the end of the cell, and its exit code says how.
+    pub async fn run_program(
+        &self,
+        program: Program,
+        show: impl FnMut(Shown<'_>),
+        stop: impl Future<Output = ()>,
+        calls: Arc<dyn Calls>,
+    ) -> CellEnd {
+        let Program { command, directory, timeout, grace } = program;
+        let who = Who::Program;
+        let mut start = Start { cell: CellId(0), command, directory };
+        if let Err(bad) = start.check() {
+            return CellEnd::Unavailable { who, reason: bad.to_string() };
+        }
+        let message = |cell| {
+            start.cell = cell;
+            ToRunner::Start(start)
+        };
+        self.take_turn(message, Given { who, payload: &[], timeout, grace }, show, stop, calls).await
+    }
+
+    /// Waits for the cells before, then sends the message that begins this one, and sees it through.
+    async fn take_turn(
+        &self,
+        message: impl FnOnce(CellId) -> ToRunner,
+        given: Given<'_>,
         mut show: impl FnMut(Shown<'_>),
         stop: impl Future<Output = ()>,
         calls: Arc<dyn Calls>,
@@ -177,34 +215,28 @@ impl Session {
         if let Some(ending) = self.ended.get() {
             return CellEnd::SandboxEnded(ending.clone());
         }
-        if !self.languages.contains(&cell.language) {
-            let reason = format!("{} is not installed in this sandbox", cell.language);
-            return CellEnd::Unavailable { language: cell.language, reason };
-        }
         let id = CellId(turn.next_cell);
         turn.next_cell += 1;
-        let language = cell.language;
-        let patience = Patience::new(Instant::now() + cell.timeout, cell.grace);
-        let run = ToRunner::Run(Run { cell: id, language, name: cell.name, args: cell.args });
-        let end = match encoded(&run, cell.code.as_bytes()) {
-            Ok(run) => {
+        let Given { who, payload, timeout, grace } = given;
+        let patience = Patience::new(Instant::now() + timeout, grace);
+        let end = match encoded(&message(id), payload) {
+            Ok(begin) => {
                 let calls = UnderWay::new(id, calls, self.link.replies());
-                let to_send = VecDeque::from([run]);
-                let running =
-                    Running { id, language, sent: [0; 2], images: 0, wants_input: false, to_send, calls };
+                let running = Running::new(id, who, begin, calls);
                 self.attend(&mut turn, running, patience, &mut show, stop).await
             }
             Err(error) => Err(error),
         };
-        match end {
-            Ok(end) => {
+        match (end, who) {
+            (Ok(end), Who::Interpreter(language)) => {
                 match end.survived() {
                     Survived::Everything => drop(turn.alive.insert(language)),
                     Survived::Files | Survived::Nothing => drop(turn.alive.remove(&language)),
                 }
                 end
             }
-            Err(error) => CellEnd::SandboxEnded(self.lost(error).await),
+            (Ok(end), Who::Program) => end,
+            (Err(error), _) => CellEnd::SandboxEnded(self.lost(error).await),
         }
     }
 
@@ -252,8 +284,9 @@ impl Session {
                     if cell != running.id {
                         return Err(LinkError::Protocol("it ended a cell that does not run"));
                     }
-                    let forgotten = fresh && turn.alive.contains(&running.language);
-                    return Ok(self.judge(running.language, outcome, forgotten, &patience).await);
+                    running.check_outcome(&outcome)?;
+                    let known = matches!(running.who, Who::Interpreter(of) if turn.alive.contains(&of));
+                    return Ok(self.judge(running.who, outcome, fresh && known, &patience).await);
                 }
                 Event::Message(_) => return Err(LinkError::Protocol("it said what nobody asked for")),
                 Event::Room(place) => {
@@ -288,35 +321,47 @@ impl Session {
     }
 
     /// What the code's end means, given what we did to it.
-    async fn judge(
-        &self,
-        language: Language,
-        outcome: Outcome,
-        forgotten: bool,
-        patience: &Patience,
-    ) -> CellEnd {
+    async fn judge(&self, who: Who, outcome: Outcome, forgotten: bool, patience: &Patience) -> CellEnd {
         if let Some(why) = patience.stopped {
             // Whatever the code made of it: it was stopped because it had to stop.
-            let survived = match outcome {
-                Outcome::InterpreterKilled { .. } | Outcome::InterpreterExited { .. } => Survived::Files,
+            let survived = match (outcome, who) {
+                (
+                    Outcome::InterpreterKilled { .. } | Outcome::InterpreterExited { .. },
+                    Who::Interpreter(_),
+                ) => Survived::Files,
                 _ => Survived::Everything,
             };
             return CellEnd::Stopped { why, survived };
         }
         match outcome {
-            Outcome::InterpreterKilled { signal } => match self.control.lock().await.out_of_memory().await {
-                Some(by) if signal == SIGKILL => CellEnd::OutOfMemory { language, by },
-                _ => CellEnd::InterpreterKilled { language, signal },
-            },
+            Outcome::InterpreterKilled { signal: SIGKILL, out_of_memory } => {
+                match self.killed_for_memory(out_of_memory).await {
+                    Some(by) => CellEnd::OutOfMemory { who, by },
+                    None => CellEnd::Killed { who, signal: SIGKILL },
+                }
+            }
+            Outcome::InterpreterKilled { signal, .. } => CellEnd::Killed { who, signal },
             Outcome::Completed {} => CellEnd::Completed { forgotten },
             Outcome::Raised { exception, message } => CellEnd::Raised { exception, message, forgotten },
             Outcome::Exited { code } => CellEnd::Exited { code, forgotten },
             Outcome::Interrupted {} => {
                 CellEnd::Raised { exception: "KeyboardInterrupt".into(), message: String::new(), forgotten }
             }
-            Outcome::InterpreterExited { code } => CellEnd::InterpreterExited { language, code },
-            Outcome::Unavailable { reason } => CellEnd::Unavailable { language, reason: shown(&reason) },
+            Outcome::InterpreterExited { code } => match who {
+                Who::Interpreter(language) => CellEnd::InterpreterExited { language, code },
+                Who::Program if code == 0 => CellEnd::Completed { forgotten },
+                Who::Program => CellEnd::Exited { code, forgotten },
+            },
+            Outcome::Unavailable { reason } => CellEnd::Unavailable { who, reason: shown(&reason) },
         }
+    }
+
+    /// By whom something was killed for memory, as the sandbox is seen from outside, or where nothing is seen from there
+    /// and the backend lets it, as its runner says.
+    async fn killed_for_memory(&self, said: Option<bool>) -> Option<MemoryKiller> {
+        let mut control = self.control.lock().await;
+        let said = (said == Some(true) && control.trusts_runner_on_memory()).then_some(MemoryKiller::Kernel);
+        control.out_of_memory().await.or(said)
     }
 
     /// The stream is over or cannot be trusted any more: so is the sandbox.
@@ -370,127 +415,18 @@ pub enum Shown<'a> {
     Image(ImageFormat, &'a [u8]),
 }
 
+/// What a cell of either kind is given.
+struct Given<'a> {
+    who: Who,
+    payload: &'a [u8],
+    timeout: Duration,
+    grace: Duration,
+}
+
 enum Event<'a> {
     Room(Place<'a>),
     Message((FromRunner, Vec<u8>)),
     Input(usize),
     Stop,
     Late,
-}
-
-/// The cell that runs, and what the runner may say of it.
-struct Running {
-    id: CellId,
-    language: Language,
-    sent: [u64; 2],
-    images: usize,
-    wants_input: bool,
-    /// What waits for room on the link.
-    to_send: VecDeque<Vec<u8>>,
-    calls: UnderWay,
-}
-
-impl Running {
-    fn send(&mut self, message: &ToRunner, payload: &[u8]) -> Result<(), LinkError> {
-        self.to_send.push_back(encoded(message, payload)?);
-        Ok(())
-    }
-
-    /// A runner that asks and asks and reads nothing gets no more than fits.
-    fn may_have_input(&self) -> bool {
-        self.wants_input && self.to_send.is_empty()
-    }
-
-    fn check_output(
-        &mut self,
-        cell: CellId,
-        stream: Stream,
-        offset: u64,
-        count: usize,
-    ) -> Result<(), LinkError> {
-        let sent = match stream {
-            Stream::Stdout => &mut self.sent[0],
-            Stream::Stderr => &mut self.sent[1],
-        };
-        if cell != self.id || offset != *sent {
-            return Err(LinkError::Protocol("its output is out of order"));
-        }
-        *sent += count as u64;
-        Ok(())
-    }
-
-    fn check_image(&mut self, cell: CellId, length: usize) -> Result<(), LinkError> {
-        self.images += 1;
-        if cell != self.id || self.images > MAX_IMAGES || length > MAX_IMAGE {
-            return Err(LinkError::Protocol("it shows more than it may"));
-        }
-        Ok(())
-    }
-
-    fn ask_for_input(&mut self, there_is_some: bool) -> Result<(), LinkError> {
-        if self.wants_input || !there_is_some {
-            return Err(LinkError::Protocol("it asked for input out of turn"));
-        }
-        self.wants_input = true;
-        Ok(())
-    }
-}
-
-/// How far a cell has used up its time: first it is interrupted, which keeps its variables, then its interpreter is
-/// killed, which keeps its files, then its sandbox.
-struct Patience {
-    until: Instant,
-    grace: Duration,
-    step: Measure,
-    stopped: Option<Stop>,
-}
-
-#[derive(Clone, Copy)]
-enum Measure {
-    Interrupt,
-    /// Some code takes the first interrupt for a wish: python's `asyncio.run` only cancels its task at the first.
-    Remind,
-    Kill,
-    End,
-}
-
-impl Patience {
-    fn new(deadline: Instant, grace: Duration) -> Self {
-        Self { until: deadline, grace, step: Measure::Interrupt, stopped: None }
-    }
-
-    /// The time is up: what to do about it now.
-    fn pass(&mut self) -> Measure {
-        let now = self.step;
-        match now {
-            Measure::Interrupt => self.stop(Stop::Deadline),
-            Measure::Remind => {
-                self.until = Instant::now() + self.grace * 2 / 3;
-                self.step = Measure::Kill;
-            }
-            Measure::Kill => {
-                self.until = Instant::now() + KILL;
-                self.step = Measure::End;
-            }
-            Measure::End => {}
-        }
-        now
-    }
-
-    /// An interrupt goes out now, another after a third of the grace, and after the rest of it the kill.
-    fn stop(&mut self, why: Stop) {
-        if self.stopped.is_none() {
-            self.stopped = Some(why);
-            self.until = Instant::now() + self.grace / 3;
-            self.step = Measure::Remind;
-        }
-    }
-}
-
-/// The next piece of input; nothing at its end, or when it cannot be read.
-async fn read_input(input: &mut Option<Box<dyn AsyncRead + Send + Unpin>>, piece: &mut [u8]) -> usize {
-    match input {
-        Some(input) => Pin::new(input).read(piece).await.unwrap_or(0),
-        None => 0,
-    }
 }

@@ -1,7 +1,8 @@
 //! The codec against frames made by hand, so that encoder and decoder cannot agree on the same mistake.
 
 use super::*;
-use crate::{CellId, FromRunner, Stream, ToRunner};
+use crate::limits::{MAX_COMMAND, MAX_COMMAND_BYTES, MAX_PATH};
+use crate::{BadCommand, CellId, FromRunner, Start, Stream, ToRunner};
 
 const NEED_INPUT: &str = r#"{"type":"need_input"}"#;
 
@@ -155,8 +156,8 @@ fn refuses_bad_json() {
         "unknown field `x`, there are no fields",
     );
     check_json(
-        r#"{"type":"ready","version":1,"languages":[],"received":0,"x":1}"#,
-        "unknown field `x`, expected one of `version`, `languages`, `received`",
+        r#"{"type":"ready","version":1,"interpreters":[],"received":0,"x":1}"#,
+        "unknown field `x`, expected one of `version`, `interpreters`, `received`",
     );
     check_json(&format!("{{\"type\":{}", "[".repeat(1000)), {
         "invalid type: sequence, expected variant identifier at line 1 column 8"
@@ -173,6 +174,9 @@ fn every_message_without_fields_refuses_unknown_ones() {
     }
     assert!(refuses::<ToRunner>(r#"{"type":"bye","x":1}"#));
     assert!(refuses::<FromRunner>(r#"{"type":"need_input","x":1}"#));
+    let start = |more| format!(r#"{{"type":"start","cell":1,"command":["a"]{more}}}"#);
+    assert!(!refuses::<ToRunner>(&start("")), "a directory is optional");
+    assert!(refuses::<ToRunner>(&start(r#","x":1"#)));
     for kind in ["completed", "interrupted"] {
         let done =
             |more| format!(r#"{{"type":"done","cell":1,"fresh":true,"outcome":{{"kind":"{kind}"{more}}}}}"#);
@@ -231,6 +235,27 @@ fn refuses_to_send_what_the_peer_would_refuse() {
     check(FromRunner::Fault { message: "x".repeat(MAX_META) }, b"", {
         "could not send a message with 262173 bytes of JSON, at most 262144 are allowed"
     });
+}
+
+/// However its words are escaped: the largest command that is allowed must not be what ends a link.
+#[test]
+fn a_command_has_its_bounds_and_fits_into_a_message() {
+    let worst = |length: usize| "\u{1}".repeat(length);
+    let mut command: Vec<String> = vec!["a".into(); MAX_COMMAND - 1];
+    command.push(worst(MAX_COMMAND_BYTES - command.len()));
+    let most = Start { cell: CellId(u64::MAX), command, directory: Some(worst(MAX_PATH)) };
+    assert_eq!(most.check(), Ok(()));
+    encode(&ToRunner::Start(most.clone()), b"", &mut Vec::new()).unwrap();
+
+    let with = |command: Vec<String>| Start { command, ..most.clone() }.check();
+    assert_eq!(with(vec![]), Err(BadCommand::Empty));
+    assert_eq!(with(vec![String::new(), "x".into()]), Err(BadCommand::Empty));
+    let bytes = MAX_COMMAND_BYTES + 1;
+    assert_eq!(with(vec!["a".repeat(bytes)]), Err(BadCommand::TooLong { bytes }));
+    let words = MAX_COMMAND + 1;
+    assert_eq!(with(vec!["a".into(); words]), Err(BadCommand::TooMany { words }));
+    let directory = Some(worst(MAX_PATH + 1));
+    assert_eq!(Start { directory, ..most.clone() }.check(), Err(BadCommand::Directory));
 }
 
 #[test]

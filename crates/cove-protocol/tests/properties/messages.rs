@@ -2,7 +2,7 @@
 
 use cove_protocol::{
     CallId, CellId, Entry, FileKind, FromRunner, Hello, ImageFormat, Interpreter, Language, Outcome, Problem,
-    Ready, RequestId, Resume, Run, Stdin, Stream, ToRunner,
+    Ready, RequestId, Resume, Run, Start, Stdin, Stream, ToRunner,
 };
 use proptest::option;
 use proptest::prelude::*;
@@ -49,6 +49,10 @@ fn language() -> impl Strategy<Value = Language> {
     select(&Language::ALL[..])
 }
 
+fn interpreter() -> impl Strategy<Value = Interpreter> {
+    (language(), text()).prop_map(|(language, program)| Interpreter { language, program })
+}
+
 fn without<M>(message: M) -> (M, Vec<u8>) {
     (message, Vec::new())
 }
@@ -59,11 +63,10 @@ pub(crate) fn output(offset: u64) -> (FromRunner, Vec<u8>) {
 }
 
 pub(crate) fn to_runner() -> impl Strategy<Value = (ToRunner, Vec<u8>)> {
-    let interpreter = (language(), text()).prop_map(|(language, program)| Interpreter { language, program });
     let hello = (
         any::<u32>(),
         select(&[Stdin::Empty, Stdin::Host][..]),
-        prop::collection::vec(interpreter, 0..3),
+        prop::collection::vec(interpreter(), 0..3),
         option::of(language()),
         option::of(any::<u64>().prop_map(|received| Resume { received })),
     )
@@ -73,9 +76,12 @@ pub(crate) fn to_runner() -> impl Strategy<Value = (ToRunner, Vec<u8>)> {
     let run = (cell(), language(), text(), prop::collection::vec(text(), 0..3), payload()).prop_map(
         |(cell, language, name, args, code)| (ToRunner::Run(Run { cell, language, name, args }), code),
     );
+    let start = (cell(), prop::collection::vec(text(), 0..4), option::of(text()))
+        .prop_map(|(cell, command, directory)| without(ToRunner::Start(Start { cell, command, directory })));
     prop_oneof![
         hello,
         run,
+        start,
         cell().prop_map(|cell| without(ToRunner::Interrupt { cell })),
         cell().prop_map(|cell| without(ToRunner::Kill { cell })),
         (any::<bool>(), payload()).prop_map(|(end, payload)| (ToRunner::Input { end }, payload)),
@@ -100,14 +106,17 @@ fn outcome() -> impl Strategy<Value = Outcome> {
         any::<i32>().prop_map(|code| Outcome::Exited { code }),
         Just(Outcome::Interrupted {}),
         any::<i32>().prop_map(|code| Outcome::InterpreterExited { code }),
-        any::<i32>().prop_map(|signal| Outcome::InterpreterKilled { signal }),
+        (any::<i32>(), option::of(any::<bool>()))
+            .prop_map(|(signal, out_of_memory)| Outcome::InterpreterKilled { signal, out_of_memory }),
         text().prop_map(|reason| Outcome::Unavailable { reason }),
     ]
 }
 
 pub(crate) fn from_runner() -> impl Strategy<Value = (FromRunner, Vec<u8>)> {
-    let ready = (any::<u32>(), prop::collection::vec(language(), 0..3), any::<u64>()).prop_map(
-        |(version, languages, received)| without(FromRunner::Ready(Ready { version, languages, received })),
+    let ready = (any::<u32>(), prop::collection::vec(interpreter(), 0..3), any::<u64>()).prop_map(
+        |(version, interpreters, received)| {
+            without(FromRunner::Ready(Ready { version, interpreters, received }))
+        },
     );
     let stream = select(&[Stream::Stdout, Stream::Stderr][..]);
     let output = (cell(), stream, any::<u64>(), payload())

@@ -2,8 +2,8 @@
 //! sent, once and in order.
 
 use cove_protocol::{
-    CellId, Decoder, FromRunner, Hello, Inbox, Language, Message, Outbox, PushError, Ready, Resume, Stdin,
-    ToRunner, VERSION,
+    CellId, Decoder, FromRunner, Hello, Inbox, Message, Outbox, PushError, Ready, Resume, Stdin, ToRunner,
+    VERSION,
 };
 use proptest::prelude::*;
 
@@ -140,8 +140,8 @@ impl World {
             let received = self.runner.inbox.received();
             match message {
                 ToRunner::Hello(hello) => {
-                    let languages = vec![Language::Python];
-                    self.runner.control(FromRunner::Ready(Ready { version: VERSION, languages, received }));
+                    let ready = Ready { version: VERSION, interpreters: vec![], received };
+                    self.runner.control(FromRunner::Ready(ready));
                     self.runner.replay(hello.resume.map_or(0, |resume| resume.received));
                 }
                 ToRunner::Ping { nonce, received: acknowledged } => {

@@ -1,4 +1,4 @@
-//! One cell for an agent: run to its end, collected within bounds, with progress while it runs and an end to it when
+//! One cell for an agent, of code or of a program: run to its end, collected within bounds, with progress while it runs and an end to it when
 //! nobody waits any more.
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::broker::{Outputs, Run, Tell};
 use crate::ending::Bounds;
 use crate::output::{Collected, Collector, Spool};
 use crate::session::registry::{Gone, Held, Lifetime, OutputId, Principal, Sessions};
-use crate::session::{Cell, CellEnd, Survived};
+use crate::session::{Cell, CellEnd, Program, Survived};
 
 /// A cell that has ended, and all there is to say of it.
 pub(super) struct Ran {
@@ -47,6 +47,12 @@ pub(super) struct Output {
     pub(super) dropped: u64,
 }
 
+/// What a call runs.
+pub(super) enum Task {
+    Cell(Cell),
+    Program(Program),
+}
+
 /// What a call wants beside its code.
 #[derive(Default)]
 pub(super) struct Terms {
@@ -72,14 +78,18 @@ impl Outputs for Kept {
 }
 
 impl Server {
-    pub(super) async fn run(&self, held: &Held, cell: Cell, caller: &Caller, asked: Terms) -> Ran {
+    pub(super) async fn run(&self, held: &Held, task: Task, caller: &Caller, asked: Terms) -> Ran {
+        let (timeout, language) = match &task {
+            Task::Cell(cell) => (cell.timeout, cell.language.as_str()),
+            // Images start an interpreter of what they speak.
+            Task::Program(program) => (program.timeout, held.blueprint().speaks.as_str()),
+        };
         let bounds = Bounds {
-            timeout: cell.timeout,
+            timeout,
             max_timeout: self.config.cell.max_timeout,
             memory: held.blueprint().policy.limits.memory,
             lasts: held.blueprint().lifetime == Lifetime::Persistent,
         };
-        let language = cell.language.as_str();
         let latest = Arc::new(Latest::default());
         let calls = self.broker.calls(Run {
             principal: caller.principal.0.clone(),
@@ -112,8 +122,14 @@ impl Server {
                 None => std::future::pending().await,
             }
         };
+        let run = async {
+            match task {
+                Task::Cell(cell) => held.run_with(cell, show, stop, calls).await,
+                Task::Program(program) => held.run_program(program, show, stop, calls).await,
+            }
+        };
         let end = tokio::select! {
-            end = held.run_with(cell, show, stop, calls) => end,
+            end = run => end,
             // Ends never; beside the cell, so that a client that does not read cannot hold up its deadline.
             () = tell => unreachable!("progress is told until the cell ends"),
         };

@@ -1,5 +1,6 @@
 //! A cell and how it ended. Every ending is its own case: none is guessed from output, none passes for another.
 
+use std::fmt;
 use std::time::Duration;
 
 use cove_protocol::Language;
@@ -19,6 +20,39 @@ pub struct Cell {
     pub grace: Duration,
 }
 
+/// One program to start in the place of code, with the session's standard input.
+#[derive(Debug, Clone)]
+pub struct Program {
+    /// Its name, looked up inside the sandbox unless it is a path, and its arguments.
+    pub command: Vec<String>,
+    /// Where it starts; where cells do if not set.
+    pub directory: Option<String>,
+    pub timeout: Duration,
+    pub grace: Duration,
+}
+
+/// What ran a cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Who {
+    Interpreter(Language),
+    Program,
+}
+
+impl From<Language> for Who {
+    fn from(language: Language) -> Self {
+        Self::Interpreter(language)
+    }
+}
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Interpreter(language) => language.fmt(f),
+            Self::Program => f.write_str("the program"),
+        }
+    }
+}
+
 /// `forgotten` says that the interpreter had ended between cells, so that this one began without the variables of
 /// those before.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +65,7 @@ pub enum CellEnd {
         message: String,
         forgotten: bool,
     },
-    /// The code asked to exit; the interpreter goes on.
+    /// The code asked to exit and the interpreter goes on, or the program ended so.
     Exited {
         code: i32,
         forgotten: bool,
@@ -40,12 +74,12 @@ pub enum CellEnd {
         language: Language,
         code: i32,
     },
-    InterpreterKilled {
-        language: Language,
+    Killed {
+        who: Who,
         signal: i32,
     },
     OutOfMemory {
-        language: Language,
+        who: Who,
         by: MemoryKiller,
     },
     Stopped {
@@ -53,7 +87,7 @@ pub enum CellEnd {
         survived: Survived,
     },
     Unavailable {
-        language: Language,
+        who: Who,
         reason: String,
     },
     /// It never ran: this many cells were waiting before it.
@@ -87,11 +121,15 @@ impl CellEnd {
             Self::Completed { .. } | Self::Raised { .. } | Self::Exited { .. } | Self::Refused { .. } => {
                 Survived::Everything
             }
-            Self::InterpreterExited { .. } | Self::InterpreterKilled { .. } | Self::OutOfMemory { .. } => {
-                Survived::Files
+            Self::Killed { who, .. } | Self::OutOfMemory { who, .. } | Self::Unavailable { who, .. } => {
+                match who {
+                    Who::Interpreter(_) => Survived::Files,
+                    // It had nothing that could last, and others keep what they have.
+                    Who::Program => Survived::Everything,
+                }
             }
+            Self::InterpreterExited { .. } => Survived::Files,
             Self::Stopped { survived, .. } => *survived,
-            Self::Unavailable { .. } => Survived::Files,
             Self::SandboxEnded(_) => Survived::Nothing,
         }
     }
@@ -109,7 +147,7 @@ impl CellEnd {
             Self::Completed { .. } => 0,
             Self::Raised { .. } => 1,
             Self::Exited { code, .. } | Self::InterpreterExited { code, .. } => *code as u8,
-            Self::InterpreterKilled { signal, .. } => signal_code(*signal),
+            Self::Killed { signal, .. } => signal_code(*signal),
             Self::OutOfMemory { .. } | Self::SandboxEnded(Ending::OutOfMemory(_)) => signal_code(9),
             // As timeout(1) has it.
             Self::Stopped { why: Stop::Deadline, .. } => 124,
@@ -125,7 +163,8 @@ impl CellEnd {
             Self::Raised { .. } => "raised",
             Self::Exited { .. } => "exited",
             Self::InterpreterExited { .. } => "interpreter_exited",
-            Self::InterpreterKilled { .. } => "interpreter_killed",
+            Self::Killed { who: Who::Interpreter(_), .. } => "interpreter_killed",
+            Self::Killed { who: Who::Program, .. } => "program_killed",
             Self::OutOfMemory { .. } | Self::SandboxEnded(Ending::OutOfMemory(_)) => "out_of_memory",
             Self::Stopped { why: Stop::Deadline, .. } => "deadline",
             Self::Stopped { why: Stop::Cancelled, .. } => "cancelled",

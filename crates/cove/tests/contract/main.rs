@@ -73,6 +73,11 @@ promises! {
     code_calls_the_host_in_every_language,
     twenty_sessions_at_once_do_not_mix,
     a_session_that_was_stopped_is_over_at_once,
+    a_program_reads_the_code_and_its_output_is_captured,
+    the_end_of_a_program_is_told,
+    no_shell_stands_between_a_program_and_the_runner,
+    a_program_that_leaves_a_child_does_not_hold_the_cell,
+    a_program_that_is_late_is_ended,
 }
 
 type Check = for<'a> fn(&'a dyn Backend) -> std::pin::Pin<Box<dyn Future<Output = ()> + 'a>>;

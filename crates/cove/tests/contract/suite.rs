@@ -3,6 +3,9 @@
 mod bounds;
 
 pub(crate) use bounds::*;
+mod programs;
+
+pub(crate) use programs::*;
 
 use std::time::Duration;
 
@@ -119,7 +122,7 @@ pub(crate) async fn a_language_that_was_killed_starts_afresh_and_says_so(backend
     let session = open(backend).await;
     print(&session, Language::Python, "x = 1").await;
     let (end, _) = run(&session, Language::Python, "import os; os.kill(os.getpid(), 9)").await;
-    assert_eq!(end, CellEnd::InterpreterKilled { language: Language::Python, signal: 9 });
+    assert_eq!(end, CellEnd::Killed { who: Language::Python.into(), signal: 9 });
     // That was told, so the next one is not news.
     let (end, _) = run(&session, Language::Python, "x").await;
     assert!(

@@ -1,11 +1,12 @@
 //! A guest that breaks the protocol: the session ends it, says so, and never reports success.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use cove::backend::{Ending, MemoryKiller};
 use cove::policy::{Limits, Network, Policy, Root, User};
-use cove::session::{Cell, CellEnd, Options, Session, Shown, Stop, Survived};
-use cove_protocol::{CellId, FromRunner, Language, Outcome, Stream, ToRunner};
+use cove::session::{Cell, CellEnd, NoCalls, Options, Program, Session, Shown, Stop, Survived, Who};
+use cove_protocol::{CellId, FromRunner, Interpreter, Language, Outcome, Stream, ToRunner};
 use cove_testkit::FakeBackend;
 use cove_testkit::fake::FakeRunner;
 
@@ -110,19 +111,140 @@ fn a_runner_that_dies_is_told_with_its_ending() {
     }
 }
 
-#[test]
-fn a_killed_interpreter_is_out_of_memory_only_if_the_sandbox_says_so() {
-    let script = |mut runner: FakeRunner| async move {
+/// A backend whose cells all end as killed, with what the runner says of memory.
+fn killing(signal: i32, out_of_memory: Option<bool>) -> FakeBackend {
+    FakeBackend::new(move |mut runner: FakeRunner| async move {
         runner.greet().await;
         while let Some((cell, _)) = runner.cell().await {
-            done(&mut runner, cell, Outcome::InterpreterKilled { signal: 9 }).await;
+            done(&mut runner, cell, Outcome::InterpreterKilled { signal, out_of_memory }).await;
         }
+    })
+}
+
+#[test]
+fn a_killed_interpreter_is_out_of_memory_only_if_the_sandbox_says_so() {
+    let who = Who::from(Language::Python);
+    let killed = |signal| CellEnd::Killed { who, signal };
+    let out_of_memory = |by| CellEnd::OutOfMemory { who, by };
+    let (kernel, watchdog) = (MemoryKiller::Kernel, MemoryKiller::Watchdog);
+    for (backend, expected) in [
+        (killing(9, None), killed(9)),
+        (killing(9, None).out_of_memory(watchdog), out_of_memory(watchdog)),
+        // A runner is asked only where its backend says so, and even there it does not speak against it.
+        (killing(9, Some(true)), killed(9)),
+        (killing(9, Some(true)).trusting_its_runner(), out_of_memory(kernel)),
+        (killing(9, Some(true)).trusting_its_runner().out_of_memory(watchdog), out_of_memory(watchdog)),
+        (killing(9, Some(false)).trusting_its_runner().out_of_memory(watchdog), out_of_memory(watchdog)),
+        (killing(9, Some(false)).trusting_its_runner(), killed(9)),
+        (killing(9, None).trusting_its_runner(), killed(9)),
+        (killing(11, Some(true)).trusting_its_runner().out_of_memory(kernel), killed(11)),
+    ] {
+        assert_eq!(block_on(run(&backend, cell())).0, expected);
+    }
+}
+
+/// Runs one program against a scripted runner.
+async fn run_program(backend: &FakeBackend, command: &[&str]) -> CellEnd {
+    let session = Session::start(backend, &policy(), Options::default()).await.unwrap();
+    let program = Program {
+        command: command.iter().map(|&word| word.to_owned()).collect(),
+        directory: None,
+        timeout: Duration::from_secs(20),
+        grace: Duration::from_millis(300),
     };
-    let (end, _) = block_on(run(&FakeBackend::new(script), cell()));
-    assert_eq!(end, CellEnd::InterpreterKilled { language: Language::Python, signal: 9 });
-    let backend = FakeBackend::new(script).out_of_memory(MemoryKiller::Watchdog);
-    let (end, _) = block_on(run(&backend, cell()));
-    assert_eq!(end, CellEnd::OutOfMemory { language: Language::Python, by: MemoryKiller::Watchdog });
+    session.run_program(program, |_| {}, std::future::pending(), Arc::new(NoCalls)).await
+}
+
+#[test]
+fn a_program_ends_as_processes_do() {
+    let ending = |outcome: Outcome| {
+        FakeBackend::new(move |mut runner| {
+            let outcome = outcome.clone();
+            async move {
+                runner.greet().await;
+                let (cell, _) = runner.cell().await.unwrap();
+                done(&mut runner, cell, outcome).await;
+                std::future::pending::<()>().await;
+            }
+        })
+    };
+    let exited = |code| ending(Outcome::InterpreterExited { code });
+    for (backend, expected, code) in [
+        (exited(0), CellEnd::Completed { forgotten: false }, 0),
+        (exited(3), CellEnd::Exited { code: 3, forgotten: false }, 3),
+        (killing(15, None), CellEnd::Killed { who: Who::Program, signal: 15 }, 143),
+        (
+            killing(9, None).out_of_memory(MemoryKiller::Kernel),
+            CellEnd::OutOfMemory { who: Who::Program, by: MemoryKiller::Kernel },
+            137,
+        ),
+        (
+            ending(Outcome::Unavailable { reason: "no\x1b[2J".into() }),
+            CellEnd::Unavailable { who: Who::Program, reason: "no\\u{1b}[2J".into() },
+            125,
+        ),
+    ] {
+        let end = block_on(run_program(&backend, &["/program"]));
+        assert_eq!((&end, end.exit_code()), (&expected, code));
+        assert_eq!(end.is_success(), code == 0);
+        assert_eq!(end.survived(), Survived::Everything, "no interpreter lost anything");
+    }
+    for lie in [
+        Outcome::Completed {},
+        Outcome::Exited { code: 0 },
+        Outcome::Interrupted {},
+        Outcome::Raised { exception: "E".into(), message: "m".into() },
+    ] {
+        let end = block_on(run_program(&ending(lie), &["/program"]));
+        let CellEnd::SandboxEnded(Ending::Lost(reason)) = &end else { panic!("{end:?}") };
+        assert!(reason.contains("as only code can end"), "{reason}");
+    }
+}
+
+#[test]
+fn a_command_that_cannot_be_sent_is_told_and_harms_nothing() {
+    let long = "x".repeat(40_000);
+    for (command, why) in [
+        (vec![], "names no program"),
+        (vec!["", "x"], "names no program"),
+        (vec![long.as_str()], "40000 bytes"),
+        (vec!["x"; 300], "300 words"),
+    ] {
+        let backend = FakeBackend::new(|mut runner| async move {
+            runner.greet().await;
+            assert!(runner.cell().await.is_none(), "nothing was sent");
+        });
+        let end = block_on(run_program(&backend, &command));
+        let CellEnd::Unavailable { who: Who::Program, reason } = &end else { panic!("{end:?}") };
+        assert!(reason.contains(why), "{reason}");
+    }
+}
+
+#[test]
+fn a_runner_takes_one_of_the_interpreters_that_were_offered() {
+    let one = |program: &str| Interpreter { language: Language::Python, program: program.into() };
+    let start = |taken: Vec<Interpreter>| {
+        let backend = FakeBackend::new(move |mut runner| {
+            let taken = taken.clone();
+            async move {
+                runner.hear().await;
+                runner.take(taken).await;
+                std::future::pending::<()>().await;
+            }
+        });
+        block_on(async {
+            let session = Session::start(&backend, &policy(), Options::default()).await;
+            session.map(|session| session.program(Language::Python).map(str::to_owned))
+        })
+    };
+    assert_eq!(start(vec![]).unwrap(), None);
+    assert_eq!(start(vec![one("/other/python")]).unwrap().as_deref(), Some("/other/python"));
+    let shell = Interpreter { language: Language::Sh, program: "/python".into() };
+    for lie in [vec![one("/bin/evil")], vec![shell], vec![one("/python"), one("/other/python")]] {
+        let error = start(lie).expect_err("it must not start");
+        let cause = error.cause.expect("it says why").to_string();
+        assert!(cause.contains("were not offered"), "{cause}");
+    }
 }
 
 #[test]
@@ -180,7 +302,7 @@ fn variables_lost_between_cells_are_told() {
 fn a_runner_of_another_version_is_refused() {
     let backend = FakeBackend::new(|mut runner| async move {
         runner.hear().await;
-        let ready = cove_protocol::Ready { version: 0, languages: vec![], received: 0 };
+        let ready = cove_protocol::Ready { version: 0, interpreters: vec![], received: 0 };
         runner.say(FromRunner::Ready(ready), &[]).await;
         std::future::pending::<()>().await;
     });

@@ -6,6 +6,8 @@ use std::path::Path;
 use std::process::Command;
 
 use cove_testkit::Who;
+use cove_testkit::mcp::{Era, Stdio};
+use serde_json::json;
 
 use crate::cove;
 
@@ -38,8 +40,8 @@ fn a_virtual_environment_works_with_its_packages() {
     }
 }
 
-#[test]
-fn another_tree_is_the_root() {
+/// A tree with python and nothing else: no shell, no other program.
+fn tree_with_python() -> tempfile::TempDir {
     let tree = tempfile::tempdir().unwrap();
     open(tree.path());
     // A tree of links into a copy-free view of this machine would leave the tree, so it is made of the least that
@@ -67,6 +69,12 @@ fn another_tree_is_the_root() {
         open(&target);
     }
     fs::write(tree.path().join("srv/mark"), "tree\n").unwrap();
+    tree
+}
+
+#[test]
+fn another_tree_is_the_root() {
+    let tree = tree_with_python();
     let code = "import os\nprint(open('/srv/mark').read().strip(), sorted(os.listdir('/')), os.path.exists('/usr/bin/ls'))";
     for who in Who::all("another_tree_is_the_root") {
         let out =
@@ -77,6 +85,22 @@ fn another_tree_is_the_root() {
              'workspace'] False\n",
             "{who:?}"
         );
+    }
+}
+
+#[test]
+fn an_image_needs_no_shell() {
+    let tree = tree_with_python();
+    for who in Who::all("an_image_needs_no_shell") {
+        let mut command = cove().command(who);
+        command.args(["serve", "--tools", "all", "--rootfs", tree.path().to_str().unwrap()]);
+        let mut client = Stdio::start(command, Era::Legacy);
+        let started = client.call("start_session", json!({"image": "python"}));
+        let id = started.structured()["session_id"].clone();
+        let lines = json!(["import os", "print(open('/srv/mark').read(), os.path.exists('/bin/sh'))"]);
+        let sent = client.call("send_lines", json!({"session_id": id, "lines": lines}));
+        let expected = json!({"stdout": "tree\n False\n", "stderr": "", "return_code": 0});
+        assert_eq!(sent.structured(), &expected, "{who:?}");
     }
 }
 

@@ -15,6 +15,7 @@ mod leftovers;
 mod process;
 mod repl;
 mod run;
+mod runner;
 mod serve;
 mod serve_http;
 mod servers;

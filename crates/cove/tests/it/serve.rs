@@ -356,6 +356,12 @@ fn oneshot_images_give_each_call_a_new_sandbox() {
     assert_eq!(sent.structured()["stdout"], "1\n");
     assert_eq!(sent.structured()["return_code"], 124);
     assert_eq!(sent.structured()["message"], "cell stopped after 0.5 s (limit `timeout`)");
+    // A signal is told as that, and the number is what a shell would have shown.
+    let sent = client.call("send_lines", json!({"session_id": id, "lines": ["import os", "os.abort()"]}));
+    assert_eq!(sent.structured()["return_code"], 134);
+    assert_eq!(sent.structured()["message"], "the program was killed by signal 6 (SIGABRT)");
+    assert_eq!(sent.structured()["hint"], "the next call starts anew");
+    assert!(sent.is_error());
 }
 
 #[test]

@@ -241,7 +241,7 @@ mod tests {
         let allowed = r#"{"check": "mounts", "result": "allowed", "detail": "mount was allowed"}"#;
         let with: Vec<&str> = lines.iter().copied().chain([allowed]).collect();
         assert_eq!(failing(&tried(&with, done()), &[]), ["mounts"]);
-        let killed = CellEnd::InterpreterKilled { language: Language::Python, signal: 31 };
+        let killed = CellEnd::Killed { who: Language::Python.into(), signal: 31 };
         assert_eq!(failing(&tried(&lines, killed), &[]), ["all"]);
         assert_eq!(failing(&tried(&[], done()), &[]).len(), CHECKS.len());
     }

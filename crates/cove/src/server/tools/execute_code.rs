@@ -8,7 +8,7 @@ use super::super::Server;
 use super::super::answer::Answer;
 use super::super::arguments::Arguments;
 use super::super::caller::Caller;
-use super::super::cell::Terms;
+use super::super::cell::{Task, Terms};
 use super::super::render;
 use super::{Definition, object};
 use crate::error::{Error, shown};
@@ -70,7 +70,7 @@ pub(super) async fn run(server: &Server, caller: &Caller, asked: Asked) -> Resul
     let held = server.hold(&caller.principal, meant.which, Some(asked.language)).await?;
     let cell = cell(server, asked.language, asked.code, asked.timeout);
     let terms = Terms { must_be_named: meant.must_be_named, servers: asked.servers };
-    let ran = server.run(&held, cell, caller, terms).await;
+    let ran = server.run(&held, Task::Cell(cell), caller, terms).await;
     if meant.must_be_named && caller.cancelled.is_cancelled() {
         // Nobody will ever learn its handle.
         let _ = server.sessions.stop(&caller.principal, Which::Handle(held.id().clone())).await;

@@ -1,20 +1,20 @@
 //! `send_lines`: lines for what an image speaks. Where each call has its own sandbox, they are the standard input of
 //! what the image starts; else they are a cell of the session.
 
-use cove_protocol::{Language, SessionId};
+use cove_protocol::SessionId;
 use serde_json::json;
 
 use super::super::Server;
 use super::super::answer::{Answer, refused};
 use super::super::arguments::Arguments;
 use super::super::caller::Caller;
-use super::super::cell::Terms;
+use super::super::cell::{Task, Terms};
 use super::super::render;
 use super::execute_code::{cell, check};
 use super::{Definition, object};
 use crate::error::{Error, Kind, shown};
 use crate::image;
-use crate::session::CellEnd;
+use crate::session::Program;
 use crate::session::registry::{Held, Lifetime, SessionError, Which};
 
 /// Files stored along with one call.
@@ -65,7 +65,8 @@ pub(super) async fn call(
         Lifetime::Persistent => {
             let held = server.hold(owner, Which::Handle(id), Some(speaks)).await?;
             store(&held, files).await?;
-            server.run(&held, cell(server, speaks, code, timeout), caller, Terms::default()).await
+            let cell = cell(server, speaks, code, timeout);
+            server.run(&held, Task::Cell(cell), caller, Terms::default()).await
         }
         Lifetime::Oneshot => {
             let held = server.sessions.once(owner, &id, code.into_bytes()).await.map_err(refused)?;
@@ -74,29 +75,15 @@ pub(super) async fn call(
                     .because(format!("{speaks} is not installed on this machine"))
                     .with_hint("use another image; the operator can install this language"));
             };
-            let start = image::command(speaks, program);
+            let command = image::command(speaks, program);
+            let program = Program { command, directory: None, timeout, grace: server.config.cell.grace };
             store(&held, files).await?;
-            let mut ran =
-                server.run(&held, cell(server, Language::Sh, start, timeout), caller, Terms::default()).await;
-            ran.end = of_program(speaks, ran.end, &held).await;
+            let ran = server.run(&held, Task::Program(program), caller, Terms::default()).await;
             held.end().await;
             ran
         }
     };
     Ok(render::lines(ran, server.config.server.output, caller.knows_links))
-}
-
-/// What the shell that started the program cannot know: that it was killed for memory.
-async fn of_program(speaks: Language, end: CellEnd, held: &Held) -> CellEnd {
-    /// As shells have it: 128 and the number of the signal.
-    const KILLED: i32 = 128 + 9;
-    match end {
-        CellEnd::Exited { code: KILLED, forgotten } => match held.out_of_memory().await {
-            Some(by) => CellEnd::OutOfMemory { language: speaks, by },
-            None => CellEnd::Exited { code: KILLED, forgotten },
-        },
-        other => other,
-    }
 }
 
 async fn store(held: &Held, files: Vec<(String, String)>) -> Result<(), Error> {

@@ -1,0 +1,152 @@
+//! What is promised of programs that run in the place of code.
+
+use std::io::Cursor;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cove::backend::Backend;
+use cove::output::{Collected, Collector};
+use cove::session::{CellEnd, NoCalls, Options, Program, Session, Stop, Survived, Who};
+use cove_protocol::Language;
+use cove_testkit::measure;
+
+use super::{open, print};
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// A session whose programs find this on their standard input.
+async fn open_with(backend: &dyn Backend, input: &[u8]) -> Session {
+    let options = Options { input: Some(Box::new(Cursor::new(input.to_vec()))), warm: None };
+    Session::start(backend, &measure::config().policy, options).await.expect("a session starts")
+}
+
+fn program(command: &[&str], directory: Option<&str>, timeout: Duration) -> Program {
+    Program {
+        command: command.iter().map(|&word| word.to_owned()).collect(),
+        directory: directory.map(str::to_owned),
+        timeout,
+        grace: Duration::from_millis(600),
+    }
+}
+
+async fn run(session: &Session, program: Program) -> (CellEnd, Collected) {
+    let mut collector = Collector::new(300_000, None);
+    let show = |shown: cove::session::Shown<'_>| collector.show(shown);
+    let end = session.run_program(program, show, std::future::pending(), Arc::new(NoCalls)).await;
+    (end, collector.finish())
+}
+
+async fn run_command(session: &Session, command: &[&str]) -> (CellEnd, Collected) {
+    run(session, program(command, None, LONG)).await
+}
+
+/// Whether a process with this word in its command is left, as a cell sees it.
+async fn is_left(session: &Session, word: &str) -> String {
+    let (start, end) = word.split_at(2);
+    let code = format!(
+        "import os\nword = {start:?} + {end:?}\ndef line(pid):\n    try: return open(f'/proc/{{pid}}/cmdline').read()\n    \
+         except OSError: return ''\nprint(any(word in line(pid) for pid in os.listdir('/proc') if pid.isdigit()))"
+    );
+    print(session, Language::Python, &code).await
+}
+
+pub(crate) async fn a_program_reads_the_code_and_its_output_is_captured(backend: &dyn Backend) {
+    let code = "import sys\nprint('out', 1 + 1)\nprint('err', file=sys.stderr)\nprint(sys.stdin.read())";
+    let session = open_with(backend, code.as_bytes()).await;
+    let (end, collected) = run_command(&session, &[measure::PYTHON, "-u", "-"]).await;
+    assert_eq!(end, CellEnd::Completed { forgotten: false }, "{collected:?}");
+    assert_eq!((collected.stdout.text.as_str(), collected.stderr.text.as_str()), ("out 2\n\n", "err\n"));
+    session.stop().await;
+    // More than fits into the pipe, and all of it before the end is told.
+    let long = "0123456789".repeat(20_000);
+    let session = open_with(backend, long.as_bytes()).await;
+    let (end, collected) = run_command(&session, &["cat"]).await;
+    assert!(end.is_success() && collected.stdout.text == long, "{end:?} {}", collected.stdout.text.len());
+    session.stop().await;
+    let session = open(backend).await;
+    let (end, collected) = run_command(&session, &["cat"]).await;
+    assert!(end.is_success() && collected.stdout.text.is_empty(), "no input is empty input: {end:?}");
+    session.stop().await;
+}
+
+pub(crate) async fn the_end_of_a_program_is_told(backend: &dyn Backend) {
+    let session = open(backend).await;
+    let who = Who::Program;
+    for (command, expected, code) in [
+        (&["true"][..], CellEnd::Completed { forgotten: false }, 0),
+        (&["sh", "-c", "exit 7"], CellEnd::Exited { code: 7, forgotten: false }, 7),
+        (&["sh", "-c", "kill -9 $$"], CellEnd::Killed { who, signal: 9 }, 137),
+        (&["sh", "-c", "kill -15 $$"], CellEnd::Killed { who, signal: 15 }, 143),
+    ] {
+        let (end, collected) = run_command(&session, command).await;
+        assert_eq!((&end, end.exit_code()), (&expected, code), "{command:?}: {collected:?}");
+        assert_eq!(end.is_success(), code == 0);
+    }
+    print(&session, Language::Sh, "echo x > data; printf '#!/missing\\n' > orphan; chmod +x orphan").await;
+    for (command, directory, why) in [
+        (&["frobnicate"][..], None, "there is no `frobnicate` on the search path"),
+        (&["/workspace/missing"], None, "there is no file `/workspace/missing`"),
+        (&["/workspace/data"], None, "`/workspace/data` is not executable"),
+        (&["/workspace/orphan"], None, "the interpreter that `/workspace/orphan` names is not there"),
+        (&["true"], Some("/missing"), "there is no directory `/missing`"),
+    ] {
+        let (end, _) = run(&session, program(command, directory, LONG)).await;
+        let CellEnd::Unavailable { who: Who::Program, reason } = &end else { panic!("{end:?}") };
+        assert!(reason.contains(why), "{command:?}: {reason}");
+        assert!(!end.is_success());
+    }
+    let (end, collected) = run(&session, program(&["pwd"], Some("/tmp"), LONG)).await;
+    assert!(end.is_success() && collected.stdout.text == "/tmp\n", "{end:?} {collected:?}");
+    session.stop().await;
+}
+
+pub(crate) async fn no_shell_stands_between_a_program_and_the_runner(backend: &dyn Backend) {
+    let session = open(backend).await;
+    // As it was written, whatever a shell would make of it.
+    let words = ["$HOME", "a  b", "*", ";exit 3", "`id`", "", "'"];
+    let (end, collected) = run_command(&session, &[&["printf", "%s\\n"][..], &words].concat()).await;
+    assert_eq!(collected.stdout.text, words.join("\n") + "\n", "{end:?}");
+    let parent = [measure::PYTHON, "-c", "import os; print(os.getppid())"];
+    let (_, first) = run_command(&session, &parent).await;
+    let (_, second) = run_command(&session, &parent).await;
+    assert_eq!(first.stdout.text, second.stdout.text, "each shell would have its own number");
+    session.stop().await;
+}
+
+pub(crate) async fn a_program_that_leaves_a_child_does_not_hold_the_cell(backend: &dyn Backend) {
+    let session = open(backend).await;
+    let leaves = "import os, sys\nif os.fork() == 0:\n    os.setsid()\n    os.execvp('sleep', ['sleep', '1000'])\n\
+                  print('started', flush=True)\nos._exit(5)";
+    for command in [&["sh", "-c", "sleep 1000 & echo started; exit 5"][..], &[measure::PYTHON, "-c", leaves]]
+    {
+        let (end, collected) = run_command(&session, command).await;
+        assert_eq!(end, CellEnd::Exited { code: 5, forgotten: false }, "{command:?}");
+        assert_eq!(collected.stdout.text, "started\n");
+    }
+    session.stop().await;
+}
+
+pub(crate) async fn a_program_that_is_late_is_ended(backend: &dyn Backend) {
+    let session = open(backend).await;
+    print(&session, Language::Python, "kept = 7").await;
+    let stubborn =
+        "import signal, time\nsignal.signal(2, signal.SIG_IGN)\nprint('on', flush=True)\ntime.sleep(98765)";
+    for command in [
+        &["sleep", "98765"][..],
+        &[measure::PYTHON, "-c", stubborn],
+        // What it waits for goes with it.
+        &["sh", "-c", "trap '' INT; echo on; sleep 98765; echo on"],
+    ] {
+        let (end, collected) = run(&session, program(command, None, Duration::from_millis(700))).await;
+        let stopped = CellEnd::Stopped { why: Stop::Deadline, survived: Survived::Everything };
+        assert_eq!((&end, end.exit_code()), (&stopped, 124), "{command:?}: {collected:?}");
+        assert_eq!(is_left(&session, "98765").await, "False\n", "{command:?}");
+    }
+    let stop = tokio::time::sleep(Duration::from_millis(300));
+    let sleeps = program(&["sleep", "98765"], None, LONG);
+    let end = session.run_program(sleeps, |_| {}, stop, Arc::new(NoCalls)).await;
+    assert_eq!(end, CellEnd::Stopped { why: Stop::Cancelled, survived: Survived::Everything });
+    assert_eq!(is_left(&session, "98765").await, "False\n");
+    assert_eq!(print(&session, Language::Python, "print(kept)").await, "7\n", "cells are not touched");
+    session.stop().await;
+}
