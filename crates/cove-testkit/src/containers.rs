@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use cove::backend::docker::{Docker, Wanted};
+use cove::backend::docker::{Allowed, Docker, Wanted};
 use cove::backend::{Backend, Form, Pending, Sandbox, StartError, Tell, Whose};
 use cove::config::Surroundings;
 use cove::image::{Recipe, Source};
@@ -32,6 +32,14 @@ impl Maker {
         address
     }
 
+    /// As `--backend` knows it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Docker => "docker",
+            Self::Podman => "podman",
+        }
+    }
+
     pub fn wanted(self) -> Wanted {
         match self {
             Self::Docker => Wanted::Docker,
@@ -50,7 +58,7 @@ impl Maker {
     pub fn backend(self, address: &str, program: &Path) -> Docker {
         let env = [(self.variable().to_owned(), address.into())].into();
         let around = Surroundings { env, cwd: "/".into(), stdin_is_terminal: false };
-        Docker::with_program(self.wanted(), around, program.to_owned())
+        Docker::with_program(self.wanted(), Allowed::default(), around, program.to_owned())
     }
 }
 
@@ -72,8 +80,8 @@ impl<B> InImage<B> {
 }
 
 impl<B: Backend> Backend for InImage<B> {
-    fn name(&self) -> &'static str {
-        self.backend.name()
+    fn name(&self, policy: &Policy) -> &'static str {
+        self.backend.name(policy)
     }
 
     fn start<'a>(&'a self, policy: &'a Policy, whose: &'a Whose) -> Pending<'a, Result<Sandbox, StartError>> {

@@ -61,7 +61,7 @@ impl FakeBackend {
 }
 
 impl Backend for FakeBackend {
-    fn name(&self) -> &'static str {
+    fn name(&self, _policy: &Policy) -> &'static str {
         "fake"
     }
 
@@ -92,7 +92,12 @@ impl Backend for FakeBackend {
                 trusts_runner: self.trusts_runner,
                 kills: Arc::clone(&self.kills),
             };
-            Ok(Sandbox { stream: Box::new(host), control: Box::new(control), interpreters: interpreters() })
+            Ok(Sandbox {
+                stream: Box::new(host),
+                control: Box::new(control),
+                interpreters: interpreters(),
+                own: None,
+            })
         })
     }
 

@@ -18,7 +18,8 @@ pub type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// The one trait with many implementors: a new backend touches no other module.
 pub trait Backend: Send + Sync {
-    fn name(&self) -> &'static str;
+    /// Which one serves this policy.
+    fn name(&self, policy: &Policy) -> &'static str;
 
     /// Starts a sandbox that enforces the policy, or refuses it. Nothing is weakened in silence. What goes wrong after
     /// this returns closes the stream, and `Control::start_failure` tells it.
@@ -69,8 +70,18 @@ pub struct Sandbox {
     /// Both directions to the runner.
     pub stream: Box<dyn Duplex>,
     pub control: Box<dyn Control>,
-    /// How each language is started in there.
+    /// How each language may be started in there, in order of preference.
     pub interpreters: Vec<Interpreter>,
+    /// What its image starts by itself; nothing where there is no image.
+    pub own: Option<OwnProgram>,
+}
+
+/// What an image is made to run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnProgram {
+    /// Its entry point and its command; empty where it has neither.
+    pub command: Vec<String>,
+    pub directory: Option<String>,
 }
 
 pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}

@@ -7,13 +7,16 @@ pub mod completions;
 pub mod config_show;
 pub mod doctor;
 pub mod explain;
+pub mod images;
 pub mod install;
 mod live;
 mod on_demand;
+mod progress;
 pub mod repl;
 pub mod run;
 pub mod serve;
 pub mod servers;
+mod shelf;
 pub mod tools;
 
 use std::ffi::OsString;
@@ -52,6 +55,7 @@ pub enum Action {
     Explain {
         json: bool,
         config: Config,
+        around: Box<Surroundings>,
     },
     Doctor {
         json: bool,
@@ -76,6 +80,7 @@ pub enum Action {
         config: Config,
     },
     Servers(Box<servers::Asked>),
+    Images(Box<images::Asked>),
 }
 
 /// Reads a whole command line, the program's name first, together with the environment, the configuration file and
@@ -97,6 +102,15 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, around: &Surroundings) ->
     // The innermost command's own arguments.
     let own = path.last().copied().unwrap_or(&matches);
     let config = || Config::load(&flags(&path)?, around);
+    if let Some(directory) = matches.get_one::<PathBuf>("export-images") {
+        if let Some(command) = names.first() {
+            return Err(Error::usage(format!("could not export images and `{command}` at once"))
+                .with_hint("leave the command out, or say `cove images export DIR`"));
+        }
+        let what = images::What::Export { directory: directory.clone() };
+        let asked = images::Asked { what, config: config()?, around: around.clone() };
+        return Ok(Action::Images(Box::new(asked)));
+    }
     match names.as_slice() {
         ["run"] => {
             let asked = code::Asked {
@@ -119,7 +133,10 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, around: &Surroundings) ->
             let repl = ReplArgs { language, input, history: repl::history::path(around) };
             Ok(Action::Repl { repl, config: config()?, around: Box::new(around.clone()) })
         }
-        ["explain"] => Ok(Action::Explain { config: config()?, json: json(own, around)? }),
+        ["explain"] => {
+            let around_it = Box::new(around.clone());
+            Ok(Action::Explain { config: config()?, json: json(own, around)?, around: around_it })
+        }
         ["doctor"] => Ok(Action::Doctor { config: config()?, json: json(own, around)? }),
         ["config", "show"] => Ok(Action::ConfigShow { config: config()?, json: json(own, around)? }),
         ["completions"] => match own.get_one::<Shell>("shell") {
@@ -133,6 +150,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, around: &Surroundings) ->
             Ok(Action::Tools { asked, json, config: config()?, around: Box::new(around.clone()) })
         }
         ["audit"] => Ok(Action::Audit { asked: audit::asked(own, around)?, config: config()? }),
+        ["images", what] => Ok(Action::Images(Box::new(images::asked(what, own, config()?, around)?))),
         ["servers", what] => Ok(Action::Servers(Box::new(servers::asked(what, own, &config()?, around)?))),
         [] if around.stdin_is_terminal => Ok(Action::Print(command().render_help().to_string())),
         ["serve"] | [] => Ok(Action::Serve { config: Box::new(config()?), around: Box::new(around.clone()) }),
@@ -145,6 +163,7 @@ pub fn command() -> Command {
     Command::new("cove")
         .version(env!("CARGO_PKG_VERSION"))
         .about("Run code for AI agents in an isolated sandbox")
+        .arg(images::export_flag())
         .args(all_settings())
         .subcommand(
             Command::new("serve")
@@ -206,6 +225,7 @@ pub fn command() -> Command {
         .subcommand(install::install_command())
         .subcommand(install::uninstall_command())
         .subcommand(servers::command())
+        .subcommand(images::command())
         .subcommand(
             Command::new("config")
                 .about("Show the configuration")

@@ -31,7 +31,7 @@ pub use server::{Auth, LogFormat, LogLevel, OutputFormat, ServerConfig, Toolset,
 pub use settings::{Count, Fallback, Part, SETTINGS, Setting};
 
 use file::File;
-pub(crate) use file::distance;
+pub(crate) use file::{distance, nearest, scalar_text};
 pub use value::Wrong;
 use value::show_duration;
 

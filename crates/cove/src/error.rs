@@ -134,6 +134,18 @@ impl fmt::Display for Report<'_> {
     }
 }
 
+/// A message and its causes on one line.
+pub fn in_one_line(error: &dyn StdError) -> String {
+    let mut line = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        line.push_str(": ");
+        line.push_str(&error.to_string());
+        cause = error.source();
+    }
+    escaped(&line)
+}
+
 /// A value as it may be shown in a message: on one line, bounded, and harmless to a terminal.
 pub fn shown(text: &str) -> String {
     const MAX: usize = 200;

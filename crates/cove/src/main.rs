@@ -60,13 +60,17 @@ fn act(action: Action) -> Result<ExitCode, Error> {
         Action::Serve { config, around } => cli::serve::run(*config, *around),
         Action::Run { run, config, around } => cli::run::run(run, config, *around),
         Action::Repl { repl, config, around } => cli::repl::run(repl, config, *around),
-        Action::Explain { json, config } => print(&cli::explain::text(&config, json)?),
+        Action::Explain { json, config, around } => print(&cli::explain::text(&config, &around, json)?),
         Action::Doctor { json, config } => cli::doctor::run(config, json),
         Action::ConfigShow { json, config } => print(&cli::config_show::text(&config, json)?),
         Action::Completions { shell } => print(&cli::completions::text(shell)),
         Action::Tools { asked, json, config, around } => cli::tools::run(asked, json, &config, &around),
         Action::Audit { asked, config } => print(&cli::audit::text(&asked, &config)?),
         Action::Install(asked) => print(&cli::install::run(*asked)?),
+        Action::Images(asked) => {
+            let (text, code) = cli::images::run(*asked)?;
+            print(&text).map(|_| code)
+        }
         Action::Servers(asked) => {
             let (text, code) = cli::servers::run(*asked)?;
             print(&text).map(|_| code)

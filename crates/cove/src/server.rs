@@ -26,6 +26,7 @@ use crate::backend::Backend;
 use crate::broker::Broker;
 use crate::config::{Config, Surroundings};
 use crate::error::Error;
+use crate::image::shelf::Shelf;
 use crate::session::registry::{Bounds, Held, Principal, Sessions, Which};
 use crate::telemetry::metrics::Metrics;
 
@@ -45,6 +46,8 @@ pub struct Server {
     config: Config,
     around: Surroundings,
     sessions: Arc<Sessions>,
+    backend: Arc<dyn Backend>,
+    shelf: Shelf,
     broker: Arc<Broker>,
     metrics: Arc<Metrics>,
     /// As agents see them, made once.
@@ -55,10 +58,11 @@ pub struct Server {
 }
 
 impl Server {
-    pub fn new(config: Config, around: Surroundings, backend: Arc<dyn Backend>) -> Arc<Self> {
+    /// The policy of `config` is that of sessions for which nobody names an image.
+    pub fn new(config: Config, around: Surroundings, backend: Arc<dyn Backend>, shelf: Shelf) -> Arc<Self> {
         let bounds =
             Bounds { most: config.server.max_sessions, idle: config.server.idle_timeout, parked: PARKED };
-        let sessions = Sessions::new(backend, config.policy.clone(), bounds);
+        let sessions = Sessions::new(Arc::clone(&backend), config.policy.clone(), bounds);
         let broker = Broker::open(&config, &around, manual::text(&config));
         let tools = tools::chosen(&config.server.tools, &broker.roster()).into_iter();
         let tools = tools.map(mcp::shown_tool).collect();
@@ -66,6 +70,8 @@ impl Server {
             config,
             around,
             sessions,
+            backend,
+            shelf,
             broker,
             metrics: Arc::new(Metrics::new()),
             tools,

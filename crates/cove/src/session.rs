@@ -21,7 +21,7 @@ use tokio::io::AsyncRead;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::{Instant, sleep_until};
 
-use crate::backend::{Backend, Control, Ending, MemoryKiller, StartError, Whose};
+use crate::backend::{Backend, Control, Ending, MemoryKiller, OwnProgram, StartError, Whose};
 use crate::error::shown;
 use crate::link::{CellMessages, Link, LinkError, Place, encoded};
 use crate::policy::Policy;
@@ -46,6 +46,7 @@ pub struct Session {
     languages: Vec<Language>,
     /// Those that the runner took of what the backend offered.
     interpreters: Vec<Interpreter>,
+    own: Option<OwnProgram>,
     /// Held by the cell that runs; others queue for it in order.
     turn: Mutex<Turn>,
     waiting: Semaphore,
@@ -92,6 +93,7 @@ impl Session {
                 link,
                 languages: ready.interpreters.iter().map(|taken| taken.language).collect(),
                 interpreters: ready.interpreters,
+                own: sandbox.own,
                 turn: Mutex::new(Turn {
                     messages,
                     next_cell: 1,
@@ -126,6 +128,11 @@ impl Session {
     pub fn program(&self, language: Language) -> Option<&str> {
         let known = self.interpreters.iter().find(|known| known.language == language)?;
         Some(known.program.as_str())
+    }
+
+    /// What its image starts by itself; nothing where there is no image.
+    pub fn own_program(&self) -> Option<&OwnProgram> {
+        self.own.as_ref()
     }
 
     /// How the sandbox ended, if it has and that has been noticed.

@@ -4,6 +4,7 @@
 //! the container's standard input and output: when this process ends, however it ends, that input ends, and with it the
 //! runner and everything in the container.
 
+pub mod build;
 mod check;
 pub(crate) mod connect;
 mod control;
@@ -27,10 +28,11 @@ use bollard::query_parameters::{
 use tokio::sync::{Mutex, OnceCell};
 
 use crate::backend::{Backend, Form, Pending, Sandbox, StartError, Tell, Whose};
-use crate::config::Surroundings;
-use crate::image::{Recipe, Source};
+use crate::config::{AllowedMount, ComposeRisk, Surroundings};
+use crate::image::Recipe;
 use crate::policy::{Policy, Root};
 
+use build::Ready;
 use connect::Connected;
 pub use connect::Wanted;
 use control::{ContainerControl, Guard};
@@ -43,12 +45,14 @@ use volume::{Filler, Program};
 /// Between looks for what others left behind.
 const SWEEP: Duration = Duration::from_secs(5 * 60);
 
+#[derive(Clone)]
 pub struct Docker {
     shared: Arc<Shared>,
 }
 
 struct Shared {
     wanted: Wanted,
+    allowed: Allowed,
     around: Surroundings,
     /// The program that has the runner's role: this one.
     program: PathBuf,
@@ -59,17 +63,28 @@ struct Shared {
     filled: Mutex<bool>,
 }
 
+/// What the operator allows beyond what is always allowed.
+#[derive(Debug, Clone, Default)]
+pub struct Allowed {
+    /// To fetch images that are not there.
+    pub pull: bool,
+    pub compose: Vec<ComposeRisk>,
+    /// Directories that Compose files may mount from.
+    pub mounts: Vec<AllowedMount>,
+}
+
 impl Docker {
-    pub fn new(wanted: Wanted, around: Surroundings) -> Result<Self, StartError> {
+    pub fn new(wanted: Wanted, allowed: Allowed, around: Surroundings) -> Result<Self, StartError> {
         let program = std::env::current_exe()
             .map_err(|error| StartError::new("could not find this program's own file").because(error))?;
-        Ok(Self::with_program(wanted, around, program))
+        Ok(Self::with_program(wanted, allowed, around, program))
     }
 
     /// For tests, which are not the program themselves.
-    pub fn with_program(wanted: Wanted, around: Surroundings, program: PathBuf) -> Self {
+    pub fn with_program(wanted: Wanted, allowed: Allowed, around: Surroundings, program: PathBuf) -> Self {
         let shared = Shared {
             wanted,
+            allowed,
             around,
             program,
             instance: Instance::own(),
@@ -78,6 +93,16 @@ impl Docker {
             filled: Mutex::new(false),
         };
         Self { shared: Arc::new(shared) }
+    }
+
+    /// A connection, for who has other business with images than to start them.
+    pub async fn client(&self) -> Result<Client, StartError> {
+        Ok(self.shared.connected().await?.client.clone())
+    }
+
+    /// The digest by which the volume with our own program is labelled.
+    pub async fn runner(&self) -> Result<String, StartError> {
+        Ok(self.shared.program().await?.digest().to_owned())
     }
 }
 
@@ -112,14 +137,18 @@ impl Shared {
             .await
     }
 
-    async fn image(&self, client: &Client, recipe: &Recipe) -> Result<ImageFacts, StartError> {
-        let Source::Reference(reference) = &recipe.source else {
-            return Err(StartError::new(format!("could not make the image `{}`", recipe.name)));
-        };
-        let found = client.inspect_image(reference).await.map_err(|error| {
-            StartError::new(format!("could not find the image `{reference}`")).because(said(&error))
+    /// The image, made or fetched if it must be, and what was done for it.
+    async fn image(
+        &self,
+        client: &Client,
+        recipe: &Recipe,
+        tell: Tell<'_>,
+    ) -> Result<(ImageFacts, Option<String>), StartError> {
+        let Ready { reference, done } = build::ready(client, recipe, self.allowed.pull, tell).await?;
+        let found = client.inspect_image(&reference).await.map_err(|error| {
+            StartError::new(format!("could not look at the image `{reference}`")).because(said(&error))
         })?;
-        Ok(image_facts(found))
+        Ok((image_facts(found), done))
     }
 
     async fn see_volume(&self, client: &Client, program: &Program, image: &str) -> Result<(), StartError> {
@@ -141,7 +170,7 @@ impl Shared {
         let recipe = recipe(policy)?;
         let connected = self.connected().await?;
         let client = &connected.client;
-        let image = self.image(client, recipe).await?;
+        let (image, _) = self.image(client, recipe, &|_| {}).await?;
         let program = self.program().await?;
         self.see_volume(client, program, &image.id).await?;
         let plan = self.plan(policy, recipe, &image, program, whose, connected)?;
@@ -190,6 +219,7 @@ impl Shared {
                     stream: Box::new(stream),
                     control: Box::new(ContainerControl::new(client.clone(), made.id, words, LIFE)),
                     interpreters: plan.interpreters.clone(),
+                    own: Some(plan.own.clone()),
                 })
             }
             Err(failed) => {
@@ -304,7 +334,7 @@ fn said(error: &ClientError) -> String {
 }
 
 impl Backend for Docker {
-    fn name(&self) -> &'static str {
+    fn name(&self, _policy: &Policy) -> &'static str {
         match self.shared.wanted {
             Wanted::Podman => "podman",
             Wanted::Docker | Wanted::Any => "docker",
@@ -324,12 +354,12 @@ impl Backend for Docker {
     fn prepare<'a>(
         &'a self,
         policy: &'a Policy,
-        _tell: Tell<'a>,
+        tell: Tell<'a>,
     ) -> Pending<'a, Result<Option<String>, StartError>> {
         Box::pin(async move {
             let connected = self.shared.connected().await?;
-            self.shared.image(&connected.client, recipe(policy)?).await?;
-            Ok(None)
+            let (_, done) = self.shared.image(&connected.client, recipe(policy)?, tell).await?;
+            Ok(done)
         })
     }
 
@@ -337,7 +367,12 @@ impl Backend for Docker {
         Box::pin(async move {
             let recipe = recipe(policy)?;
             let connected = self.shared.connected().await?;
-            let image = self.shared.image(&connected.client, recipe).await?;
+            let reference = build::expected(recipe).await?;
+            // What is not there yet is planned all the same, without what it would bring.
+            let image = match connected.client.inspect_image(&reference).await {
+                Ok(found) => image_facts(found),
+                Err(_) => ImageFacts { id: reference, ..ImageFacts::default() },
+            };
             let program = self.shared.program().await?;
             let plan = self.shared.plan(policy, recipe, &image, program, &Whose::default(), connected)?;
             match form {

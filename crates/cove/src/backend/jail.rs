@@ -146,6 +146,7 @@ impl Jail {
             stream: Box::new(adopt(stream).map_err(could_not)?),
             control: Box::new(control),
             interpreters: prepared.interpreters,
+            own: None,
         })
     }
 }
@@ -165,7 +166,7 @@ fn can_serve(policy: &Policy) -> Result<(), StartError> {
 }
 
 impl Backend for Jail {
-    fn name(&self) -> &'static str {
+    fn name(&self, _policy: &Policy) -> &'static str {
         "jail"
     }
 

@@ -25,8 +25,8 @@ impl Mixed {
 }
 
 impl Backend for Mixed {
-    fn name(&self) -> &'static str {
-        "auto"
+    fn name(&self, policy: &Policy) -> &'static str {
+        self.of(policy).name(policy)
     }
 
     fn start<'a>(&'a self, policy: &'a Policy, whose: &'a Whose) -> Pending<'a, Result<Sandbox, StartError>> {
@@ -46,8 +46,9 @@ impl Backend for Mixed {
     }
 
     fn sweep(&self) -> Pending<'_, ()> {
-        Box::pin(async {
-            tokio::join!(self.jail.sweep(), self.docker.sweep());
-        })
+        // Nobody who wants the embedded sandbox is to wait for Docker's answer.
+        let docker = self.docker.clone();
+        tokio::spawn(async move { docker.sweep().await });
+        self.jail.sweep()
     }
 }

@@ -14,7 +14,6 @@ use std::time::Instant;
 
 use cove_protocol::Language;
 
-use crate::backend::StartError;
 use crate::backend::jail::Jail;
 use crate::config::Config;
 use crate::error::{Error, Kind};
@@ -99,16 +98,4 @@ async fn try_all(session: Trial, jail: &Jail, config: &Config) -> Vec<Check> {
 fn not_tried(why: &str) -> [Check; 2] {
     [Section::Protections, Section::Limits]
         .map(|section| Check::new(section, "all").note(format!("not tried: {why}")))
-}
-
-/// The message and its causes on one line.
-fn in_one_line(error: &StartError) -> String {
-    let mut line = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        line.push_str(": ");
-        line.push_str(&error.to_string());
-        cause = error.source();
-    }
-    crate::error::escaped(&line)
 }

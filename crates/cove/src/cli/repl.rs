@@ -25,6 +25,7 @@ use crate::cli::code;
 use crate::cli::live::{Live, pass_on};
 use crate::cli::on_demand::OnDemand;
 use crate::cli::run::backend;
+use crate::cli::shelf::{prepare, settled};
 use crate::config::value::show_duration;
 use crate::config::{Config, SETTINGS, Surroundings};
 use crate::ending::{self, Audience};
@@ -89,7 +90,9 @@ pub fn run(args: ReplArgs, config: Config, around: Surroundings) -> Result<ExitC
 }
 
 async fn talk(args: ReplArgs, config: &Config, around: Surroundings) -> Result<u8, Error> {
-    let backend = backend(config.backend)?;
+    let config = &settled(config, &around).await?;
+    let backend = backend(config, &around)?;
+    prepare(&*backend, &config.policy).await?;
     let mut source = Source::open(&args);
     let mut repl = Repl {
         backend: &*backend,

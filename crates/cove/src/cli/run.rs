@@ -9,10 +9,13 @@ use cove_protocol::Stream;
 use serde::Serialize;
 
 use crate::backend::Backend;
+use crate::backend::docker::{Allowed, Docker, Wanted};
 use crate::backend::jail::Jail;
+use crate::backend::mixed::Mixed;
 use crate::cli::code::RunArgs;
 use crate::cli::live::{Live, pass_on};
 use crate::cli::on_demand::OnDemand;
+use crate::cli::shelf::{prepare, settled};
 use crate::config::{BackendChoice, Config, Surroundings};
 use crate::ending::{self, Audience, Told};
 use crate::error::{Error, Kind};
@@ -31,21 +34,33 @@ pub fn run(args: RunArgs, config: Config, around: Surroundings) -> Result<ExitCo
     code.map(ExitCode::from)
 }
 
-pub fn backend(choice: BackendChoice) -> Result<Box<dyn Backend>, Error> {
-    match choice {
-        BackendChoice::Auto | BackendChoice::Jail => {
-            let jail = Jail::new().map_err(|error| Error::of(Kind::Operator, error))?;
-            Ok(Box::new(jail))
-        }
-        BackendChoice::Docker | BackendChoice::Podman => {
-            Err(Error::operator("could not use containers: they are not there yet"))
-        }
-    }
+/// What the operator lets sandboxes be made by. Nothing is connected to yet.
+pub fn backend(config: &Config, around: &Surroundings) -> Result<Box<dyn Backend>, Error> {
+    let of = |error| Error::of(Kind::Operator, error);
+    let docker = |wanted| docker(wanted, config, around);
+    Ok(match config.backend {
+        BackendChoice::Jail => Box::new(Jail::new().map_err(of)?),
+        BackendChoice::Docker => Box::new(docker(Wanted::Docker)?),
+        BackendChoice::Podman => Box::new(docker(Wanted::Podman)?),
+        BackendChoice::Auto => Box::new(Mixed::new(Jail::new().map_err(of)?, docker(Wanted::Any)?)),
+    })
+}
+
+/// Containers alone.
+pub(super) fn docker(wanted: Wanted, config: &Config, around: &Surroundings) -> Result<Docker, Error> {
+    let allowed = Allowed {
+        pull: config.images.pull,
+        compose: config.images.compose_allowed.clone(),
+        mounts: config.server.allowed_mounts.clone(),
+    };
+    Docker::new(wanted, allowed, around.clone()).map_err(|error| Error::of(Kind::Operator, error))
 }
 
 async fn run_cells(args: RunArgs, config: &Config, around: Surroundings) -> Result<u8, Error> {
-    let backend = backend(config.backend)?;
+    let config = &settled(config, &around).await?;
+    let backend = backend(config, &around)?;
     backend.sweep().await;
+    prepare(&*backend, &config.policy).await?;
     let options = Options {
         input: Some(Box::new(tokio::io::stdin())),
         warm: Some(args.language),

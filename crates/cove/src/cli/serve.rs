@@ -4,7 +4,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use crate::cli::run::backend;
-use crate::config::{Config, Surroundings};
+use crate::cli::shelf::shelf;
+use crate::config::{Config, Surroundings, Toolset};
 use crate::error::Error;
 use crate::server::{Server, serve_http, serve_stdio};
 use crate::telemetry;
@@ -27,10 +28,22 @@ pub fn run(config: Config, around: Surroundings) -> Result<ExitCode, Error> {
     served.map(|()| ExitCode::SUCCESS)
 }
 
-async fn serve(config: Config, around: Surroundings) -> Result<(), Error> {
-    let backend = Arc::from(backend(config.backend)?);
+async fn serve(mut config: Config, around: Surroundings) -> Result<(), Error> {
+    let backend = Arc::from(backend(&config, &around)?);
+    let shelf = shelf(&config, &around);
+    for problem in shelf.read().await.problems {
+        tracing::warn!(image = problem.name, hint = problem.hint, "{}", problem.problem);
+    }
+    match shelf.standard().await {
+        Ok(standard) => config.policy = standard.policy,
+        // Whoever can only start sessions in images by name misses nothing.
+        Err(error) if config.server.tools.is_only(Toolset::Sessions) => {
+            tracing::warn!("{}", error.report().to_string().replace('\n', "; "));
+        }
+        Err(error) => return Err(error),
+    }
     let over_http = config.server.http.address.is_some();
-    let server = Server::new(config, around, Arc::clone(&backend));
+    let server = Server::new(config, around, Arc::clone(&backend), shelf);
     // What a killed server left behind takes longest to look for, and nobody waits for it.
     tokio::spawn(async move { backend.sweep().await });
     if over_http { serve_http(server).await } else { serve_stdio(server).await }

@@ -135,7 +135,7 @@ fn read(path: &Path) -> io::Result<String> {
 }
 
 /// Numbers may be written bare; they are read as their text would be.
-fn scalar_text(value: &DeValue<'_>) -> Option<String> {
+pub(crate) fn scalar_text(value: &DeValue<'_>) -> Option<String> {
     match value {
         DeValue::String(text) => Some(text.clone().into_owned()),
         DeValue::Integer(number) => {
@@ -161,22 +161,31 @@ fn example(setting: &Setting) -> String {
 
 /// The nearest key, or all of them when none is near.
 fn suggestion(wrong: &str) -> String {
-    let plain = wrong.to_lowercase().replace('_', "-");
-    let near = |key: &str| {
-        let starts_alike = plain.len() >= 3 && (key.starts_with(&plain) || plain.starts_with(key));
-        if starts_alike { 1 } else { distance(key, &plain) }
-    };
-    if distance(SERVERS, &plain) <= 2 {
+    if distance(SERVERS, &plain(wrong)) <= 2 {
         return format!("did you mean `[{SERVERS}.NAME]`?");
     }
-    let nearest = SETTINGS.iter().map(|setting| (near(setting.key), setting.key)).min();
-    match nearest {
-        Some((distance, key)) if distance <= 1 + key.len() / 4 => format!("did you mean `{key}`?"),
-        _ => {
+    match nearest(wrong, SETTINGS.iter().map(|setting| setting.key)) {
+        Some(key) => format!("did you mean `{key}`?"),
+        None => {
             let keys: Vec<String> = SETTINGS.iter().map(|setting| format!("`{}`", setting.key)).collect();
             format!("settings are {}", keys.join(", "))
         }
     }
+}
+
+fn plain(written: &str) -> String {
+    written.to_lowercase().replace('_', "-")
+}
+
+/// The one that was likely meant, if one is near.
+pub(crate) fn nearest<'a>(wrong: &str, keys: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let plain = plain(wrong);
+    let near = |key: &str| {
+        let starts_alike = plain.len() >= 3 && (key.starts_with(&plain) || plain.starts_with(key));
+        if starts_alike { 1 } else { distance(key, &plain) }
+    };
+    let nearest = keys.into_iter().map(|key| (near(key), key)).min();
+    nearest.filter(|(distance, key)| *distance <= 1 + key.len() / 4).map(|(_, key)| key)
 }
 
 /// How many letters to insert, leave out or replace (Levenshtein).

@@ -109,7 +109,7 @@ impl Tool {
             Tool::ExecuteCode => execute_code::call(server, arguments, caller).await,
             Tool::FindTools => find_tools::call(server, arguments, caller).await,
             Tool::RunPython => run_python::call(server, arguments, caller).await,
-            Tool::ListImages => Ok(list_images::call(server)),
+            Tool::ListImages => Ok(list_images::call(server).await),
             Tool::StartSession => start_session::call(server, arguments, caller).await,
             Tool::SendLines => send_lines::call(server, arguments, caller).await,
             Tool::StopSession => stop_session::call(server, arguments, caller).await,

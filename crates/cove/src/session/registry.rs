@@ -17,7 +17,7 @@ use tokio::time::sleep;
 use crate::backend::{Backend, StartError, Whose};
 use crate::error::shown;
 use crate::output::Spool;
-use crate::policy::Policy;
+use crate::policy::{Policy, Root};
 use crate::session::{Options, Session};
 
 pub use gone::Gone;
@@ -335,6 +335,10 @@ impl Sessions {
 
     /// Makes up for one that was taken, beside whatever else goes on. A failure shows when a session is asked for.
     fn park_another(&self) {
+        // A container is made for somebody, and counted as theirs.
+        if matches!(self.standard.policy.root, Root::Image(_)) {
+            return;
+        }
         let (backend, standard) = (Arc::clone(&self.backend), Arc::clone(&self.standard));
         let parked = Arc::clone(&self.parked);
         {

@@ -29,11 +29,7 @@ async fn labelled(docker: &Docker) -> Vec<(String, String)> {
 
 fn serve(maker: Maker, address: &str) -> Stdio {
     let mut command = cove().command(Who::Root);
-    let backend = match maker {
-        Maker::Docker => "docker",
-        Maker::Podman => "podman",
-    };
-    command.args(["serve", "--tools", "all", "--backend", backend]).env(maker.variable(), address);
+    command.args(["serve", "--tools", "all", "--backend", maker.name()]).env(maker.variable(), address);
     Stdio::start(command, Era::Modern)
 }
 

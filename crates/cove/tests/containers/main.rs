@@ -1,7 +1,9 @@
 //! Against real daemons: Docker at `COVE_TEST_DOCKER`, Podman at `COVE_TEST_PODMAN`, both as `unix:///…`, which `cargo
 //! xtask test` starts. One that is not there is skipped by name.
 
+mod build;
 mod ends;
+mod images;
 mod killed;
 
 use bollard::Docker;

@@ -8,6 +8,7 @@ mod endurance;
 mod guest_api;
 mod hostile_calls;
 mod hostile_runner;
+mod images;
 mod install;
 mod interpreters;
 mod layers;

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use cove::backend::{Backend, Ending};
 use cove::config::{Config, Flags, Surroundings};
+use cove::image::{Recipe, Source};
+use cove::policy::{Policy, Root};
 use cove::session::registry::{Bounds, Gone, Principal, SessionError, Sessions, Which};
 use cove::session::{Cell, CellEnd, Session};
 use cove_protocol::{FromRunner, Language, Outcome, ToRunner};
@@ -229,4 +231,26 @@ async fn a_parked_session_that_died_is_not_handed_out() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     let held = sessions.hold(&alice(), Which::New, None).await.unwrap();
     assert_eq!(run(&held).await, CellEnd::Completed { forgotten: false });
+}
+
+#[tokio::test]
+async fn containers_are_not_parked() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    static STARTED: AtomicUsize = AtomicUsize::new(0);
+    let backend = FakeBackend::new(|mut runner| async move {
+        STARTED.fetch_add(1, Ordering::SeqCst);
+        runner.greet().await;
+        while runner.hear().await.is_some() {}
+    });
+    let recipe = Recipe {
+        name: "ubuntu".into(),
+        source: Source::BuiltIn("ubuntu"),
+        languages: vec![Language::Python],
+    };
+    let policy = Policy { root: Root::Image(recipe), ..config().policy };
+    let sessions = Sessions::new(Arc::new(backend), policy, Bounds { most: 8, idle: LONG, parked: 1 });
+    sessions.park();
+    let _held = sessions.hold(&alice(), Which::New, None).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(STARTED.load(Ordering::SeqCst), 1, "the one that was asked for");
 }

@@ -94,7 +94,7 @@ pub(super) fn addresses(wanted: Wanted, around: &Surroundings) -> Vec<Address> {
 }
 
 /// Whether any is worth trying: asked before looking for leftovers that nobody may have made.
-pub(super) fn may_be_there(wanted: Wanted, around: &Surroundings) -> bool {
+pub(crate) fn may_be_there(wanted: Wanted, around: &Surroundings) -> bool {
     addresses(wanted, around).iter().any(|address| address.path().is_none_or(Path::exists))
 }
 

@@ -105,6 +105,11 @@ impl Control for ContainerControl {
         self.kill.cancel();
     }
 
+    /// The state of a container tells of its end, not of what was killed inside while it goes on.
+    fn trusts_runner_on_memory(&self) -> bool {
+        true
+    }
+
     fn wait(&mut self) -> Pending<'_, Ending> {
         Box::pin(async {
             match self.ended.wait_for(Option::is_some).await {

@@ -17,7 +17,7 @@ use cove_protocol::{Interpreter, Language};
 use serde::Serialize;
 
 use super::facts::{Facts, Maker};
-use crate::backend::{StartError, Whose};
+use crate::backend::{OwnProgram, StartError, Whose};
 use crate::policy::{Access, Limits, Network, Policy};
 
 /// Where the volume with our own program is mounted.
@@ -84,6 +84,8 @@ pub(super) struct Plan {
     pub(super) gaps: Vec<String>,
     #[serde(skip)]
     pub(super) interpreters: Vec<Interpreter>,
+    #[serde(skip)]
+    pub(super) own: OwnProgram,
 }
 
 pub(super) fn labels(whose: &Whose, instance: String, expires: u64) -> BTreeMap<&'static str, String> {
@@ -132,7 +134,8 @@ pub(super) fn plan(request: &Request<'_>, facts: &Facts) -> Result<Plan, StartEr
         host_config: Some(host_config(request, facts, own_profile, &mut gaps)?),
         ..ContainerCreateBody::default()
     };
-    Ok(Plan { body, gaps, interpreters })
+    let own = OwnProgram { command: request.image.command.clone(), directory: request.image.folder.clone() };
+    Ok(Plan { body, gaps, interpreters, own })
 }
 
 /// Refuses what could only be promised.

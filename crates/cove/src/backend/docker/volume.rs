@@ -41,6 +41,10 @@ impl Program {
         format!("cove-runner-{}", &self.digest[..16])
     }
 
+    pub(super) fn digest(&self) -> &str {
+        &self.digest
+    }
+
     /// The program under a name that nobody starts, and only then under its own, as a link to the same file: a copy that
     /// was cut off is never taken for whole. Nor is one that somebody else makes at the same time: `part` is ours alone.
     fn archive(&self, part: &str) -> std::io::Result<Vec<u8>> {

@@ -63,7 +63,7 @@ impl Check {
 
     pub(super) fn failed(self, error: &StartError) -> Self {
         let fix = error.hint.clone().unwrap_or_else(|| REPORT.into());
-        self.fail(super::in_one_line(error)).fix(fix)
+        self.fail(crate::error::in_one_line(error)).fix(fix)
     }
 
     pub(super) fn fix(self, fix: impl Into<String>) -> Self {

@@ -63,13 +63,15 @@ fn help_texts() {
       install      Register Cove with an agent's client, such as `claude-code`, `cursor` or `codex`
       uninstall    Take Cove out of a client's configuration again
       servers      Show and change the upstream servers that code can call
+      images       Show, build and export the images that sessions can be started in
       config       Show the configuration
       completions  Print the completions of a shell
       help         Print this message or the help of the given subcommand(s)
 
     Options:
-      -h, --help     Print help
-      -V, --version  Print version
+          --export-images <DIR>  Write the images that are built in to a directory, and end
+      -h, --help                 Print help
+      -V, --version              Print version
 
     Settings:
           --backend <BACKEND>           What makes the sandbox: `auto`, `jail`, `docker` or `podman`

@@ -1,7 +1,7 @@
 //! `send_lines`: lines for what an image speaks. Where each call has its own sandbox, they are the standard input of
 //! what the image starts; else they are a cell of the session.
 
-use cove_protocol::SessionId;
+use cove_protocol::{Language, SessionId};
 use serde_json::json;
 
 use super::super::Server;
@@ -12,6 +12,7 @@ use super::super::cell::{Task, Terms};
 use super::super::render;
 use super::execute_code::{cell, check};
 use super::{Definition, object};
+use crate::backend::OwnProgram;
 use crate::error::{Error, Kind, shown};
 use crate::image;
 use crate::session::Program;
@@ -70,13 +71,8 @@ pub(super) async fn call(
         }
         Lifetime::Oneshot => {
             let held = server.sessions.once(owner, &id, code.into_bytes()).await.map_err(refused)?;
-            let Some(program) = held.program(speaks) else {
-                return Err(Error::usage(format!("could not run {speaks}"))
-                    .because(format!("{speaks} is not installed on this machine"))
-                    .with_hint("use another image; the operator can install this language"));
-            };
-            let command = image::command(speaks, program);
-            let program = Program { command, directory: None, timeout, grace: server.config.cell.grace };
+            let OwnProgram { command, directory } = started(&held, speaks)?;
+            let program = Program { command, directory, timeout, grace: server.config.cell.grace };
             store(&held, files).await?;
             let ran = server.run(&held, Task::Program(program), caller, Terms::default()).await;
             held.end().await;
@@ -84,6 +80,24 @@ pub(super) async fn call(
         }
     };
     Ok(render::lines(ran, server.config.server.output, caller.knows_links))
+}
+
+/// What an image starts; where it is no container, what stands for it.
+fn started(held: &Held, speaks: Language) -> Result<OwnProgram, Error> {
+    if let Some(own) = held.own_program() {
+        let nothing = || {
+            Error::usage("could not start the image's own program")
+                .because("its image has neither an entry point nor a command")
+                .with_hint("the operator can add one: `CMD [\"python3\", \"-\"]` in its Dockerfile")
+        };
+        return if own.command.is_empty() { Err(nothing()) } else { Ok(own.clone()) };
+    }
+    let program = held.program(speaks).ok_or_else(|| {
+        Error::usage(format!("could not run {speaks}"))
+            .because(format!("{speaks} is not installed on this machine"))
+            .with_hint("use another image; the operator can install this language")
+    })?;
+    Ok(OwnProgram { command: image::command(speaks, program), directory: None })
 }
 
 async fn store(held: &Held, files: Vec<(String, String)>) -> Result<(), Error> {

@@ -6,11 +6,13 @@ use super::super::Server;
 use super::super::answer::{Answer, refused};
 use super::super::arguments::Arguments;
 use super::super::caller::Caller;
+use super::super::progress::Latest;
 use super::{Definition, object};
+use crate::backend::StartError;
 use crate::config::requested_mount;
-use crate::error::{Error, shown};
-use crate::image;
-use crate::policy::Access;
+use crate::error::{Error, Kind, shown};
+use crate::image::shelf::{By, Served};
+use crate::policy::{Access, Policy};
 use crate::session::registry::Blueprint;
 
 /// Mounts of one session.
@@ -50,16 +52,11 @@ pub(super) async fn call(
 ) -> Result<Answer, Error> {
     let name = arguments.text("image")?;
     let mounts = arguments.objects("mounts", &["source", "target", "readonly"])?;
-    let Some(image) = image::find(&name) else {
-        let names: Vec<&str> = image::BUILT_IN.iter().map(|image| image.name).collect();
-        return Err(Error::usage(format!("could not find the image `{}`", shown(&name)))
-            .with_hint(format!("the images are {}", names.join(", "))));
-    };
     if mounts.len() > MAX_MOUNTS {
         return Err(Error::usage(format!("could not mount {} directories", mounts.len()))
             .with_hint(format!("at most {MAX_MOUNTS} are allowed")));
     }
-    let mut policy = server.sessions.standard().policy.clone();
+    let Served { image, by, mut policy, .. } = server.shelf.find(&name).await?;
     for mut mount in mounts {
         let (source, target) = (mount.text("source")?, mount.text("target")?);
         let access = match mount.optional_boolean("readonly")? {
@@ -74,13 +71,39 @@ pub(super) async fn call(
                 .with_hint(wrong.hint)
         })?);
     }
-    let blueprint = Blueprint {
-        image: Some(image.name.to_owned()),
-        policy,
-        lifetime: image.lifetime,
-        speaks: image.speaks,
+    let note = match by {
+        By::Sandbox => None,
+        By::Container => prepare(server, &policy, caller).await?,
     };
+    let blueprint =
+        Blueprint { image: Some(image.recipe.name), policy, lifetime: image.lifetime, speaks: image.speaks };
     let id = server.sessions.open(&caller.principal, blueprint).await.map_err(refused)?;
     server.metrics.session_started();
-    Ok(Answer::structured(json!({"session_id": id.as_str()})))
+    let mut value = json!({"session_id": id.as_str()});
+    if let Some(note) = note {
+        value["note"] = note.into();
+    }
+    Ok(Answer::structured(value))
 }
+
+/// Building an image may take minutes; whoever waits hears of it, and may stop waiting.
+async fn prepare(server: &Server, policy: &Policy, caller: &Caller) -> Result<Option<String>, Error> {
+    let latest = Latest::default();
+    let told = async {
+        match &caller.progress {
+            Some(progress) => progress.tell(&latest).await,
+            None => std::future::pending().await,
+        }
+    };
+    let tell = |line: &str| latest.say(line);
+    let prepared = tokio::select! {
+        prepared = server.backend.prepare(policy, &tell) => prepared,
+        () = caller.cancelled.cancelled() => Err(StartError::new("could not start a session: nobody waits any more")),
+        () = server.ending.cancelled() => Err(StartError::new("could not start a session: the server is ending")),
+        () = told => unreachable!("progress is told until the image is ready"),
+    };
+    prepared.map_err(|error| Error::of(Kind::Operator, error))
+}
+
+#[cfg(test)]
+mod tests;

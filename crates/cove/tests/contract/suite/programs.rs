@@ -16,7 +16,8 @@ const LONG: Duration = Duration::from_secs(60);
 
 /// A session whose programs find this on their standard input.
 async fn open_with(backend: &dyn Backend, input: &[u8]) -> Session {
-    let options = Options { input: Some(Box::new(Cursor::new(input.to_vec()))), warm: None };
+    let options =
+        Options { input: Some(Box::new(Cursor::new(input.to_vec()))), warm: None, ..Options::default() };
     Session::start(backend, &measure::config().policy, options).await.expect("a session starts")
 }
 

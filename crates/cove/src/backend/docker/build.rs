@@ -1,0 +1,345 @@
+//! Images for containers: built from a folder or a definition that is built in, or found under a name. What is built is
+//! named after a digest of what it was built from, so that an unchanged definition is built once, and a changed one again.
+
+mod archive;
+mod bases;
+mod ignore;
+mod output;
+pub mod prune;
+
+use std::fs;
+use std::io::Read;
+use std::time::{Duration, Instant};
+
+use bollard::Docker;
+use bollard::errors::Error as DockerError;
+use bollard::models::ImageInspect;
+use bollard::query_parameters::{BuildImageOptionsBuilder, CreateImageOptionsBuilder};
+use bytes::Bytes;
+use futures_util::StreamExt;
+use tokio::sync::Mutex;
+
+use crate::backend::{StartError, Tell};
+use crate::error::{shown, shown_path};
+use crate::image::{Recipe, Source, built_in};
+use crate::output::harmless;
+
+pub use archive::Files;
+use output::Output;
+
+/// For a build, or for fetching one image.
+const TIMEOUT: Duration = Duration::from_secs(30 * 60);
+/// The image's name, as agents know it.
+pub const LABEL_IMAGE: &str = "cove.image";
+/// Of what it was built from.
+pub const LABEL_DIGEST: &str = "cove.digest";
+
+/// One at a time: two sessions that want the same image must not build it twice.
+static BUILDING: Mutex<()> = Mutex::const_new(());
+
+/// An image that containers can be made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ready {
+    /// What to ask for: a tag, a name or a digest.
+    pub reference: String,
+    /// What had to be done for it, in words.
+    pub done: Option<String>,
+}
+
+/// Sees to it that containers of the recipe can be made. Compose files are another's: their containers have recipes of
+/// their own.
+pub async fn ready(
+    docker: &Docker,
+    recipe: &Recipe,
+    pull: bool,
+    tell: Tell<'_>,
+) -> Result<Ready, StartError> {
+    match &recipe.source {
+        Source::Reference(reference) => present(docker, reference, pull, tell).await,
+        Source::BuiltIn(name) => match built_in::find(name) {
+            Some(built_in) => built(docker, &recipe.name, Files::BuiltIn(built_in), pull, tell).await,
+            None => Err(StartError::new(format!("could not find the image `{name}`: it is not built in"))),
+        },
+        Source::Folder(folder) => {
+            built(docker, &recipe.name, Files::Folder(folder.clone()), pull, tell).await
+        }
+        Source::Compose { folder, .. } => Err(StartError::new(format!(
+            "could not build the image `{}`: the Compose file in `{}` describes several",
+            recipe.name,
+            shown_path(folder)
+        ))),
+    }
+}
+
+/// The name under which an image is, or would be, found; nothing is made for it.
+pub async fn expected(recipe: &Recipe) -> Result<String, StartError> {
+    let files = match &recipe.source {
+        Source::Reference(reference) => return Ok(reference.clone()),
+        Source::BuiltIn(name) => built_in::find(name).map(Files::BuiltIn),
+        Source::Folder(folder) => Some(Files::Folder(folder.clone())),
+        Source::Compose { .. } => None,
+    };
+    match files {
+        Some(files) => Ok(tag(&recipe.name, &blocking(files, |files| files.digest()).await?)),
+        None => Err(StartError::new(format!("could not name the image `{}`", recipe.name))),
+    }
+}
+
+/// An image that is there, or may be fetched.
+pub async fn present(
+    docker: &Docker,
+    reference: &str,
+    pull: bool,
+    tell: Tell<'_>,
+) -> Result<Ready, StartError> {
+    let ready = |done| Ready { reference: reference.to_owned(), done };
+    if inspect(docker, reference).await?.is_some() {
+        return Ok(ready(None));
+    }
+    if !pull {
+        return Err(StartError::new(format!("could not find the image `{}`", shown(reference)))
+            .because("it is not on this machine")
+            .with_hint(format!(
+                "run `docker pull {0}` (or `podman pull {0}`), or set `--pull true`",
+                shown(reference)
+            )));
+    }
+    let start = Instant::now();
+    fetch(docker, reference, tell).await?;
+    Ok(ready(Some(format!("fetched the image `{}` in {}", shown(reference), seconds(start)))))
+}
+
+/// An image built from files, unless it was built from the same before.
+pub async fn built(
+    docker: &Docker,
+    name: &str,
+    files: Files,
+    pull: bool,
+    tell: Tell<'_>,
+) -> Result<Ready, StartError> {
+    let expected = blocking(files.clone(), |files| files.digest()).await?;
+    if let Some(ready) = already(docker, name, &expected).await? {
+        return Ok(ready);
+    }
+    let _one = match BUILDING.try_lock() {
+        Ok(one) => one,
+        Err(_) => {
+            tell("waiting for another image to be built");
+            BUILDING.lock().await
+        }
+    };
+    let start = Instant::now();
+    // Written first and named after what was written: the folder may change at any time.
+    let (archive, digest) = blocking(files.clone(), |files| files.archive()).await?;
+    if let Some(ready) = already(docker, name, &digest).await? {
+        return Ok(ready);
+    }
+    let dockerfile = blocking(files.clone(), |files| files.dockerfile()).await?;
+    for base in bases::bases(&dockerfile) {
+        has_base(docker, name, &base, pull, tell).await?;
+    }
+    tell(&format!("building the image `{name}`"));
+    let reference = tag(name, &digest);
+    let building = build(docker, name, &reference, &digest, archive, tell);
+    match tokio::time::timeout(TIMEOUT, building).await {
+        Ok(outcome) => outcome.map_err(|words| failed(name, &files, words))?,
+        Err(_) => {
+            let minutes = TIMEOUT.as_secs() / 60;
+            return Err(failed(name, &files, format!("it took longer than {minutes} minutes")));
+        }
+    }
+    // Whatever it said: only what is there can be started.
+    if already(docker, name, &digest).await?.is_none() {
+        return Err(failed(name, &files, "it said that it was built, and it is not there".into()));
+    }
+    Ok(Ready { reference, done: Some(format!("built the image `{name}` in {}", seconds(start))) })
+}
+
+/// What an image is called that was built from files with this digest.
+pub fn tag(name: &str, digest: &str) -> String {
+    format!("cove/{name}:{}", digest.get(..12).unwrap_or(digest))
+}
+
+async fn already(docker: &Docker, name: &str, digest: &str) -> Result<Option<Ready>, StartError> {
+    let reference = tag(name, digest);
+    let found = inspect(docker, &reference).await?;
+    // Anybody can give a tag to anything.
+    let label = found.and_then(|image| image.config?.labels?.remove(LABEL_DIGEST));
+    Ok((label.as_deref() == Some(digest)).then_some(Ready { reference, done: None }))
+}
+
+async fn has_base(
+    docker: &Docker,
+    name: &str,
+    base: &str,
+    pull: bool,
+    tell: Tell<'_>,
+) -> Result<(), StartError> {
+    if inspect(docker, base).await?.is_some() {
+        return Ok(());
+    }
+    if pull {
+        return fetch(docker, base, tell).await;
+    }
+    let base = shown(base);
+    Err(StartError::new(format!("could not build the image `{name}`"))
+        .because(format!("the base image `{base}` is not there"))
+        .with_hint(format!("run `docker pull {base}` (or `podman pull {base}`), or set `--pull true`")))
+}
+
+async fn inspect(docker: &Docker, reference: &str) -> Result<Option<ImageInspect>, StartError> {
+    match docker.inspect_image(reference).await {
+        Ok(image) => Ok(Some(image)),
+        Err(DockerError::DockerResponseServerError { status_code: 404, .. }) => Ok(None),
+        Err(error) => Err(StartError::new(format!("could not look for the image `{}`", shown(reference)))
+            .because(error)
+            .with_hint("is Docker or Podman running, and may you use it?")),
+    }
+}
+
+/// The words of whoever failed, in their context, if it does.
+async fn build(
+    docker: &Docker,
+    name: &str,
+    reference: &str,
+    digest: &str,
+    archive: fs::File,
+    tell: Tell<'_>,
+) -> Result<(), String> {
+    let labels = [(LABEL_IMAGE, name), (LABEL_DIGEST, digest)];
+    let options = BuildImageOptionsBuilder::default()
+        .dockerfile("Dockerfile")
+        .t(reference)
+        .labels(&labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into())
+        .nocache(false)
+        .rm(true)
+        .forcerm(true)
+        .build();
+    // Its own timeout is for the first byte of the answer, which comes when all is sent.
+    let docker = docker.clone().with_timeout(TIMEOUT);
+    let body = bollard::body_try_stream(chunks(archive));
+    let mut messages = Box::pin(docker.build_image(options, None, Some(body)));
+    let mut output = Output::default();
+    let mut failure = None;
+    while let Some(message) = messages.next().await {
+        match message {
+            Ok(message) => {
+                if let Some(text) = message.stream {
+                    output.push(&text, tell);
+                } else if let Some(status) = message.status {
+                    tell(&harmless(status));
+                }
+            }
+            Err(DockerError::DockerStreamError { error }) => failure = Some(error),
+            Err(error) => failure = Some(words_of(&error)),
+        }
+        if failure.is_some() {
+            break;
+        }
+    }
+    output.finish(tell);
+    match failure {
+        Some(words) => Err(output.failure(&words)),
+        None => Ok(()),
+    }
+}
+
+/// A file in pieces, read off the threads that others wait on.
+fn chunks(file: fs::File) -> impl futures_core::Stream<Item = std::io::Result<Bytes>> + Send {
+    const CHUNK: usize = 256 * 1024;
+    futures_util::stream::unfold(Some(file), |file| async {
+        let mut file = file?;
+        let read = tokio::task::spawn_blocking(move || {
+            let mut chunk = vec![0; CHUNK];
+            let read = file.read(&mut chunk);
+            (file, chunk, read)
+        });
+        match read.await {
+            Ok((_, _, Ok(0))) => None,
+            Ok((file, mut chunk, Ok(length))) => {
+                chunk.truncate(length);
+                Some((Ok(Bytes::from(chunk)), Some(file)))
+            }
+            Ok((_, _, Err(error))) => Some((Err(error), None)),
+            Err(error) => Some((Err(std::io::Error::other(error)), None)),
+        }
+    })
+}
+
+async fn fetch(docker: &Docker, reference: &str, tell: Tell<'_>) -> Result<(), StartError> {
+    let could_not = |words: String| {
+        StartError::new(format!("could not fetch the image `{}`", shown(reference)))
+            .because(words)
+            .with_hint("look at its name and at the network; for a registry that wants a sign-in, run `docker pull` yourself")
+    };
+    tell(&format!("fetching the image `{}`", shown(reference)));
+    let options = CreateImageOptionsBuilder::default().from_image(reference).build();
+    let docker = docker.clone().with_timeout(TIMEOUT);
+    let fetching = async {
+        let mut messages = Box::pin(docker.create_image(Some(options), None, None));
+        while let Some(message) = messages.next().await {
+            match message {
+                Ok(message) => {
+                    let detail = message.error_detail.and_then(|detail| detail.message);
+                    if let Some(words) = detail {
+                        return Err(could_not(harmless(words)));
+                    }
+                    let words =
+                        [message.id, message.status].into_iter().flatten().collect::<Vec<_>>().join(" ");
+                    if !words.is_empty() {
+                        tell(&harmless(words));
+                    }
+                }
+                Err(error) => return Err(could_not(words_of(&error))),
+            }
+        }
+        Ok(())
+    };
+    match tokio::time::timeout(TIMEOUT, fetching).await {
+        Ok(outcome) => outcome?,
+        Err(_) => return Err(could_not(format!("it took longer than {} minutes", TIMEOUT.as_secs() / 60))),
+    }
+    match inspect(&docker, reference).await? {
+        Some(_) => Ok(()),
+        None => Err(could_not("it is not there, though nothing was said to be wrong".into())),
+    }
+}
+
+fn words_of(error: &DockerError) -> String {
+    harmless(match error {
+        DockerError::DockerResponseServerError { message, .. } => message.clone(),
+        DockerError::DockerStreamError { error } => error.clone(),
+        other => other.to_string(),
+    })
+}
+
+fn failed(name: &str, files: &Files, words: String) -> StartError {
+    let hint = match files {
+        Files::BuiltIn(_) => format!(
+            "`cove images export DIR` gives you its Dockerfile to change; use it with `--image-dir DIR`, then `cove images build {name}`"
+        ),
+        Files::Folder(folder) => {
+            format!("correct `{}/Dockerfile`; `cove images build {name}` tries it again", shown_path(folder))
+        }
+    };
+    StartError::new(format!("could not build the image `{name}`")).because(words).with_hint(hint)
+}
+
+fn seconds(since: Instant) -> String {
+    match since.elapsed().as_secs_f64() {
+        short if short < 10.0 => format!("{short:.1} s"),
+        long => format!("{long:.0} s"),
+    }
+}
+
+/// What reads files, off the threads that others wait on.
+async fn blocking<T: Send + 'static>(
+    files: Files,
+    work: impl FnOnce(&Files) -> Result<T, StartError> + Send + 'static,
+) -> Result<T, StartError> {
+    let shown = files.shown();
+    match tokio::task::spawn_blocking(move || work(&files)).await {
+        Ok(outcome) => outcome,
+        Err(error) => Err(StartError::new(format!("could not read {shown}")).because(error)),
+    }
+}

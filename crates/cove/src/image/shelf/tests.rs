@@ -1,0 +1,188 @@
+//! What a shelf gives under configurations and machines made up for it.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::*;
+use crate::config::{Flags, Surroundings};
+use crate::image::{Source, export};
+
+struct Machine {
+    works: Result<(), String>,
+    languages: Vec<Language>,
+    asked: Arc<AtomicUsize>,
+}
+
+impl Probe for Machine {
+    fn works(&self) -> Pending<'_, Result<(), String>> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        Box::pin(async { self.works.clone() })
+    }
+
+    fn languages(&self) -> Vec<Language> {
+        self.languages.clone()
+    }
+}
+
+fn machine(works: bool) -> Machine {
+    let works = works.then_some(()).ok_or_else(|| "no namespaces".to_owned());
+    Machine { works, languages: vec![Language::Python, Language::Sh], asked: Arc::default() }
+}
+
+fn config(settings: &[(&'static str, &str)]) -> Config {
+    let values = settings.iter().map(|(key, value)| (*key, vec![(*value).to_owned()])).collect();
+    let around = Surroundings { env: Default::default(), cwd: "/".into(), stdin_is_terminal: false };
+    Config::load(&Flags { config: None, values }, &around).unwrap()
+}
+
+fn shelf(settings: &[(&'static str, &str)], machine: Machine) -> Shelf {
+    Shelf::new(&config(settings), Box::new(machine))
+}
+
+fn write(directory: &Path, files: &[(&str, &str)]) {
+    for (path, text) in files {
+        let path = directory.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+}
+
+fn summary(listed: &Listed) -> (Vec<(&str, By)>, Vec<&str>) {
+    let images = listed.images.iter().map(|one| (one.image.name(), one.by)).collect();
+    (images, listed.problems.iter().map(|problem| problem.name.as_str()).collect())
+}
+
+#[tokio::test]
+async fn built_in_images_are_served_by_what_is_here() {
+    let listed = shelf(&[], machine(true)).list().await;
+    let (images, problems) = summary(&listed);
+    assert_eq!(images, [("python", By::Sandbox), ("node", By::Container), ("ubuntu", By::Sandbox)]);
+    assert!(problems.is_empty());
+    assert_eq!(listed.images[2].image.languages(), [Language::Sh, Language::Python], "those that are here");
+    assert_eq!(listed.images[2].policy.root, Root::Host);
+    let Root::Image(recipe) = &listed.images[1].policy.root else { panic!("{listed:?}") };
+    assert_eq!(recipe.source, Source::BuiltIn("node"));
+
+    let listed = shelf(&[("backend", "jail")], machine(true)).list().await;
+    let (images, problems) = summary(&listed);
+    assert_eq!(images, [("python", By::Sandbox), ("ubuntu", By::Sandbox)]);
+    assert_eq!(problems, ["node"]);
+    assert!(listed.problems[0].problem.contains("node is not installed"), "{listed:?}");
+}
+
+#[tokio::test]
+async fn what_is_here_is_found_out_once_and_only_if_it_matters() {
+    let one = machine(true);
+    let asked = Arc::clone(&one.asked);
+    let shelf_of_all = shelf(&[], one);
+    for _ in 0..3 {
+        shelf_of_all.list().await;
+        shelf_of_all.standard().await.unwrap();
+    }
+    assert_eq!(asked.load(Ordering::Relaxed), 1);
+    let one = machine(true);
+    let asked = Arc::clone(&one.asked);
+    let containers = shelf(&[("backend", "docker")], one);
+    containers.list().await;
+    containers.standard().await.unwrap();
+    assert_eq!(asked.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn a_folder_is_read_anew_and_its_own_images_are_containers() {
+    let directory = tempfile::tempdir().unwrap();
+    export::export(directory.path()).unwrap();
+    let dir = directory.path().to_str().unwrap();
+    let shelf = shelf(&[("image-dir", dir), ("memory", "256m")], machine(true));
+    assert_eq!(summary(&shelf.list().await).0[1], ("python", By::Sandbox), "as exported");
+    write(
+        directory.path(),
+        &[
+            ("python/Dockerfile", "FROM python:3.12\n"),
+            ("r/Dockerfile", "FROM r\n"),
+            ("r/image.toml", "[limits]\nmemory = \"1g\"\n"),
+            ("broken/image.toml", "colour = 1\n"),
+        ],
+    );
+    let listed = shelf.list().await;
+    let (images, problems) = summary(&listed);
+    assert_eq!(
+        images,
+        [("node", By::Container), ("python", By::Container), ("r", By::Container), ("ubuntu", By::Sandbox)]
+    );
+    assert_eq!(problems, ["broken"]);
+    let r = shelf.find("r").await.unwrap();
+    assert_eq!((r.policy.limits.memory, r.policy.limits.pids), (1 << 30, 256), "its own over those of all");
+    assert_eq!(shelf.find("python").await.unwrap().policy.limits.memory, 256 << 20);
+    let report = shelf.find("broken").await.unwrap_err().report().to_string();
+    assert!(report.contains("could not use the image `broken`") && report.contains("line 1"), "{report}");
+}
+
+#[tokio::test]
+async fn an_unknown_name_is_told_with_the_nearest() {
+    let shelf = shelf(&[], machine(true));
+    let report = shelf.find("pyhton").await.unwrap_err().report().to_string();
+    assert!(report.ends_with("hint: did you mean `python`? the images are python, node, ubuntu"), "{report}");
+    let report = shelf.find("windows").await.unwrap_err().report().to_string();
+    assert!(report.ends_with("hint: the images are python, node, ubuntu"), "{report}");
+    let nowhere = self::shelf(&[("image-dir", "/nonexistent")], machine(true));
+    let report = nowhere.find("python").await.unwrap_err().report().to_string();
+    assert!(report.contains("could not read the directory of images"), "{report}");
+}
+
+type Settings<'a> = &'a [(&'static str, &'a str)];
+
+/// Each case: settings, whether sandboxes work, and the standard image, `-` for the embedded sandbox, or what is wrong.
+#[tokio::test]
+async fn the_standard_is_what_was_chosen_or_else_what_there_is() {
+    let own = tempfile::tempdir().unwrap();
+    write(own.path(), &[("tools/Dockerfile", "FROM a\n"), ("tools/image.toml", "oneshot = false\n")]);
+    write(own.path(), &[("once/Dockerfile", "FROM a\n")]);
+    let changed = tempfile::tempdir().unwrap();
+    export::export(changed.path()).unwrap();
+    write(changed.path(), &[("ubuntu/README", "mine\n"), ("tools/compose.yaml", "services: {}\n")]);
+    let many = tempfile::tempdir().unwrap();
+    write(many.path(), &[("a/compose.yaml", "services: {}\n"), ("b/compose.yaml", "services: {}\n")]);
+    let tree = tempfile::tempdir().unwrap();
+    write(tree.path(), &[("usr/bin/sh", "")]);
+    let [own, changed, many, tree] =
+        [&own, &changed, &many, &tree].map(|one| one.path().to_str().unwrap().to_owned());
+    let (own, changed, many, tree) = (own.as_str(), changed.as_str(), many.as_str(), tree.as_str());
+    let cases: &[(Settings<'_>, bool, &str)] = &[
+        (&[], true, "-"),
+        (&[], false, "ubuntu"),
+        (&[("backend", "jail")], false, "-"),
+        (&[("backend", "docker")], true, "ubuntu"),
+        (&[("runtime", "runsc")], true, "ubuntu"),
+        (&[("network", "egress")], true, "ubuntu"),
+        (&[("image", "ubuntu")], true, "-"),
+        (&[("image", "python")], true, "a new container for each call"),
+        (&[("image", "plan9")], true, "could not find the image `plan9`"),
+        (&[("image-dir", own)], true, "-"),
+        (&[("image-dir", own)], false, "tools"),
+        (&[("image-dir", own), ("backend", "podman")], true, "tools"),
+        (&[("image-dir", own), ("image", "tools")], true, "tools"),
+        (&[("image-dir", own), ("image", "tools"), ("backend", "jail")], true, "needs a container"),
+        (&[("image-dir", changed)], true, "ubuntu"),
+        (&[("image-dir", changed), ("backend", "jail")], true, "-"),
+        (&[("image-dir", many)], true, "-"),
+        (&[("image-dir", many), ("backend", "docker")], true, "`a`, `b` could all be meant"),
+        (&[("rootfs", tree), ("backend", "docker")], true, "could not use `--rootfs`"),
+    ];
+    for (settings, works, expected) in cases {
+        let shelf = shelf(settings, machine(*works));
+        match shelf.standard().await {
+            Ok(standard) => {
+                assert_eq!(standard.image.as_deref().unwrap_or("-"), *expected, "{settings:?}");
+                let is_container = matches!(standard.policy.root, Root::Image(_));
+                assert_eq!(is_container, standard.by == By::Container, "{settings:?}");
+            }
+            Err(error) => {
+                let report = error.report().to_string();
+                assert!(report.contains(expected) && report.contains("hint: "), "{settings:?}: {report}");
+            }
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! `cove images` with real daemons, and what is removed when nobody needs it any more.
+
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+use std::sync::{Mutex, PoisonError};
+
+use bollard::Docker;
+use bollard::models::VolumeCreateRequest;
+use bollard::query_parameters::{ListImagesOptionsBuilder, ListVolumesOptions, RemoveImageOptions};
+use cove::backend::docker::build::prune::{Kept, LABEL_RUNNER, prune};
+use cove::backend::docker::build::{self, Files, LABEL_DIGEST, LABEL_IMAGE};
+use cove_testkit::{Program, Who};
+
+use crate::{daemons, each};
+
+/// Whoever prunes must know what is there before.
+static PRUNING: Mutex<()> = Mutex::new(());
+
+fn cove(address: &str, args: &[&str]) -> Output {
+    let program = Program::new(env!("CARGO_BIN_EXE_cove"));
+    let who = if rustix::process::geteuid().is_root() { Who::Root } else { Who::User };
+    program.command(who).env("DOCKER_HOST", address).args(args).output().expect("it runs")
+}
+
+fn image(directory: &Path, name: &str, dockerfile: &str) {
+    fs::create_dir_all(directory.join(name)).unwrap();
+    fs::write(directory.join(name).join("Dockerfile"), dockerfile).unwrap();
+}
+
+#[test]
+fn the_images_that_are_built_in_can_be_built() {
+    for (maker, address) in daemons("the_images_that_are_built_in_can_be_built") {
+        let daemon = maker.name();
+        let output = cove(&address, &["images", "build", "python", "node", "ubuntu"]);
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{daemon}: {output:?}");
+        for name in ["python", "node", "ubuntu"] {
+            let line = text.lines().find(|line| line.starts_with(&format!("{name}: ")));
+            assert!(line.is_some_and(|line| line.contains(&format!("as `cove/{name}:"))), "{daemon}: {text}");
+        }
+        let again = cove(&address, &["images", "build", "python"]);
+        assert!(String::from_utf8_lossy(&again.stdout).starts_with("python: nothing to do"), "{again:?}");
+    }
+}
+
+#[test]
+fn one_image_that_fails_does_not_keep_the_others_from_being_built() {
+    for (maker, address) in daemons("one_image_that_fails_does_not_keep_the_others_from_being_built") {
+        let daemon = maker.name();
+        let directory = tempfile::tempdir().unwrap();
+        image(directory.path(), "cove-test-good", "FROM ubuntu:24.04\nRUN true\n");
+        image(directory.path(), "cove-test-bad", "FROM ubuntu:24.04\nRUN exit 7\n");
+        image(directory.path(), "cove-test-no-base", "FROM cove-tests/absent:1\n");
+        let dir = directory.path().to_str().unwrap();
+        let output = cove(&address, &["images", "build", "--image-dir", dir]);
+        let (text, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert_eq!(output.status.code(), Some(1), "{daemon}: {output:?}");
+        assert!(text.starts_with("cove-test-good: built the image"), "{daemon}: {text}");
+        assert_eq!(text.lines().count(), 1, "{daemon}: {text}");
+        assert!(told.contains("could not build the image `cove-test-bad`") && told.contains('7'), "{told}");
+        assert!(told.contains("the base image `cove-tests/absent:1` is not there"), "{daemon}: {told}");
+        assert!(!told.contains('\r'), "no progress in a pipe: {told}");
+        let output = cove(&address, &["images", "build", "cove-test-god", "--image-dir", dir]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(
+            String::from_utf8_lossy(&output.stderr).contains("did you mean `cove-test-good`?"),
+            "{output:?}"
+        );
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let docker = crate::connect(&address).await;
+            for tag in tags(&docker, "cove-test-good").await {
+                let _ = docker.remove_image(&tag, None::<RemoveImageOptions>, None).await;
+            }
+        });
+    }
+}
+
+#[test]
+fn a_daemon_that_is_not_there_is_told() {
+    let output = cove("unix:///nonexistent/docker.sock", &["images", "build", "python"]);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    assert!(told.starts_with("could not connect to Docker or Podman\ncaused by: "), "{told}");
+    assert!(told.contains("hint: "), "{told}");
+}
+
+#[test]
+fn what_is_defined_no_longer_is_removed_and_nothing_else() {
+    let _alone = PRUNING.lock().unwrap_or_else(PoisonError::into_inner);
+    each("what_is_defined_no_longer_is_removed_and_nothing_else", async |maker, _, docker| {
+        let daemon = maker.name();
+        let folder = tempfile::tempdir().unwrap();
+        let name = "cove-test-prune";
+        image(folder.path(), ".", "FROM ubuntu:24.04\nRUN echo 1\n");
+        let files = Files::Folder(folder.path().to_owned());
+        let old = build::built(&docker, name, files.clone(), false, &|_| {}).await.unwrap().reference;
+        image(folder.path(), ".", "FROM ubuntu:24.04\nRUN echo 2\n");
+        let new = build::built(&docker, name, files.clone(), false, &|_| {}).await.unwrap().reference;
+        let volume = "cove-test-prune-runner";
+        let labels = [(LABEL_RUNNER.to_owned(), "of-cove-test-prune".to_owned())].into();
+        let request =
+            VolumeCreateRequest { name: Some(volume.into()), labels: Some(labels), ..Default::default() };
+        docker.create_volume(request).await.unwrap();
+
+        // Whatever others have here is to stay.
+        let mut kept = others(&docker, name).await;
+        kept.push(Kept { name: name.into(), digest: Some(files.digest().unwrap()) });
+        let runners = other_runners(&docker, volume).await;
+        let pruned = prune(&docker, &kept, &runners).await.unwrap();
+        assert_eq!(pruned.removed.len(), 2, "{daemon}: {pruned:?}");
+        assert!(pruned.removed[0].ends_with(&old), "{daemon}: {pruned:?}");
+        assert_eq!(pruned.removed[1], format!("volume {volume}"));
+        assert_eq!(pruned.left, []);
+        assert!(docker.inspect_image(&new).await.is_ok(), "{daemon}: the present one stays");
+        assert!(docker.inspect_image(&old).await.is_err(), "{daemon}");
+
+        let again = prune(&docker, &kept, &runners).await.unwrap();
+        assert_eq!(again, Default::default(), "{daemon}");
+        kept.pop();
+        let last = prune(&docker, &kept, &runners).await.unwrap();
+        assert!(last.removed.len() == 1 && last.removed[0].ends_with(&new), "{daemon}: {last:?}");
+    });
+}
+
+#[test]
+fn what_is_in_use_is_left_and_told() {
+    let _alone = PRUNING.lock().unwrap_or_else(PoisonError::into_inner);
+    each("what_is_in_use_is_left_and_told", async |maker, _, docker| {
+        let daemon = maker.name();
+        let folder = tempfile::tempdir().unwrap();
+        let name = "cove-test-in-use";
+        image(folder.path(), ".", "FROM ubuntu:24.04\nRUN echo in use\n");
+        let files = Files::Folder(folder.path().to_owned());
+        let reference = build::built(&docker, name, files, false, &|_| {}).await.unwrap().reference;
+        let body = bollard::models::ContainerCreateBody {
+            image: Some(reference.clone()),
+            cmd: Some(vec!["true".into()]),
+            ..Default::default()
+        };
+        let container = docker
+            .create_container(None::<bollard::query_parameters::CreateContainerOptions>, body)
+            .await
+            .unwrap()
+            .id;
+        let kept = others(&docker, name).await;
+        let runners = other_runners(&docker, "").await;
+        let pruned = prune(&docker, &kept, &runners).await.unwrap();
+        docker
+            .remove_container(&container, None::<bollard::query_parameters::RemoveContainerOptions>)
+            .await
+            .unwrap();
+        assert!(pruned.removed.is_empty(), "{daemon}: {pruned:?}");
+        assert!(pruned.left.len() == 1 && pruned.left[0].0.ends_with(&reference), "{daemon}: {pruned:?}");
+        let pruned = prune(&docker, &kept, &runners).await.unwrap();
+        assert_eq!(pruned.removed.len(), 1, "{daemon}: {pruned:?}");
+    });
+}
+
+async fn tags(docker: &Docker, name: &str) -> Vec<String> {
+    let filters = [("label".to_owned(), vec![format!("{LABEL_IMAGE}={name}")])].into();
+    let options = ListImagesOptionsBuilder::default().filters(&filters).build();
+    let found = docker.list_images(Some(options)).await.unwrap();
+    found.into_iter().flat_map(|image| image.repo_tags).collect()
+}
+
+async fn others(docker: &Docker, name: &str) -> Vec<Kept> {
+    let filters = [("label".to_owned(), vec![LABEL_DIGEST.to_owned()])].into();
+    let options = ListImagesOptionsBuilder::default().filters(&filters).build();
+    let found = docker.list_images(Some(options)).await.unwrap();
+    let names = found.iter().filter_map(|image| image.labels.get(LABEL_IMAGE)).filter(|one| *one != name);
+    names.map(|name| Kept { name: name.clone(), digest: None }).collect()
+}
+
+async fn other_runners(docker: &Docker, volume: &str) -> Vec<String> {
+    let found = docker.list_volumes(None::<ListVolumesOptions>).await.unwrap().volumes.unwrap_or_default();
+    let others = found.into_iter().filter(|one| one.name != volume);
+    others.filter_map(|mut one| one.labels.remove(LABEL_RUNNER)).collect()
+}

@@ -1,0 +1,181 @@
+//! Images through the real program: listed, exported, edited while a server runs, and refused with what is wrong.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use cove_testkit::Who;
+use cove_testkit::mcp::{Era, Stdio};
+use serde_json::{Value, json};
+
+use crate::cove;
+
+/// A directory that every user can write to.
+fn open_directory() -> tempfile::TempDir {
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    directory
+}
+
+fn write(directory: &Path, files: &[(&str, &str)]) {
+    for (path, text) in files {
+        let path = directory.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+}
+
+fn list(args: &[&str]) -> Value {
+    let args = [&["images", "list", "--json"], args].concat();
+    serde_json::from_str(&cove().run(Who::Root, &args).expect_success()).unwrap()
+}
+
+fn served(listed: &Value) -> Vec<(&str, &str)> {
+    let images = listed["images"].as_array().unwrap().iter();
+    images.map(|image| (image["name"].as_str().unwrap(), image["backend"].as_str().unwrap())).collect()
+}
+
+#[test]
+fn images_that_are_built_in_are_listed_with_what_serves_them() {
+    for who in Who::all("images_that_are_built_in_are_listed_with_what_serves_them") {
+        let text = cove().run(who, &["images", "list"]).expect_success();
+        let first: Vec<&str> = text.lines().map(|line| line.split_whitespace().next().unwrap()).collect();
+        assert_eq!(first, ["python", "node", "ubuntu"], "{who:?}: {text}");
+        assert!(text.lines().all(|line| line.contains("embedded sandbox")), "{who:?}: {text}");
+        assert!(text.contains("oneshot     python"), "{who:?}: {text}");
+    }
+    let containers = list(&["--backend", "docker"]);
+    assert_eq!(
+        served(&containers),
+        [("python", "container"), ("node", "container"), ("ubuntu", "container")]
+    );
+    let runtime = list(&["--runtime", "runsc"]);
+    assert_eq!(served(&runtime), served(&containers), "only containers have runtimes");
+}
+
+#[test]
+fn exported_images_are_used_as_they_are_and_edited_ones_need_a_container() {
+    for (who, command) in Who::all("exported_images_are_used_as_they_are_and_edited_ones_need_a_container")
+        .into_iter()
+        .flat_map(|who| [(who, &["images", "export"][..]), (who, &["--export-images"])])
+    {
+        let directory = open_directory();
+        let target = directory.path().join("images");
+        let target_text = target.to_str().unwrap();
+        let args = [command, &[target_text]].concat();
+        let said = cove().run(who, &args).expect_success();
+        assert_eq!(
+            said,
+            format!(
+                "wrote python, node, ubuntu to `{target_text}`; use them with `--image-dir {target_text}`\n"
+            )
+        );
+        let again = cove().run(who, &args).expect_success();
+        assert!(again.starts_with("nothing to write"), "{again}");
+        let all =
+            [("node", "embedded sandbox"), ("python", "embedded sandbox"), ("ubuntu", "embedded sandbox")];
+        assert_eq!(served(&list(&["--image-dir", target_text])), all, "{who:?}");
+
+        write(&target, &[("python/Dockerfile", "FROM python:3.12-slim\nCMD [\"python3\", \"-\"]\n")]);
+        assert_eq!(served(&list(&["--image-dir", target_text]))[1], ("python", "container"));
+        let refused = cove().run(who, &args);
+        assert_eq!(refused.code, Some(2), "{refused:?}");
+        assert!(refused.stderr.contains("python/Dockerfile` is there already, and differs"), "{refused:?}");
+        let jail = list(&["--image-dir", target_text, "--backend", "jail"]);
+        assert_eq!(jail["problems"][0]["name"], "python", "{jail}");
+        assert!(jail["problems"][0]["problem"].as_str().unwrap().contains("needs a container"), "{jail}");
+    }
+    let both = cove().run(Who::Root, &["--export-images", "/tmp/x", "run", "-c", "1"]);
+    assert_eq!(both.code, Some(2), "{both:?}");
+}
+
+#[test]
+fn problems_are_told_to_people_and_agents_and_the_rest_works() {
+    let directory = open_directory();
+    write(
+        directory.path(),
+        &[
+            ("README.md", "these are mine"),
+            ("tools/Dockerfile", "FROM debian:12\n"),
+            ("tools/image.toml", "description = \"mine\"\noneshot = false\n[limits]\nmemory = \"1g\"\n"),
+            ("typo/Dockerfile", "FROM debian:12\n"),
+            ("typo/image.toml", "descripton = \"x\"\n"),
+            ("Upper/Dockerfile", "FROM debian:12\n"),
+            ("empty/notes", ""),
+        ],
+    );
+    std::os::unix::fs::symlink("/etc", directory.path().join("outside")).unwrap();
+    let dir = directory.path().to_str().unwrap();
+    let text = cove().run(Who::Root, &["images", "list", "--image-dir", dir]).expect_success();
+    assert!(text.starts_with("tools  persistent  -  container  mine ("), "{text}");
+    assert!(text.contains(", memory 1g)\n\nproblems:\nUpper: "), "{text}");
+    assert!(text.contains("typo: could not read `descripton` in `typo/image.toml`, line 1: it is not a key of `image.toml`\n  hint: did you mean `description`?\n"), "{text}");
+
+    let mut command = cove().command(Who::Root);
+    command.args(["serve", "--tools", "sessions", "--image-dir", dir]);
+    let mut client = Stdio::start(command, Era::Modern);
+    let listed = client.call("list_images", json!({}));
+    assert_eq!(served(listed.structured()), [("tools", "container")]);
+    assert_eq!(listed.structured()["images"][0]["limits"], json!({"memory": 1 << 30}));
+    let names: Vec<&Value> =
+        listed.structured()["problems"].as_array().unwrap().iter().map(|problem| &problem["name"]).collect();
+    assert_eq!(names, ["Upper", "empty", "outside", "typo"]);
+    let words = listed.ok();
+    assert!(
+        words.starts_with("tools (persistent; container; memory 1g): mine\nproblems, for the operator:\n"),
+        "{words}"
+    );
+    let text = client.call("start_session", json!({"image": "typo"})).failed();
+    assert!(
+        text.contains("could not use the image `typo`") && text.contains("did you mean `description`?"),
+        "{text}"
+    );
+
+    // Put right while the server runs.
+    write(directory.path(), &[("typo/image.toml", "description = \"x\"\n")]);
+    let listed = client.call("list_images", json!({}));
+    assert_eq!(served(listed.structured()), [("tools", "container"), ("typo", "container")]);
+}
+
+#[test]
+fn sessions_for_which_nobody_names_an_image_stay_embedded_unless_told_otherwise() {
+    let directory = open_directory();
+    write(
+        directory.path(),
+        &[("tools/Dockerfile", "FROM debian:12\n"), ("tools/image.toml", "oneshot = false\n")],
+    );
+    write(directory.path(), &[("once/Dockerfile", "FROM debian:12\n")]);
+    let dir = directory.path().to_str().unwrap();
+    for args in
+        [&["--image-dir", dir][..], &["--image", "ubuntu"], &["--backend", "jail", "--image-dir", dir]]
+    {
+        let args = [&["run", "-c", "print(6 * 7)"], args].concat();
+        assert_eq!(cove().run(Who::Root, &args).expect_success(), "42\n", "{args:?}");
+    }
+    for (args, code, expected) in [
+        (&["--image-dir", dir, "--image", "once"][..], 2, "a new container for each call"),
+        (&["--image-dir", dir, "--image", "tols"], 2, "did you mean `tools`?"),
+        (&["--image-dir", dir, "--image", "tools", "--backend", "jail"], 2, "needs a container"),
+        (&["--image", "python"], 2, "`oneshot = false`"),
+    ] {
+        let args = [&["run", "-c", "1"], args].concat();
+        let finished = cove().run(Who::Root, &args);
+        assert_eq!(finished.code, Some(code), "{args:?}: {finished:?}");
+        assert!(finished.stderr.contains(expected), "{args:?}: {finished:?}");
+    }
+}
+
+#[test]
+fn a_server_without_an_image_for_all_still_serves_those_that_are_named() {
+    let directory = open_directory();
+    write(directory.path(), &[("once/Dockerfile", "FROM debian:12\n")]);
+    let dir = directory.path().to_str().unwrap();
+    let finished = cove().run(Who::Root, &["serve", "--image-dir", dir, "--runtime", "runsc"]);
+    assert_eq!(finished.code, Some(2), "{finished:?}");
+    assert!(finished.stderr.contains("no image stays from call to call"), "{finished:?}");
+    assert!(finished.stderr.contains("hint: set `--image NAME`"), "{finished:?}");
+    let mut command = cove().command(Who::Root);
+    command.args(["serve", "--tools", "sessions", "--image-dir", dir, "--runtime", "runsc"]);
+    let mut client = Stdio::start(command, Era::Modern);
+    assert_eq!(served(client.call("list_images", json!({})).structured()), [("once", "container")]);
+}
