@@ -6,6 +6,8 @@
 
 pub mod build;
 mod check;
+pub mod compose;
+mod composed;
 pub(crate) mod connect;
 mod control;
 mod facts;
@@ -29,14 +31,17 @@ use tokio::sync::{Mutex, OnceCell};
 
 use crate::backend::{Backend, Form, Pending, Sandbox, StartError, Tell, Whose};
 use crate::config::{AllowedMount, ComposeRisk, Surroundings};
-use crate::image::Recipe;
+use crate::image::{Recipe, Source};
 use crate::policy::{Policy, Root};
 
 use build::Ready;
+use compose::Compose;
+use composed::Wish;
 use connect::Connected;
 pub use connect::Wanted;
 use control::{ContainerControl, Guard};
 use facts::Facts;
+pub use facts::Maker;
 use instance::{Instance, LIFE, now};
 use plan::{ImageFacts, Plan, Request, labels, plan};
 use stream::{ContainerStream, LastWords};
@@ -58,6 +63,7 @@ struct Shared {
     program: PathBuf,
     instance: Instance,
     connected: OnceCell<Connected>,
+    compose: OnceCell<Compose>,
     packed: OnceCell<Program>,
     /// Set when the volume with our program was seen.
     filled: Mutex<bool>,
@@ -89,6 +95,7 @@ impl Docker {
             program,
             instance: Instance::own(),
             connected: OnceCell::new(),
+            compose: OnceCell::new(),
             packed: OnceCell::new(),
             filled: Mutex::new(false),
         };
@@ -123,6 +130,10 @@ impl Shared {
                 Ok(connected)
             })
             .await
+    }
+
+    async fn compose(&self, connected: &Connected) -> Result<&Compose, StartError> {
+        self.compose.get_or_try_init(|| composed::find(connected)).await
     }
 
     async fn program(&self) -> Result<&Program, StartError> {
@@ -170,8 +181,12 @@ impl Shared {
         let recipe = recipe(policy)?;
         let connected = self.connected().await?;
         let client = &connected.client;
-        let (image, _) = self.image(client, recipe, &|_| {}).await?;
         let program = self.program().await?;
+        if let Source::Compose { .. } = recipe.source {
+            let wish = Wish::new(self, policy, recipe, program, whose);
+            return composed::start(self, connected, &wish, program).await;
+        }
+        let (image, _) = self.image(client, recipe, &|_| {}).await?;
         self.see_volume(client, program, &image.id).await?;
         let plan = self.plan(policy, recipe, &image, program, whose, connected)?;
         match self.start_planned(connected, &plan).await {
@@ -358,7 +373,13 @@ impl Backend for Docker {
     ) -> Pending<'a, Result<Option<String>, StartError>> {
         Box::pin(async move {
             let connected = self.shared.connected().await?;
-            let (_, done) = self.shared.image(&connected.client, recipe(policy)?, tell).await?;
+            let recipe = recipe(policy)?;
+            if let Source::Compose { .. } = recipe.source {
+                let program = self.shared.program().await?;
+                let wish = Wish::new(&self.shared, policy, recipe, program, &Whose::default());
+                return composed::prepare(&self.shared, connected, &wish, tell).await;
+            }
+            let (_, done) = self.shared.image(&connected.client, recipe, tell).await?;
             Ok(done)
         })
     }
@@ -367,20 +388,22 @@ impl Backend for Docker {
         Box::pin(async move {
             let recipe = recipe(policy)?;
             let connected = self.shared.connected().await?;
+            let program = self.shared.program().await?;
+            let heading = format!("engine      {} at {}", connected.facts.name(), connected.facts.address);
+            if let Source::Compose { .. } = recipe.source {
+                let wish = Wish::new(&self.shared, policy, recipe, program, &Whose::default());
+                let text = composed::explain(&self.shared, connected, &wish).await?;
+                return Ok(format!("{heading}\n{text}"));
+            }
             let reference = build::expected(recipe).await?;
             // What is not there yet is planned all the same, without what it would bring.
             let image = match connected.client.inspect_image(&reference).await {
                 Ok(found) => image_facts(found),
                 Err(_) => ImageFacts { id: reference, ..ImageFacts::default() },
             };
-            let program = self.shared.program().await?;
             let plan = self.shared.plan(policy, recipe, &image, program, &Whose::default(), connected)?;
             match form {
-                Form::Text => Ok(format!(
-                    "engine      {} at {}\n{plan}",
-                    connected.facts.name(),
-                    connected.facts.address
-                )),
+                Form::Text => Ok(format!("{heading}\n{plan}")),
                 Form::Json => serde_json::to_string_pretty(&plan)
                     .map_err(|error| StartError::new("could not write the plan as JSON").because(error)),
             }

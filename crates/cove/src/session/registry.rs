@@ -566,7 +566,8 @@ fn whose(entry: &Entry) -> Whose {
     Whose { session: entry.id.to_string(), principal: entry.owner.0.clone() }
 }
 
-fn random() -> u128 {
+/// What nobody can guess.
+pub(crate) fn random() -> u128 {
     let mut bytes = [0u8; 16];
     let mut filled = 0;
     while filled < bytes.len() {

@@ -2,6 +2,7 @@
 //! xtask test` starts. One that is not there is skipped by name.
 
 mod build;
+mod compose;
 mod ends;
 mod images;
 mod killed;

@@ -26,7 +26,7 @@ pub(super) struct Facts {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Maker {
+pub enum Maker {
     Docker,
     Podman,
 }

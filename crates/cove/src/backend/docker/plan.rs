@@ -24,7 +24,7 @@ use crate::policy::{Access, Limits, Network, Policy};
 pub(super) const HOME: &str = "/.cove";
 /// Room for what programs leave in `/run`.
 const RUN: u64 = 1024 * 1024;
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub(super) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Labels by which we know what is ours.
 pub(super) const KIND: &str = "cove.kind";
@@ -104,7 +104,7 @@ pub(super) fn plan(request: &Request<'_>, facts: &Facts) -> Result<Plan, StartEr
     let mut gaps = Vec::new();
     let own_profile = facts.maker == Maker::Docker && facts.seccomp && policy.runtime.is_none();
     let environment = variables(request);
-    let interpreters = interpreters(request, &environment["PATH"]);
+    let interpreters = interpreters(request.languages, &environment["PATH"]);
     let mut command = vec!["runner".to_owned()];
     if !own_profile {
         command.push("--filter".to_owned());
@@ -183,14 +183,14 @@ fn variables(request: &Request<'_>) -> BTreeMap<String, String> {
     variables
 }
 
-fn jail_limits(limits: &Limits) -> JailLimits {
+pub(super) fn jail_limits(limits: &Limits) -> JailLimits {
     let Limits { memory, cpus, pids, workspace, tmp } = *limits;
     JailLimits { memory, cpus, pids, workspace, tmp }
 }
 
 /// Where each language may be, in the order in which a shell would look; the runner takes what is there.
-fn interpreters(request: &Request<'_>, path: &str) -> Vec<Interpreter> {
-    let offered = |language: &Language| request.languages.is_empty() || request.languages.contains(language);
+pub(super) fn interpreters(languages: &[Language], path: &str) -> Vec<Interpreter> {
+    let offered = |language: &Language| languages.is_empty() || languages.contains(language);
     let mut all = Vec::new();
     for language in Language::ALL.into_iter().filter(offered) {
         let name = match language {

@@ -102,8 +102,8 @@ mod tests {
             {
                 let terms = Terms { backend, needs_containers: needs.map(str::to_owned) };
                 let shown = match choose(image, &terms, here) {
-                    Choice::Sandbox => "sandbox".to_owned(),
-                    Choice::Container => "container".to_owned(),
+                    Choice::Sandbox { .. } => "sandbox".to_owned(),
+                    Choice::Container { .. } => "container".to_owned(),
                     Choice::Nothing { why, hint } => {
                         assert!(!hint.is_empty());
                         why

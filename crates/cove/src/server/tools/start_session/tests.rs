@@ -24,7 +24,7 @@ struct Preparing {
 }
 
 impl Backend for Preparing {
-    fn name(&self) -> &'static str {
+    fn name(&self, _policy: &Policy) -> &'static str {
         "preparing"
     }
 

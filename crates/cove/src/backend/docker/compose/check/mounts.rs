@@ -1,0 +1,320 @@
+//! What a container of a Compose file is shown: places of its own folder, read-only; places that the operator allowed;
+//! volumes of the session. Never what leads to the machine itself.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Component, Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::member::{Around, size, text, texts};
+use super::{Wrong, at, keys, wrong_shape};
+use crate::config::AllowedMount;
+use crate::error::{shown, shown_path};
+use crate::policy::Access;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in super::super) enum Mounted {
+    Bind {
+        source: PathBuf,
+        target: String,
+        access: Access,
+    },
+    /// Without a name it is the container's alone.
+    Volume {
+        name: Option<String>,
+        target: String,
+        access: Access,
+    },
+    /// `size` in bytes.
+    Memory {
+        target: String,
+        size: Option<u64>,
+        mode: Option<String>,
+    },
+}
+
+impl Mounted {
+    pub(in super::super) fn target(&self) -> &str {
+        match self {
+            Self::Bind { target, .. } | Self::Volume { target, .. } | Self::Memory { target, .. } => target,
+        }
+    }
+}
+
+const MAX_MOUNTS: usize = 32;
+
+/// Of this machine. What is one of them, in one of them, or holds one of them is never shown.
+const SYSTEM: [&str; 9] =
+    ["/proc", "/sys", "/dev", "/run", "/var/run", "/etc", "/boot", "/var/lib/docker", "/var/lib/containers"];
+
+/// By these names sockets go that command an engine.
+const SOCKETS: [&str; 4] = ["docker.sock", "podman.sock", "containerd.sock", "crio.sock"];
+
+/// Looked through for sockets.
+const MAX_ENTRIES: usize = 10_000;
+
+pub(super) fn check(
+    volumes: Option<&Value>,
+    tmpfs: Option<&Value>,
+    around: &Around<'_>,
+) -> Result<Vec<Mounted>, Wrong> {
+    let mut mounts = Vec::new();
+    let place = around.at("volumes");
+    match volumes {
+        None => {}
+        Some(Value::Array(items)) => {
+            for item in items {
+                mounts.push(match item {
+                    Value::String(text) => short(text, &place, around)?,
+                    Value::Object(map) => long(map, &place, around)?,
+                    _ => return Err(wrong_shape(&place)),
+                });
+            }
+        }
+        Some(_) => return Err(wrong_shape(&place)),
+    }
+    for text in texts(tmpfs, &around.at("tmpfs"))? {
+        mounts.push(memory(&text, &around.at("tmpfs"), around)?);
+    }
+    if mounts.len() > MAX_MOUNTS {
+        return Err(Wrong::new(format!("`{place}` has {}", mounts.len()), format!("have {MAX_MOUNTS}")));
+    }
+    let mut targets = BTreeSet::new();
+    match mounts.iter().find(|mount| !targets.insert(mount.target())) {
+        Some(twice) => {
+            let what = format!("`{place}` has two for `{}`", shown(twice.target()));
+            Err(Wrong::new(what, "give each its own target"))
+        }
+        None => Ok(mounts),
+    }
+}
+
+/// `SOURCE:TARGET:MODE`, where the first and the last may be missing.
+fn short(text: &str, place: &str, around: &Around<'_>) -> Result<Mounted, Wrong> {
+    let parts: Vec<&str> = text.split(':').collect();
+    let (source, target, mode) = match parts[..] {
+        [target] => (None, target, "rw"),
+        [source, target] => (Some(source), target, "rw"),
+        [source, target, mode] => (Some(source), target, mode),
+        _ => {
+            let what = format!("`{place}` has `{}`, which has too many colons", shown(text));
+            return Err(Wrong::new(what, "write it with `source` and `target`"));
+        }
+    };
+    let access = match mode {
+        "ro" => Access::ReadOnly,
+        "rw" => Access::ReadWrite,
+        _ => {
+            let what = format!("`{place}` has `{}`, whose mode is refused", shown(text));
+            return Err(Wrong::new(what, "write `ro` or `rw`"));
+        }
+    };
+    let target = self::target(target, place, around)?;
+    match source {
+        Some(path) if path.starts_with('/') => bind(path, target, access, place, around),
+        name => volume(name, target, access, place, around),
+    }
+}
+
+fn long(map: &Map<String, Value>, place: &str, around: &Around<'_>) -> Result<Mounted, Wrong> {
+    let options = |key: &str, allowed: &[&str]| match map.get(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::Object(options)) => {
+            match options.keys().find(|option| !allowed.contains(&option.as_str())) {
+                Some(other) => Err(keys::unknown(&at(place, key), other)),
+                None => Ok(Some(options)),
+            }
+        }
+        Some(_) => Err(wrong_shape(place)),
+    };
+    let known = ["type", "source", "target", "read_only", "bind", "volume", "tmpfs"];
+    if let Some(other) = map.keys().find(|key| !known.contains(&key.as_str())) {
+        return Err(keys::unknown(place, other));
+    }
+    let part = |key: &str| map.get(key).map(|value| text(value, &at(place, key))).transpose();
+    let target = self::target(part("target")?.unwrap_or_default(), place, around)?;
+    let access = match map.get("read_only") {
+        None | Some(Value::Null | Value::Bool(false)) => Access::ReadWrite,
+        Some(Value::Bool(true)) => Access::ReadOnly,
+        Some(_) => return Err(wrong_shape(&at(place, "read_only"))),
+    };
+    // How it spreads to others is never ours to give; whether a missing source is made does not matter: it must exist.
+    options("bind", &["create_host_path"])?;
+    options("volume", &["nocopy"])?;
+    let tmpfs = options("tmpfs", &["size", "mode"])?;
+    match part("type")?.unwrap_or_default() {
+        "bind" => bind(part("source")?.unwrap_or_default(), target, access, place, around),
+        "volume" => volume(part("source")?, target, access, place, around),
+        "tmpfs" => {
+            let size = tmpfs.and_then(|options| options.get("size")).filter(|value| !value.is_null());
+            let size = size.map(|value| self::size(value, &at(place, "tmpfs.size"))).transpose()?;
+            Ok(Mounted::Memory { target, size, mode: None })
+        }
+        other => {
+            let what = format!("`{place}` has the type `{}`, which is refused", shown(other));
+            Err(Wrong::new(what, "write `bind`, `volume` or `tmpfs`"))
+        }
+    }
+}
+
+/// `TARGET:OPTION,…`
+fn memory(text: &str, place: &str, around: &Around<'_>) -> Result<Mounted, Wrong> {
+    let (target, options) = text.split_once(':').unwrap_or((text, ""));
+    let (mut size, mut mode) = (None, None);
+    for option in options.split(',').filter(|option| !option.is_empty()) {
+        match option.split_once('=') {
+            Some(("size", text)) => size = Some(crate::config::value::size(text, 1)?),
+            Some(("mode", text)) if text.len() <= 4 && text.bytes().all(|b| (b'0'..b'8').contains(&b)) => {
+                mode = Some(text.to_owned());
+            }
+            None if ["rw", "exec", "noexec", "nosuid", "nodev"].contains(&option) => {}
+            _ => {
+                let what = format!("`{place}` has the option `{}`, which is refused", shown(option));
+                return Err(Wrong::new(what, "write `size=` and `mode=` alone"));
+            }
+        }
+    }
+    Ok(Mounted::Memory { target: self::target(target, place, around)?, size, mode })
+}
+
+fn volume(
+    name: Option<&str>,
+    target: String,
+    access: Access,
+    place: &str,
+    around: &Around<'_>,
+) -> Result<Mounted, Wrong> {
+    if let Some(name) = name.filter(|name| !around.volumes.contains(*name)) {
+        let what = format!("`{place}` names the volume `{}`, which is not there", shown(name));
+        return Err(Wrong::new(what, "add it to `volumes`"));
+    }
+    Ok(Mounted::Volume { name: name.map(str::to_owned), target, access })
+}
+
+fn bind(
+    source: &str,
+    target: String,
+    access: Access,
+    place: &str,
+    around: &Around<'_>,
+) -> Result<Mounted, Wrong> {
+    let refused = |problem: String, hint: String| {
+        Wrong::new(format!("`{place}` shows `{}`, which {problem}", shown(source)), hint)
+    };
+    let never = |problem: &str| refused(problem.to_owned(), "remove it; nothing allows it".to_owned());
+    // By its name too: what is refused must not depend on what there is.
+    let named = Path::new(source);
+    if !named.is_absolute() {
+        return Err(refused("is not an absolute path".into(), "write `./` before a path".into()));
+    }
+    if let Some(why) = belongs_to_machine(named, around) {
+        return Err(never(&why));
+    }
+    let real = named.canonicalize().map_err(|error| {
+        refused(format!("could not be followed: {error}"), "name a file or directory that exists".into())
+    })?;
+    if let Some(why) = belongs_to_machine(&real, around) {
+        return Err(never(&why));
+    }
+    if real.to_str().is_none() {
+        return Err(refused("is not UTF-8".into(), "give it another name".into()));
+    }
+    let covering = |allowed: &&AllowedMount| real.starts_with(&allowed.directory);
+    let is_allowed = around.rules.mounts.iter().any(|allowed| covering(&allowed));
+    if !is_allowed && !real.starts_with(around.rules.folder) {
+        let path = shown_path(&real);
+        let hint = format!("move it into the folder; the operator can allow it with `--allow-mount {path}`");
+        return Err(refused(format!("leads to `{path}`, out of the image's folder"), hint));
+    }
+    match leads_out(&real) {
+        Found::Nothing => {}
+        Found::Way(why) => return Err(never(&why)),
+        // What the operator allowed by name may be large.
+        Found::TooMuch if is_allowed => {}
+        Found::TooMuch => {
+            return Err(refused("holds too much to look through".into(), "mount a part of it".into()));
+        }
+    }
+    // What a sandbox may write below, it could exchange for a link to elsewhere while it is being mounted.
+    let writable = around.rules.mounts.iter().filter(covering).find(|one| one.access == Access::ReadWrite);
+    match writable {
+        None => Ok(Mounted::Bind { source: real, target, access: Access::ReadOnly }),
+        Some(writable) if real == writable.directory => Ok(Mounted::Bind { source: real, target, access }),
+        Some(writable) => {
+            let hint = format!("mount `{}` as a whole", shown_path(&writable.directory));
+            Err(refused("is below a writable directory, which is mounted only as a whole".into(), hint))
+        }
+    }
+}
+
+fn belongs_to_machine(path: &Path, around: &Around<'_>) -> Option<String> {
+    if path == Path::new("/") {
+        return Some("is the whole machine".into());
+    }
+    for place in SYSTEM.map(Path::new) {
+        if path.starts_with(place) || place.starts_with(path) {
+            return Some(format!("is, or holds, `{}`: it belongs to this machine's system", place.display()));
+        }
+    }
+    if path.file_name().is_some_and(|name| SOCKETS.iter().any(|socket| name == *socket)) {
+        return Some("is by its name the socket of a container engine".into());
+    }
+    let socket = around.rules.socket?;
+    let real = socket.canonicalize().unwrap_or_else(|_| socket.to_owned());
+    [socket, &real]
+        .iter()
+        .any(|socket| socket.starts_with(path))
+        .then(|| "is, or holds, the socket that makes containers".into())
+}
+
+enum Found {
+    Nothing,
+    /// Why it is refused.
+    Way(String),
+    TooMuch,
+}
+
+/// Looks for sockets and devices, also those in a directory.
+fn leads_out(path: &Path) -> Found {
+    let mut left = MAX_ENTRIES;
+    let mut waiting = vec![path.to_owned()];
+    while let Some(path) = waiting.pop() {
+        let Ok(found) = path.symlink_metadata() else { continue };
+        let kind = found.file_type();
+        if kind.is_socket() || kind.is_block_device() || kind.is_char_device() {
+            return Found::Way(format!("is, or holds, `{}`: a socket or a device", shown_path(&path)));
+        }
+        if path.file_name().is_some_and(|name| SOCKETS.iter().any(|socket| name == *socket)) {
+            return Found::Way(format!("holds `{}`", shown_path(&path)));
+        }
+        if kind.is_dir() {
+            for entry in std::fs::read_dir(&path).into_iter().flatten().flatten() {
+                left = match left.checked_sub(1) {
+                    Some(left) => left,
+                    None => return Found::TooMuch,
+                };
+                waiting.push(entry.path());
+            }
+        }
+    }
+    Found::Nothing
+}
+
+/// A place inside that is not ours and not the kernel's.
+fn target(text: &str, place: &str, around: &Around<'_>) -> Result<String, Wrong> {
+    let path = Path::new(text);
+    let is_plain = text.starts_with('/')
+        && text.len() <= 1024
+        && !text.contains([':', ','])
+        && !text.contains(char::is_control)
+        && path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+    let text = if text.len() > 1 { text.trim_end_matches('/') } else { text };
+    let reserved = ["/proc", "/sys", "/dev", "/.cove"].iter().any(|place| path.starts_with(place));
+    let own = around.is_main && (text == "/workspace" || text == "/tmp");
+    if !is_plain || reserved || own || text == "/" || text.is_empty() {
+        let what = format!("`{place}` has the target `{}`, which is refused", shown(text));
+        return Err(Wrong::new(what, "choose an absolute path that is not the system's nor Cove's"));
+    }
+    Ok(text.to_owned())
+}

@@ -1,0 +1,357 @@
+//! Files that are refused, each for its own reason, and what is left of one that is not.
+
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
+
+use super::super::read;
+use super::*;
+use crate::policy::Access;
+
+struct Place {
+    _dir: tempfile::TempDir,
+    folder: PathBuf,
+    /// Beside the folder.
+    shared: PathBuf,
+}
+
+fn place() -> Place {
+    let dir = tempfile::tempdir().unwrap();
+    let top = dir.path().canonicalize().unwrap();
+    let (folder, shared) = (top.join("image"), top.join("shared"));
+    for path in [&folder.join("html"), &folder.join("sockets"), &shared.join("sub")] {
+        std::fs::create_dir_all(path).unwrap();
+    }
+    for path in [folder.join("a.env"), folder.join("Dockerfile"), top.join("outside.env")] {
+        std::fs::write(path, "").unwrap();
+    }
+    symlink("/etc", folder.join("etc")).unwrap();
+    symlink(&shared, folder.join("out")).unwrap();
+    drop(UnixListener::bind(folder.join("sockets/some.sock")).unwrap());
+    Place { _dir: dir, folder, shared }
+}
+
+fn before_of(text: &str, place: &Place) -> Result<Value, Wrong> {
+    before(&read::parse(text).unwrap(), &place.folder)
+}
+
+/// A file that Compose has nothing to add to.
+fn after_of(
+    text: &str,
+    place: &Place,
+    allowed: &[ComposeRisk],
+    mounts: &[AllowedMount],
+) -> Result<Checked, Wrong> {
+    let text = text.replace("FOLDER", place.folder.to_str().unwrap());
+    let text = text.replace("SHARED", place.shared.to_str().unwrap());
+    let original = read::parse(&text).unwrap();
+    let socket = place.shared.join("sub/my.sock");
+    let rules = Rules {
+        folder: &place.folder,
+        project: "p",
+        main: None,
+        allowed,
+        mounts,
+        kind: Maker::Docker,
+        reach: Reach::Nothing,
+        socket: Some(&socket),
+    };
+    after(&original.document, &original.order, &rules)
+}
+
+#[track_caller]
+fn refused<T: std::fmt::Debug>(found: Result<T, Wrong>, expected: &str, text: &str) {
+    let wrong = found.expect_err(text);
+    let whole = format!("{}; {}", wrong.cause, wrong.hint);
+    assert!(whole.contains(expected), "{text}: {whole}");
+}
+
+#[test]
+fn what_compose_would_read_is_looked_at_first() {
+    let place = place();
+    let member = |rest: &str| format!("services: {{web: {{image: x, {rest}}}}}");
+    for (text, expected) in [
+        (
+            member("foo: 1"),
+            "the key `services.web.foo` is not one that Cove can hold to its limits; remove it",
+        ),
+        (member("env_file: ../outside.env"), "out of the image's folder"),
+        (member("env_file: [a.env, etc/passwd]"), "`services.web.env_file` leads to `/etc/passwd`"),
+        (member("env_file: [{path: /etc/passwd}]"), "out of the image's folder"),
+        (member("env_file: '${HOME}/x'"), "has a variable"),
+        (member("env_file: nothing"), "could not be followed"),
+        (member("extends: {file: other.yaml, service: x}"), "has not looked at"),
+        (member("label_file: x"), "`services.web.label_file`"),
+        (member("secrets: [x]"), "shows files of this machine"),
+        (member("configs: [x]"), "shows files of this machine"),
+        (member("build: {context: ., dockerfile_inline: FROM x}"), "`services.web.build.dockerfile_inline`"),
+        (member("build: {context: ., additional_contexts: {a: b}}"), "additional_contexts"),
+        (member("build: {context: ., network: host}"), "`services.web.build.network`"),
+        ("include: [x]\nservices: {}".into(), "the key `include` is refused"),
+        ("secrets: {}\nservices: {}".into(), "the key `secrets` is refused"),
+        ("services: {}".into(), "it has 0 services"),
+        ("volumes: {}".into(), "no `services`"),
+        ("services: {web: [x]}".into(), "not what Compose takes"),
+        ("services: {'../x': {image: x}}".into(), "is not a name"),
+        ("services: {a: {image: x}}\nvolumes: {'../../x': {}}".into(), "is not a name"),
+        ("services: {a: {image: x}}\nnetworks: {'-x': {}}".into(), "is not a name"),
+        (
+            format!(
+                "services: {{{}}}",
+                (0..9).map(|i| format!("s{i}: {{image: x}}")).collect::<Vec<_>>().join(",")
+            ),
+            "it has 9 services",
+        ),
+    ] {
+        refused(before_of(&text, &place), expected, &text);
+    }
+    let text = "version: '3'\nname: n\nx-a: {b: 1}\nservices: {web: {image: x, x-y: 1, labels: {cove.session: s}, env_file: a.env, extends: {service: db}}}";
+    assert_eq!(
+        before_of(text, &place).unwrap(),
+        json!({"services": {"web": {"image": "x", "env_file": "a.env", "extends": {"service": "db"}}}}),
+    );
+}
+
+#[test]
+fn risks_are_refused_by_name_and_can_be_allowed() {
+    let place = place();
+    for (rest, risk, expected) in [
+        ("privileged: true", ComposeRisk::Privileged, "`services.web.privileged` is refused"),
+        ("network_mode: host", ComposeRisk::HostNetwork, "`services.web.network_mode: host` is refused"),
+        ("ports: ['80:80']", ComposeRisk::Ports, "`services.web.ports` is refused"),
+        ("cap_add: [SYS_ADMIN]", ComposeRisk::Capabilities, "`services.web.cap_add: SYS_ADMIN` is refused"),
+        ("cap_add: [cap_sys_ptrace]", ComposeRisk::Capabilities, "cap_sys_ptrace"),
+        ("cap_add: [ALL]", ComposeRisk::Capabilities, "ALL"),
+        ("devices: ['/dev/fuse']", ComposeRisk::Devices, "`services.web.devices` is refused"),
+    ] {
+        let text = format!("services: {{web: {{image: x, {rest}}}}}");
+        refused(after_of(&text, &place, &[], &[]), expected, &text);
+        let others: Vec<ComposeRisk> = ComposeRisk::ALL.into_iter().filter(|other| *other != risk).collect();
+        let flag = format!("--allow-compose {}", risk.as_str());
+        refused(after_of(&text, &place, &others, &[]), &flag, &text);
+        assert!(after_of(&text, &place, &[risk], &[]).is_ok(), "{text}");
+    }
+}
+
+#[test]
+fn what_nothing_allows() {
+    let place = place();
+    let mounts = [AllowedMount { directory: place.shared.clone(), access: Access::ReadOnly }];
+    for (rest, expected) in [
+        ("privileged: 'yes'", "not what Compose takes"),
+        ("network_mode: bridge", "networks that are not the session's own"),
+        ("network_mode: 'container:abc'", "networks that are not the session's own"),
+        ("network_mode: 'service:other'", "not another service"),
+        ("network_mode: 'service:web'", "not another service"),
+        ("pid: host", "the key `services.web.pid` is refused"),
+        ("ipc: host", "services.web.ipc"),
+        ("uts: host", "services.web.uts"),
+        ("userns_mode: host", "services.web.userns_mode"),
+        ("cgroup: host", "services.web.cgroup"),
+        ("cgroup_parent: x", "services.web.cgroup_parent"),
+        ("runtime: x", "services.web.runtime"),
+        ("device_cgroup_rules: [x]", "device_cgroup_rules"),
+        ("gpus: all", "services.web.gpus"),
+        ("deploy: {}", "services.web.deploy"),
+        ("env_file: a.env", "services.web.env_file"),
+        ("volumes_from: [x]", "volumes_from"),
+        (
+            "security_opt: ['seccomp:unconfined']",
+            "`services.web.security_opt: seccomp:unconfined` is refused",
+        ),
+        ("security_opt: ['systempaths=unconfined']", "systempaths"),
+        ("security_opt: ['no-new-privileges:false']", "no-new-privileges:false"),
+        ("sysctls: {kernel.shmmax: 1}", "`services.web.sysctls: kernel.shmmax` is refused"),
+        ("sysctls: ['net.core.somaxconn=1']", "net.core.somaxconn"),
+        ("networks: {default: {ipv4_address: 10.0.0.1}}", "ipv4_address"),
+        ("networks: [other]", "which is not there"),
+        ("volumes: ['/var/run/docker.sock:/x']", "belongs to this machine's system"),
+        ("volumes: ['SHARED/docker.sock:/x']", "the socket of a container engine"),
+        ("volumes: ['SHARED:/x']", "the socket that makes containers"),
+        ("volumes: ['FOLDER/sockets:/x']", "a socket or a device"),
+        ("volumes: ['FOLDER/sockets/some.sock:/x']", "a socket or a device"),
+        ("volumes: ['FOLDER/etc:/x']", "belongs to this machine's system"),
+        ("volumes: ['FOLDER/../../../../../../../../etc:/x']", "belongs to this machine's system"),
+        ("volumes: ['/:/x']", "is the whole machine"),
+        ("volumes: ['/proc:/x']", "belongs to this machine's system"),
+        ("volumes: ['/sys/kernel:/x']", "belongs to this machine's system"),
+        ("volumes: ['/dev:/x']", "belongs to this machine's system"),
+        ("volumes: ['/var:/x']", "belongs to this machine's system"),
+        ("volumes: ['/root:/x']", "--allow-mount /root"),
+        ("volumes: ['FOLDER/nothing:/x']", "could not be followed"),
+        ("volumes: ['FOLDER/html:/x:rshared']", "whose mode is refused"),
+        ("volumes: ['FOLDER/html:/x:rw:y']", "too many colons"),
+        ("volumes: ['nothing:/x']", "names the volume `nothing`"),
+        (
+            "volumes: [{type: bind, source: FOLDER/html, target: /x, bind: {propagation: rshared}}]",
+            "propagation",
+        ),
+        ("volumes: [{type: npipe, source: x, target: /x}]", "the type `npipe`"),
+        ("volumes: [{type: volume, source: data, target: /x, volume: {subpath: ../..}}]", "subpath"),
+        ("volumes: ['FOLDER/html:/.cove']", "the target `/.cove`"),
+        ("volumes: ['FOLDER/html:/.cove/x']", "the target `/.cove/x`"),
+        ("volumes: ['FOLDER/html:/workspace/']", "the target `/workspace`"),
+        ("volumes: ['FOLDER/html:/x/../.cove']", "the target `/x/../.cove`"),
+        ("volumes: ['FOLDER/html:/proc/sys']", "the target `/proc/sys`"),
+        ("volumes: ['FOLDER/html:relative']", "the target `relative`"),
+        ("volumes: ['FOLDER/html:/']", "the target `/`"),
+        ("volumes: ['FOLDER/html:/x', 'FOLDER/html:/x/']", "two for `/x`"),
+        ("tmpfs: ['/dev/shm']", "the target `/dev/shm`"),
+        ("tmpfs: ['/tmp']", "the target `/tmp`"),
+        ("tmpfs: ['/x:uid=0']", "the option `uid=0`"),
+        ("build: {context: /etc}", "out of the image's folder"),
+        ("build: {context: 'https://example.test/x.git'}", "could not be followed"),
+        ("build: {context: FOLDER, dockerfile: ../shared/x}", "could not be followed"),
+        ("build: {context: FOLDER, dockerfile: etc/passwd}", "out of the image's folder"),
+        ("build: {context: FOLDER/out}", "out of the image's folder"),
+        ("cpus: many", "not what Compose takes"),
+        ("mem_limit: lots", "is not a size"),
+    ] {
+        let text = format!("services: {{web: {{image: x, {rest}}}}}\nvolumes: {{data: }}");
+        let found = after_of(&text, &place, &ComposeRisk::ALL, &mounts);
+        refused(found, expected, &text);
+    }
+    for (rest, expected) in [
+        (
+            "volumes: {d: {driver_opts: {type: none, device: /, o: bind}}}",
+            "`volumes.d.driver_opts` is refused",
+        ),
+        ("volumes: {d: {driver: nfs}}", "`volumes.d.driver` is refused"),
+        ("volumes: {d: {external: true}}", "`volumes.d.external` is refused"),
+        ("volumes: {d: {external: {name: x}}}", "`volumes.d.external` is refused"),
+        ("volumes: {d: {name: other}}", "sessions would share it"),
+        ("networks: {n: {external: true}}", "`networks.n.external` is refused"),
+        ("networks: {n: {name: bridge}}", "sessions would share it"),
+        ("networks: {n: {driver: macvlan}}", "`networks.n.driver` is refused"),
+        ("networks: {n: {driver_opts: {parent: eth0}}}", "`networks.n.driver_opts` is refused"),
+        ("networks: {n: {ipam: {config: [{subnet: 10.0.0.0/8}]}}}", "`networks.n.ipam` is refused"),
+        ("networks: {n: {attachable: true}}", "`networks.n.attachable`"),
+        ("models: {}", "the key `models`"),
+    ] {
+        let text = format!("services: {{web: {{image: x}}}}\n{rest}");
+        refused(after_of(&text, &place, &ComposeRisk::ALL, &[]), expected, &text);
+    }
+}
+
+#[test]
+fn what_is_left_of_a_file() {
+    let place = place();
+    let text = "
+services:
+  web:
+    build: {context: FOLDER, dockerfile: Dockerfile, args: {A: '1'}}
+    command: [a, $b]
+    cap_add: [cap_chown, SETUID]
+    cap_drop: [KILL]
+    mem_limit: 64m
+    cpus: '0.5'
+    restart: always
+    networks: {back: {aliases: [w]}, default: }
+    volumes:
+      - FOLDER/html:/usr/share/nginx/html:rw
+      - {type: bind, source: SHARED/sub, target: /sub, bind: {create_host_path: true}}
+      - data:/data
+      - /anon
+      - {type: tmpfs, target: /cache, tmpfs: {size: 1024}}
+    tmpfs: '/run:size=1m,mode=755'
+  db: {image: d, network_mode: 'service:web', sysctls: {net.ipv4.ip_unprivileged_port_start: '0'}}
+networks: {back: {name: p_back, driver: bridge, ipam: {}}}
+volumes: {data: {name: p_data}}
+name: p
+version: '3.9'
+";
+    std::fs::remove_dir_all(place.folder.join("sockets")).unwrap();
+    let mounts = [AllowedMount { directory: place.shared.join("sub"), access: Access::ReadOnly }];
+    // The socket of this test is in there.
+    refused(after_of(text, &place, &[], &mounts), "the socket that makes containers", text);
+    let other = AllowedMount { directory: place.shared.join("sub/deeper"), access: Access::ReadWrite };
+    std::fs::create_dir(&other.directory).unwrap();
+    let text = text.replace("SHARED/sub,", "SHARED/sub/deeper,");
+    let checked = after_of(&text, &place, &[], &[other]).unwrap();
+    assert_eq!(checked.main, "web");
+    assert_eq!(checked.networks, BTreeSet::from(["back".to_owned(), "default".to_owned()]));
+    assert_eq!(checked.volumes, BTreeSet::from(["data".to_owned()]));
+    assert_eq!(checked.members["db"].net, Net::Of("web".into()));
+    let web = &checked.members["web"];
+    assert_eq!(Value::Object(web.kept.clone()), json!({"command": ["a", "$b"]}));
+    assert_eq!((web.memory, web.cpus, web.pids), (Some(64 << 20), Some(0.5), None));
+    assert_eq!(web.capabilities, BTreeSet::from(["CHOWN".to_owned(), "SETUID".to_owned()]));
+    let bind =
+        |source: PathBuf, target: &str, access| Mounted::Bind { source, target: target.into(), access };
+    assert_eq!(
+        web.mounts,
+        [
+            bind(place.folder.join("html"), "/usr/share/nginx/html", Access::ReadOnly),
+            bind(place.shared.join("sub/deeper"), "/sub", Access::ReadWrite),
+            Mounted::Volume { name: Some("data".into()), target: "/data".into(), access: Access::ReadWrite },
+            Mounted::Volume { name: None, target: "/anon".into(), access: Access::ReadWrite },
+            Mounted::Memory { target: "/cache".into(), size: Some(1024), mode: None },
+            Mounted::Memory { target: "/run".into(), size: Some(1 << 20), mode: Some("755".into()) },
+        ]
+    );
+}
+
+#[test]
+fn below_a_writable_directory_nothing_is_mounted() {
+    let place = place();
+    let writable = AllowedMount { directory: place.shared.join("w"), access: Access::ReadWrite };
+    std::fs::create_dir_all(writable.directory.join("in")).unwrap();
+    let text = "services: {web: {image: x, volumes: ['SHARED/w/in:/x:ro']}}";
+    refused(after_of(text, &place, &[], &[writable]), "mounted only as a whole", text);
+}
+
+#[test]
+fn the_main_one() {
+    let place = place();
+    let text = "services: {z: {image: x}, a: {image: x}}";
+    assert_eq!(after_of(text, &place, &[], &[]).unwrap().main, "z");
+    let original = read::parse(text).unwrap();
+    let mut rules = Rules {
+        folder: &place.folder,
+        project: "p",
+        main: Some("a"),
+        allowed: &[],
+        mounts: &[],
+        kind: Maker::Docker,
+        reach: Reach::Nothing,
+        socket: None,
+    };
+    assert_eq!(after(&original.document, &original.order, &rules).unwrap().main, "a");
+    rules.main = Some("b");
+    refused(
+        after(&original.document, &original.order, &rules),
+        "`b`, which is not a service; name one of `",
+        text,
+    );
+}
+
+#[test]
+fn a_network_is_only_where_it_is_needed() {
+    let place = place();
+    let networks = |text: &str, kind: Maker, reach: Reach, allowed: &[ComposeRisk]| {
+        let original = read::parse(text).unwrap();
+        let rules = Rules {
+            folder: &place.folder,
+            project: "p",
+            main: None,
+            allowed,
+            mounts: &[],
+            kind,
+            reach,
+            socket: None,
+        };
+        after(&original.document, &original.order, &rules)
+    };
+    let (one, two) = ("services: {a: {image: x}}", "services: {a: {image: x}, b: {image: x}}");
+    for kind in [Maker::Docker, Maker::Podman] {
+        let alone = networks(one, kind, Reach::Nothing, &[]).unwrap();
+        assert_eq!((alone.members["a"].net.clone(), alone.networks.len()), (Net::None, 0));
+        let open = networks(one, kind, Reach::Network, &[]).unwrap();
+        assert_eq!(open.networks, BTreeSet::from(["default".to_owned()]));
+        assert!(networks(two, kind, Reach::Network, &[]).is_ok());
+    }
+    assert!(networks(two, Maker::Docker, Reach::Nothing, &[]).is_ok());
+    refused(networks(two, Maker::Podman, Reach::Nothing, &[]), "--allow-compose host-network", two);
+    assert!(networks(two, Maker::Podman, Reach::Nothing, &[ComposeRisk::HostNetwork]).is_ok());
+    let none = "services: {a: {image: x, network_mode: none}, b: {image: x, network_mode: none}}";
+    assert!(networks(none, Maker::Podman, Reach::Nothing, &[]).is_ok());
+}

@@ -1,0 +1,393 @@
+//! The containers of one session's Compose file, from the moment the first is made until the last thing is gone. They
+//! are made, compared with what must hold, and only then started. Whoever drops a project takes it down.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::time::{Duration, Instant};
+
+use bollard::Docker;
+use bollard::container::LogOutput;
+use bollard::errors::Error;
+use bollard::exec::{CreateExecOptions, StartExecOptions, StartExecResults};
+use bollard::models::{ContainerInspectResponse, NetworkConnectRequest};
+use bollard::query_parameters::{
+    ListContainersOptionsBuilder, ListNetworksOptionsBuilder, ListVolumesOptionsBuilder, LogsOptionsBuilder,
+    RemoveContainerOptionsBuilder, RemoveVolumeOptionsBuilder,
+};
+use futures_core::Stream;
+use futures_util::StreamExt;
+use tokio::io::AsyncWrite;
+
+use super::super::facts::Maker;
+use super::check::Net;
+use super::document::RUNNER;
+use super::{Asked, Compose, Ready, SHORT, verify};
+use crate::backend::{Ending, MemoryKiller, StartError};
+use crate::error::shown;
+use crate::output::harmless;
+use crate::policy::Network;
+
+/// The label that Compose marks all that it makes with.
+pub const PROJECT: &str = "com.docker.compose.project";
+const MEMBER: &str = "com.docker.compose.service";
+
+/// Taking a project down has to end, too.
+const DOWN: Duration = Duration::from_secs(60);
+
+/// A runner in the main container, and all around it.
+pub struct Up {
+    /// What the runner writes, with standard error apart.
+    pub output: Pin<Box<dyn Stream<Item = Result<LogOutput, Error>> + Send>>,
+    pub input: Pin<Box<dyn AsyncWrite + Send>>,
+    pub project: Project,
+}
+
+/// Everything that was made for a session. Dropping it takes it down, in the background.
+#[derive(Debug)]
+pub struct Project {
+    api: Docker,
+    name: String,
+    /// The main container.
+    main: String,
+    /// The runner in it.
+    runner: String,
+    is_down: bool,
+}
+
+pub(super) async fn up(
+    compose: &Compose,
+    api: &Docker,
+    asked: &Asked<'_>,
+    ready: &Ready,
+) -> Result<Up, StartError> {
+    let mut project = Project {
+        api: api.clone(),
+        name: asked.project.to_owned(),
+        main: String::new(),
+        runner: String::new(),
+        is_down: false,
+    };
+    match started(compose, asked, ready, &mut project).await {
+        Ok((output, input)) => Ok(Up { output, input, project }),
+        Err(error) => {
+            // What is left in spite of that is marked, and swept when we start next.
+            let _ = project.down().await;
+            Err(error)
+        }
+    }
+}
+
+type Streams =
+    (Pin<Box<dyn Stream<Item = Result<LogOutput, Error>> + Send>>, Pin<Box<dyn AsyncWrite + Send>>);
+
+async fn started(
+    compose: &Compose,
+    asked: &Asked<'_>,
+    ready: &Ready,
+    project: &mut Project,
+) -> Result<Streams, StartError> {
+    let api = project.api.clone();
+    let failed = || StartError::new(format!("could not start `{}`", shown(asked.name)));
+    let said = |failure: super::command::Failure| failure.into_error(failed().message);
+    let asking = |error: Error| failed().because(error);
+    compose.run(asked, ready, &["up", "--no-start", "--no-build"], SHORT, &|_| {}).await.map_err(said)?;
+
+    let made = project.members().await.map_err(asking)?;
+    let profile = compose.profile(ready);
+    let terms = compose.terms(asked, ready, profile.as_deref());
+    let mut wrong = Vec::new();
+    for name in ready.checked.members.keys() {
+        let count = made.iter().filter(|(member, _)| member == name).count();
+        if count != 1 {
+            wrong.push(format!("`{name}`: there are {count} containers"));
+        }
+    }
+    for (name, id) in &made {
+        let found = api.inspect_container(id, None).await.map_err(asking)?;
+        wrong.extend(verify::container(name, &ready.checked, &terms, &found));
+        wrong.extend(closed(&api, compose.kind, name, &found).await.map_err(asking)?);
+    }
+    if !wrong.is_empty() {
+        return Err(failed()
+            .because(format!("what Compose made is not what was asked for: {}", wrong.join("; ")))
+            .with_hint("use another version of Compose, of Docker or of Podman"));
+    }
+    if let Network::Named(network) = &asked.policy.network {
+        for (name, id) in &made {
+            if matches!(ready.checked.members[name].net, Net::Joined(_)) {
+                let request = NetworkConnectRequest { container: id.clone(), ..Default::default() };
+                api.connect_network(network, request).await.map_err(|error| {
+                    let message = format!("could not join the network `{}`", shown(network));
+                    StartError::new(message).because(error).with_hint("choose one with `--network`")
+                })?;
+            }
+        }
+    }
+    let start = ["up", "-d", "--no-recreate", "--no-build"];
+    let up = compose.run(asked, ready, &start, SHORT, &|_| {}).await;
+    for (name, id) in made {
+        if name == ready.checked.main {
+            project.main = id;
+        }
+    }
+    if let Err(failure) = up {
+        return Err(match project.last_words().await {
+            Some(words) => failed().because(format!("{}\n{words}", failure.words)),
+            None => said(failure),
+        });
+    }
+    exec(&api, asked, profile.is_none(), project).await.map_err(|error| match error {
+        Ok(error) => failed().because(error),
+        Err(words) => failed().because(words).with_hint("see that its main container goes on running"),
+    })
+}
+
+/// Starts the runner. The error is Docker's, or tells what became of the main container.
+async fn exec(
+    api: &Docker,
+    asked: &Asked<'_>,
+    filter_inside: bool,
+    project: &mut Project,
+) -> Result<Streams, Result<Error, String>> {
+    let user = asked.policy.user;
+    let mut command = vec![format!("{RUNNER}/cove"), "runner".to_owned()];
+    if filter_inside {
+        command.push("--filter".to_owned());
+    }
+    let options = CreateExecOptions {
+        attach_stdin: Some(true),
+        attach_stdout: Some(true),
+        attach_stderr: Some(true),
+        tty: Some(false),
+        env: Some(asked.env.to_vec()),
+        cmd: Some(command),
+        privileged: Some(false),
+        user: Some(format!("{}:{}", user.uid, user.gid)),
+        working_dir: Some("/workspace".to_owned()),
+        ..Default::default()
+    };
+    let started = async {
+        let created = api.create_exec(&project.main, options).await?;
+        project.runner.clone_from(&created.id);
+        api.start_exec(&created.id, Some(StartExecOptions { detach: false, ..Default::default() })).await
+    };
+    match started.await {
+        Ok(StartExecResults::Attached { output, input }) => Ok((output, input)),
+        Ok(StartExecResults::Detached) => Err(Err("the runner was started without its streams".into())),
+        Err(error) => Err(project.last_words().await.map_or(Ok(error), Err)),
+    }
+}
+
+/// Looks at the networks that a container is in.
+async fn closed(
+    api: &Docker,
+    kind: Maker,
+    member: &str,
+    found: &ContainerInspectResponse,
+) -> Result<Vec<String>, Error> {
+    let mut wrong = Vec::new();
+    let joined = found.network_settings.as_ref().and_then(|settings| settings.networks.as_ref());
+    for name in joined.into_iter().flat_map(HashMap::keys).filter(|name| *name != "none" && *name != "host") {
+        let network = api.inspect_network(name, None).await?;
+        wrong.extend(verify::network(name, kind, &network).map(|what| format!("`{member}`: {what}")));
+    }
+    Ok(wrong)
+}
+
+impl Project {
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The main container, as Docker and Podman know it.
+    pub fn main(&self) -> &str {
+        &self.main
+    }
+
+    /// How the runner ended; nothing while it runs. The main container's own end is the runner's, too.
+    pub async fn ending(&self) -> Option<Ending> {
+        let mut seen = self.seen().await?;
+        // Of a kill, Docker hears a moment later that it was for memory, and that the whole container has ended.
+        for _ in 0..5 {
+            if seen != Ending::Signalled(9) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            seen = self.seen().await?;
+        }
+        Some(seen)
+    }
+
+    async fn seen(&self) -> Option<Ending> {
+        let container = match inspect(&self.api, &self.main).await {
+            Ok(found) => found.state.unwrap_or_default(),
+            Err(error) if is_missing(&error) => {
+                return Some(Ending::Lost("somebody removed its container".into()));
+            }
+            Err(error) => return Some(Ending::Lost(format!("nobody answers: {error}"))),
+        };
+        let code = if container.running == Some(true) {
+            match self.api.inspect_exec(&self.runner).await {
+                Ok(found) if found.running == Some(true) => return None,
+                Ok(found) => found.exit_code.unwrap_or(-1),
+                Err(error) => return Some(Ending::Lost(format!("the runner is gone: {error}"))),
+            }
+        } else {
+            container.exit_code.unwrap_or(-1)
+        };
+        Some(match code {
+            137 if container.oom_killed == Some(true) => Ending::OutOfMemory(MemoryKiller::Kernel),
+            // As a shell says it.
+            129..=159 => Ending::Signalled(i32::try_from(code - 128).unwrap_or(9)),
+            _ => Ending::Exited(i32::try_from(code).unwrap_or(-1)),
+        })
+    }
+
+    /// Whether anything in the main container has been killed for memory.
+    pub async fn out_of_memory(&self) -> Option<MemoryKiller> {
+        let found = inspect(&self.api, &self.main).await.ok()?;
+        (found.state?.oom_killed == Some(true)).then_some(MemoryKiller::Kernel)
+    }
+
+    /// Kills everything and removes it, until nothing with the project's name is left; or tells what is.
+    ///
+    /// Without Compose, which would first ask every container to end: whoever made them is known by a label.
+    pub async fn down(&mut self) -> Result<(), StartError> {
+        let left = take_down(&self.api, &self.name).await;
+        self.is_down = left.is_empty();
+        if self.is_down {
+            return Ok(());
+        }
+        Err(StartError::new(format!("could not remove all of `{}`", self.name)).because(left.join("; ")))
+    }
+
+    /// Name in the file and id of each container.
+    async fn members(&self) -> Result<Vec<(String, String)>, Error> {
+        let options = ListContainersOptionsBuilder::default().all(true).filters(&filter(&self.name)).build();
+        let found = self.api.list_containers(Some(options)).await?;
+        let member = |labels: Option<HashMap<String, String>>| labels?.remove(MEMBER);
+        Ok(found
+            .into_iter()
+            .filter_map(|one| Some((member(one.labels).unwrap_or_default(), one.id?)))
+            .collect())
+    }
+
+    /// Why the main container has ended, if it has.
+    async fn last_words(&self) -> Option<String> {
+        let found = inspect(&self.api, &self.main).await.ok()?;
+        let state = found.state?;
+        if state.running == Some(true) || state.exit_code == Some(0) && state.started_at.is_none() {
+            return None;
+        }
+        let options = LogsOptionsBuilder::default().stdout(true).stderr(true).tail("20").build();
+        let mut logs = self.api.logs(&self.main, Some(options));
+        let mut words = Vec::new();
+        while let Some(Ok(piece)) = logs.next().await {
+            words.extend_from_slice(&piece.into_bytes());
+            if words.len() > 16 * 1024 {
+                break;
+            }
+        }
+        let code = state.exit_code.unwrap_or(-1);
+        let words = harmless(&words);
+        Some(format!("the main container ended with exit code {code}\n{words}").trim_end().to_owned())
+    }
+}
+
+impl Drop for Project {
+    fn drop(&mut self) {
+        if self.is_down {
+            return;
+        }
+        let (api, name) = (self.api.clone(), std::mem::take(&mut self.name));
+        // Without a runtime the program ends, and what is left is swept by the next.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move { drop(take_down(&api, &name).await) });
+        }
+    }
+}
+
+fn filter(project: &str) -> HashMap<String, Vec<String>> {
+    HashMap::from([("label".to_owned(), vec![format!("{PROJECT}={project}")])])
+}
+
+/// Kills and removes all of a project, also one that another process left; what is left in spite of that, in words.
+pub async fn take_down(api: &Docker, project: &str) -> Vec<String> {
+    let began = Instant::now();
+    let mut was_empty = false;
+    loop {
+        let left = match tokio::time::timeout(DOWN, remove_all(api, project)).await {
+            Ok(left) => left,
+            Err(_) => vec!["nobody answers".to_owned()],
+        };
+        // Twice: what Compose had asked for when it was killed may be made after the first look.
+        if left.is_empty() && was_empty {
+            return left;
+        }
+        was_empty = left.is_empty();
+        if began.elapsed() > DOWN {
+            return left;
+        }
+        tokio::time::sleep(Duration::from_millis(if was_empty { 100 } else { 300 })).await;
+    }
+}
+
+/// What was there, or why that cannot be told.
+async fn remove_all(api: &Docker, project: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let options = ListContainersOptionsBuilder::default().all(true).filters(&filter(project)).build();
+    match api.list_containers(Some(options)).await {
+        Ok(containers) => {
+            for id in containers.into_iter().filter_map(|one| one.id) {
+                let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
+                let removed = api.remove_container(&id, Some(options)).await;
+                found.push(told("the container", &id, removed));
+            }
+        }
+        Err(error) => found.push(error.to_string()),
+    }
+    let options = ListNetworksOptionsBuilder::default().filters(&filter(project)).build();
+    match api.list_networks(Some(options)).await {
+        Ok(networks) => {
+            for name in networks.into_iter().filter_map(|one| one.name) {
+                let removed = api.remove_network(&name).await;
+                found.push(told("the network", &name, removed));
+            }
+        }
+        Err(error) => found.push(error.to_string()),
+    }
+    let options = ListVolumesOptionsBuilder::default().filters(&filter(project)).build();
+    match api.list_volumes(Some(options)).await {
+        Ok(volumes) => {
+            for name in volumes.volumes.into_iter().flatten().map(|one| one.name) {
+                let options = RemoveVolumeOptionsBuilder::default().force(true).build();
+                let removed = api.remove_volume(&name, Some(options)).await;
+                found.push(told("the volume", &name, removed));
+            }
+        }
+        Err(error) => found.push(error.to_string()),
+    }
+    found
+}
+
+fn told(what: &str, name: &str, removed: Result<(), Error>) -> String {
+    match removed {
+        Ok(()) => format!("{what} `{name}` was there"),
+        Err(error) => format!("{what} `{name}`: {error}"),
+    }
+}
+
+/// Podman has a word for a container that has just ended, `stopped`, which Docker has not. It passes.
+async fn inspect(api: &Docker, id: &str) -> Result<ContainerInspectResponse, Error> {
+    for _ in 0..20 {
+        match api.inspect_container(id, None).await {
+            Err(Error::JsonDataError { .. }) => tokio::time::sleep(Duration::from_millis(100)).await,
+            other => return other,
+        }
+    }
+    api.inspect_container(id, None).await
+}
+
+fn is_missing(error: &Error) -> bool {
+    matches!(error, Error::DockerResponseServerError { status_code: 404, .. })
+}

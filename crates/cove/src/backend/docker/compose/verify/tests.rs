@@ -1,0 +1,245 @@
+//! The document of a file, and what of a container is taken for another one than was asked for.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::super::check::{Reach, Rules, after};
+use super::super::document::{Terms, document};
+use super::super::read;
+use super::*;
+use crate::policy::{Limits, Mount, Network, Policy, Root, User};
+
+struct Place {
+    dir: tempfile::TempDir,
+    policy: Policy,
+    labels: BTreeMap<String, String>,
+    built: BTreeMap<String, String>,
+}
+
+fn place() -> Place {
+    Place {
+        dir: tempfile::tempdir().unwrap(),
+        policy: Policy {
+            root: Root::Host,
+            python: None,
+            mounts: vec![Mount { source: "/srv".into(), target: "/mnt".into(), access: Access::ReadOnly }],
+            network: Network::None,
+            runtime: Some("runsc".into()),
+            user: User { uid: 5, gid: 6 },
+            limits: Limits { memory: 1000, cpus: 2.0, pids: 30, workspace: 40, tmp: 50 },
+        },
+        labels: BTreeMap::from([("cove.session".to_owned(), "s".to_owned())]),
+        built: BTreeMap::from([("web".to_owned(), "cove/x:1".to_owned())]),
+    }
+}
+
+const FILE: &str = "
+services:
+  web:
+    build: {context: FOLDER, target: t}
+    image: theirs
+    cap_add: [CHOWN]
+    cap_drop: [KILL]
+    pids_limit: 10
+    mem_limit: 4000
+    restart: always
+    labels: {cove.session: forged}
+    environment: {A: $1}
+    volumes: ['FOLDER/html:/html', 'data:/data']
+    tmpfs: ['/run:size=2000']
+  db: {image: d}
+volumes: {data: }
+";
+
+impl Place {
+    fn checked(&self) -> Checked {
+        let folder = self.folder();
+        std::fs::create_dir_all(folder.join("html")).unwrap();
+        std::fs::write(folder.join("Dockerfile"), "").unwrap();
+        let original = read::parse(&FILE.replace("FOLDER", folder.to_str().unwrap())).unwrap();
+        let rules = Rules {
+            folder: &folder,
+            project: "p",
+            main: None,
+            allowed: &[],
+            mounts: &[],
+            kind: Maker::Docker,
+            reach: Reach::Nothing,
+            socket: None,
+        };
+        after(&original.document, &original.order, &rules).unwrap()
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.dir.path().canonicalize().unwrap()
+    }
+
+    fn terms(&self, kind: Maker) -> Terms<'_> {
+        Terms {
+            kind,
+            policy: &self.policy,
+            labels: &self.labels,
+            runner_volume: "runner",
+            profile: (kind == Maker::Docker).then_some(Path::new("/p/seccomp.json")),
+            built: &self.built,
+        }
+    }
+}
+
+#[test]
+fn what_is_run_has_our_limits_whatever_the_file_says() {
+    let place = place();
+    let folder = place.folder();
+    let (checked, labels) = (place.checked(), json!({"cove.session": "s"}));
+    let found = document(&checked, &place.terms(Maker::Docker));
+    let web = json!({
+        "image": "cove/x:1",
+        "build": {"context": folder, "dockerfile": "Dockerfile", "target": "t"},
+        "environment": {"A": "$1"},
+        "labels": labels,
+        "restart": "no",
+        "logging": {"driver": "json-file", "options": {"max-size": "1m", "max-file": "1"}},
+        "mem_limit": 1000, "memswap_limit": 1000, "cpus": 2.0, "pids_limit": 10,
+        "ulimits": {"core": 0, "nofile": {"soft": 4096, "hard": 4096}},
+        "runtime": "runsc",
+        "security_opt": ["no-new-privileges:true", "seccomp=/p/seccomp.json"],
+        "cap_drop": ["ALL"],
+        "cap_add": ["CHOWN"],
+        "networks": {"default": null},
+        "volumes": [
+            {"type": "bind", "source": folder.join("html"), "target": "/html", "read_only": true},
+            {"type": "volume", "source": "data", "target": "/data", "read_only": false},
+            {"type": "volume", "source": "_cove_runner", "target": "/.cove", "read_only": true},
+            {"type": "bind", "source": "/srv", "target": "/mnt", "read_only": true},
+        ],
+        "tmpfs": [
+            "/run:rw,nosuid,nodev,size=1000,mode=1777",
+            "/workspace:rw,exec,nosuid,nodev,size=40,uid=5,gid=6,mode=0700",
+            "/tmp:rw,exec,nosuid,nodev,size=50,mode=1777",
+        ],
+    });
+    assert_eq!(found["services"]["web"], web, "{found:#}");
+    let db = &found["services"]["db"];
+    assert_eq!((&db["cap_add"], &db["volumes"], &db["tmpfs"]), (&json!([]), &json!([]), &json!([])));
+    assert_eq!(
+        found["networks"],
+        json!({"default": {"internal": true, "labels": labels, "driver_opts": {NO_ADDRESS: "true"}}})
+    );
+    let volumes = json!({"data": {"labels": labels}, "_cove_runner": {"external": true, "name": "runner"}});
+    assert_eq!(found["volumes"], volumes);
+
+    // What Podman cannot take is not asked of it.
+    let found = document(&checked, &place.terms(Maker::Podman));
+    let web = &found["services"]["web"];
+    assert_eq!(web["security_opt"], json!(["no-new-privileges:true"]));
+    assert_eq!(web["tmpfs"][1], "/workspace:rw,exec,nosuid,nodev,size=40,mode=0777");
+    assert_eq!((&web["ulimits"], &web["logging"]), (&Value::Null, &json!({"driver": "none"})));
+    assert_eq!(found["networks"]["default"], json!({"internal": true, "labels": labels}));
+}
+
+/// As Docker tells of the container that was asked for.
+fn docker(place: &Place) -> Value {
+    json!({
+        "HostConfig": {
+            "Privileged": false, "Memory": 1000, "MemorySwap": 1000, "PidsLimit": 10, "NanoCpus": 2_000_000_000,
+            "CapAdd": ["CHOWN"], "CapDrop": ["ALL"], "Runtime": "runsc",
+            "SecurityOpt": ["no-new-privileges:true", "seccomp={\"defaultAction\":\"SCMP_ACT_ERRNO\"}"],
+            "PidMode": "", "IpcMode": "private", "UTSMode": "", "UsernsMode": "", "NetworkMode": "p_default",
+            "PortBindings": {"80/tcp": null},
+            "Tmpfs": {"/workspace": "size=40", "/tmp": "size=50"},
+        },
+        "Mounts": [
+            {"Type": "bind", "Source": place.folder().join("html"), "Destination": "/html", "RW": false},
+            {"Type": "bind", "Source": "/srv", "Destination": "/mnt", "RW": false},
+            {"Type": "volume", "Name": "p_data", "Destination": "/data", "Driver": "local", "RW": true},
+            {"Type": "volume", "Name": "runner", "Destination": "/.cove", "Driver": "local", "RW": false},
+        ],
+        "NetworkSettings": {"Networks": {"p_default": {}}},
+    })
+}
+
+#[test]
+fn what_is_not_as_asked_is_found() {
+    let place = place();
+    let checked = place.checked();
+    let differences = |kind: Maker, found: &Value| {
+        let found: ContainerInspectResponse = serde_json::from_value(found.clone()).unwrap();
+        container("web", &checked, &place.terms(kind), &found)
+    };
+    assert_eq!(differences(Maker::Docker, &docker(&place)), Vec::<String>::new());
+    let mut podman = docker(&place);
+    let dropped: Vec<&&str> = ORDINARY.iter().filter(|name| **name != "CHOWN").collect();
+    podman["HostConfig"]["CapDrop"] = json!(dropped);
+    podman["HostConfig"]["CapAdd"] = json!([]);
+    podman["HostConfig"]["SecurityOpt"] = json!(["no-new-privileges"]);
+    podman["HostConfig"]["NanoCpus"] = json!(0);
+    podman["HostConfig"]["CpuQuota"] = json!(200_000);
+    podman["HostConfig"]["CpuPeriod"] = json!(100_000);
+    podman["HostConfig"]["NetworkMode"] = json!("bridge");
+    assert_eq!(differences(Maker::Podman, &podman), Vec::<String>::new());
+
+    for (place_of, value, expected) in [
+        ("/HostConfig", json!(null), "nothing is said"),
+        ("/HostConfig/Privileged", json!(true), "privileged"),
+        ("/HostConfig/Memory", json!(0), "limit of memory"),
+        ("/HostConfig/Memory", json!(2000), "limit of memory"),
+        ("/HostConfig/MemorySwap", json!(5000), "swap"),
+        ("/HostConfig/PidsLimit", json!(null), "limit of processes"),
+        ("/HostConfig/NanoCpus", json!(0), "limit of processors"),
+        ("/HostConfig/CapAdd", json!(["CHOWN", "CAP_SYS_ADMIN"]), "the capabilities SYS_ADMIN"),
+        ("/HostConfig/CapDrop", json!([]), "AUDIT_WRITE"),
+        ("/HostConfig/SecurityOpt", json!(["seccomp=SCMP_ACT_ERRNO"]), "gain privileges"),
+        ("/HostConfig/SecurityOpt", json!(["no-new-privileges"]), "the filter of system calls"),
+        ("/HostConfig/SecurityOpt/1", json!("seccomp=unconfined"), "the filter of system calls"),
+        ("/HostConfig/SecurityOpt/1", json!("apparmor=unconfined"), "it is unconfined"),
+        ("/HostConfig/PidMode", json!("host"), "shares processes"),
+        ("/HostConfig/IpcMode", json!("container:x"), "shares memory"),
+        ("/HostConfig/UTSMode", json!("host"), "machine's name"),
+        ("/HostConfig/UsernsMode", json!("host"), "shares users"),
+        ("/HostConfig/CgroupParent", json!("/x"), "control group"),
+        ("/HostConfig/Devices", json!([{"PathOnHost": "/dev/x"}]), "it has devices"),
+        ("/HostConfig/DeviceRequests", json!([{"Count": 1}]), "asks for devices"),
+        ("/HostConfig/DeviceCgroupRules", json!(["a *:* rwm"]), "rules for devices"),
+        ("/HostConfig/VolumesFrom", json!(["x"]), "volumes of others"),
+        ("/HostConfig/PublishAllPorts", json!(true), "publishes ports"),
+        ("/HostConfig/PortBindings/80~1tcp", json!([{"HostPort": "80"}]), "publishes ports"),
+        ("/HostConfig/Runtime", json!("runc"), "another runtime"),
+        ("/HostConfig/NetworkMode", json!("host"), "another network"),
+        ("/HostConfig/NetworkMode", json!("container:x"), "another network"),
+        ("/NetworkSettings/Networks/other", json!({}), "another network"),
+        ("/HostConfig/Tmpfs/~1workspace", json!("rw"), "`/workspace` is not bounded"),
+        ("/HostConfig/Tmpfs", json!(null), "`/tmp` is not bounded"),
+        ("/Mounts/0/RW", json!(true), "mounted at `/html`"),
+        ("/Mounts/0/Source", json!("/var/run/docker.sock"), "mounted at `/html`"),
+        ("/Mounts/1/RW", json!(true), "mounted at `/mnt`"),
+        ("/Mounts/2/Driver", json!("nfs"), "mounted at `/data`"),
+        ("/Mounts/2/Type", json!("npipe"), "mounted at `/data`"),
+        ("/Mounts/3/RW", json!(true), "the runner is not there"),
+        ("/Mounts/3/Name", json!("other"), "the runner is not there"),
+    ] {
+        let mut found = docker(&place);
+        let (parent, key) = place_of.rsplit_once('/').unwrap();
+        let key = key.replace("~1", "/");
+        match found.pointer_mut(parent).unwrap() {
+            Value::Array(list) => list[key.parse::<usize>().unwrap()] = value.clone(),
+            parent => parent[key.as_str()] = value.clone(),
+        }
+        let told = differences(Maker::Docker, &found).join("; ");
+        assert!(told.contains(expected), "{place_of} = {value}: {told}");
+    }
+    let unknown = ContainerInspectResponse::default();
+    assert_eq!(container("x", &checked, &place.terms(Maker::Docker), &unknown), ["`x` is not in the file"]);
+}
+
+#[test]
+fn networks_are_closed() {
+    let check = |kind: Maker, internal: bool, option: &str| {
+        let found = json!({"Name": "n", "Internal": internal, "Options": {NO_ADDRESS: option}});
+        network("n", kind, &serde_json::from_value(found).unwrap()).is_none()
+    };
+    assert!(check(Maker::Docker, true, "true") && check(Maker::Podman, true, ""));
+    assert!(!check(Maker::Docker, false, "true") && !check(Maker::Podman, false, ""));
+    assert!(!check(Maker::Docker, true, "false"));
+}

@@ -1,0 +1,215 @@
+//! A session in a Compose image: the runner is one process in the main container, and all containers end with it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bollard::Docker as Client;
+use bollard::query_parameters::ListImagesOptions;
+use cove_jail::plan::{COMMANDS, environment};
+use tokio::sync::{Mutex, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::compose::{Asked, Compose, Environment, Project, Up};
+use super::connect::Connected;
+use super::instance::{LIFE, now};
+use super::plan::{PATH, interpreters, jail_limits, labels};
+use super::stream::{ContainerStream, LastWords};
+use super::volume::Program;
+use super::{Shared, said};
+use crate::backend::{Control, Ending, MemoryKiller, Pending, Sandbox, StartError, Tell, Whose};
+use crate::image::{Recipe, Source};
+use crate::policy::Policy;
+use crate::session::registry::random;
+
+/// Between looks at whether the runner still runs; its stream tells sooner.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// All that a request is made of, so that it can be lent.
+pub(super) struct Wish {
+    policy: Policy,
+    recipe: Recipe,
+    project: String,
+    labels: BTreeMap<String, String>,
+    volume: String,
+    env: Vec<String>,
+}
+
+impl Wish {
+    pub(super) fn new(
+        shared: &Shared,
+        policy: &Policy,
+        recipe: &Recipe,
+        program: &Program,
+        whose: &Whose,
+    ) -> Self {
+        let mut variables = environment(&jail_limits(&policy.limits));
+        variables.insert("PATH".into(), format!("{COMMANDS}:{PATH}"));
+        let labels = labels(whose, shared.instance.to_string(), now() + LIFE.as_secs());
+        Self {
+            policy: policy.clone(),
+            recipe: recipe.clone(),
+            project: format!("cove-{:032x}", random()),
+            labels: labels.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+            volume: program.volume(),
+            env: variables.iter().map(|(name, value)| format!("{name}={value}")).collect(),
+        }
+    }
+
+    fn asked<'a>(&'a self, shared: &'a Shared) -> Result<Asked<'a>, StartError> {
+        let Source::Compose { folder, main } = &self.recipe.source else {
+            return Err(StartError::new(format!(
+                "could not find the Compose file of `{}`",
+                self.recipe.name
+            )));
+        };
+        Ok(Asked {
+            name: &self.recipe.name,
+            folder,
+            main: main.as_deref(),
+            policy: &self.policy,
+            project: &self.project,
+            labels: &self.labels,
+            runner_volume: &self.volume,
+            env: &self.env,
+            allowed: &shared.allowed.compose,
+            mounts: &shared.allowed.mounts,
+            pull: shared.allowed.pull,
+        })
+    }
+}
+
+pub(super) async fn find(connected: &Connected) -> Result<Compose, StartError> {
+    Compose::find(connected.facts.maker, &connected.facts.address, Environment::of_this_process()).await
+}
+
+pub(super) async fn prepare(
+    shared: &Shared,
+    connected: &Connected,
+    wish: &Wish,
+    tell: Tell<'_>,
+) -> Result<Option<String>, StartError> {
+    shared.compose(connected).await?.prepare(&connected.client, &wish.asked(shared)?, tell).await
+}
+
+pub(super) async fn explain(
+    shared: &Shared,
+    connected: &Connected,
+    wish: &Wish,
+) -> Result<String, StartError> {
+    let compose = shared.compose(connected).await?;
+    let document = compose.explain(&wish.asked(shared)?).await?;
+    let gaps: String = compose.gaps().iter().map(|gap| format!("gap         {gap}\n")).collect();
+    Ok(format!("compose     {}\n{gaps}document    {document}", compose.version()))
+}
+
+pub(super) async fn start(
+    shared: &Shared,
+    connected: &Connected,
+    wish: &Wish,
+    program: &Program,
+) -> Result<Sandbox, StartError> {
+    let client = &connected.client;
+    let compose = shared.compose(connected).await?;
+    let asked = wish.asked(shared)?;
+    // Then there is at least one image, and any will do to fill our volume by.
+    compose.prepare(client, &asked, &|_| {}).await?;
+    shared.see_volume(client, program, &any_image(client).await?).await?;
+    let Up { output, input, project } = compose.up(client, &asked, &|_| {}).await?;
+    let words = LastWords::default();
+    Ok(Sandbox {
+        stream: Box::new(ContainerStream::new(output, input, words.clone())),
+        control: Box::new(ComposedControl::new(project, words)),
+        interpreters: interpreters(&wish.recipe.languages, PATH),
+        own: None,
+    })
+}
+
+async fn any_image(client: &Client) -> Result<String, StartError> {
+    let could_not = || StartError::new("could not find an image to copy our own program with");
+    let images = client
+        .list_images(None::<ListImagesOptions>)
+        .await
+        .map_err(|error| could_not().because(said(&error)))?;
+    images.into_iter().map(|image| image.id).next().ok_or_else(could_not)
+}
+
+struct ComposedControl {
+    project: Arc<Mutex<Project>>,
+    words: LastWords,
+    kill: CancellationToken,
+    ended: watch::Receiver<Option<Ending>>,
+}
+
+impl ComposedControl {
+    fn new(project: Project, words: LastWords) -> Self {
+        let project = Arc::new(Mutex::new(project));
+        let kill = CancellationToken::new();
+        let (tell, ended) = watch::channel(None);
+        tokio::spawn(see_through(Arc::clone(&project), kill.clone(), tell));
+        Self { project, words, kill, ended }
+    }
+}
+
+impl Drop for ComposedControl {
+    fn drop(&mut self) {
+        self.kill.cancel();
+    }
+}
+
+async fn see_through(
+    project: Arc<Mutex<Project>>,
+    kill: CancellationToken,
+    tell: watch::Sender<Option<Ending>>,
+) {
+    let ends = async {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            if let Some(ending) = project.lock().await.ending().await {
+                return ending;
+            }
+        }
+    };
+    let ending = tokio::select! {
+        ending = ends => ending,
+        () = kill.cancelled() => Ending::Signalled(9),
+        () = tokio::time::sleep(LIFE) => {
+            Ending::Lost(format!("it had lived for {} hours, the most a container may", LIFE.as_secs() / 3600))
+        }
+    };
+    if let Err(error) = project.lock().await.down().await {
+        tracing::warn!(%error, "a Compose project could not be removed");
+    }
+    let _ = tell.send(Some(ending));
+}
+
+impl Control for ComposedControl {
+    fn start_failure(&mut self) -> Pending<'_, Option<StartError>> {
+        Box::pin(async {
+            let said = self.words.text();
+            let error = StartError::new("could not start the runner in the main container");
+            (!said.is_empty()).then(|| error.because(said))
+        })
+    }
+
+    fn kill(&mut self) {
+        self.kill.cancel();
+    }
+
+    fn wait(&mut self) -> Pending<'_, Ending> {
+        Box::pin(async {
+            match self.ended.wait_for(Option::is_some).await {
+                Ok(ending) => ending.clone().unwrap_or(Ending::Exited(0)),
+                Err(_) => Ending::Lost("nobody watches over it any more".into()),
+            }
+        })
+    }
+
+    fn out_of_memory(&mut self) -> Pending<'_, Option<MemoryKiller>> {
+        Box::pin(async { self.project.lock().await.out_of_memory().await })
+    }
+
+    fn trusts_runner_on_memory(&self) -> bool {
+        true
+    }
+}
