@@ -6,6 +6,7 @@ mod compose;
 mod ends;
 mod images;
 mod killed;
+mod walk;
 
 use bollard::Docker;
 use cove_testkit::Program;

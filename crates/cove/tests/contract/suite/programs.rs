@@ -45,8 +45,9 @@ async fn run_command(session: &Session, command: &[&str]) -> (CellEnd, Collected
 async fn is_left(session: &Session, word: &str) -> String {
     let (start, end) = word.split_at(2);
     let code = format!(
-        "import os\nword = {start:?} + {end:?}\ndef line(pid):\n    try: return open(f'/proc/{{pid}}/cmdline').read()\n    \
-         except OSError: return ''\nprint(any(word in line(pid) for pid in os.listdir('/proc') if pid.isdigit()))"
+        "import os, time\nword = {start:?} + {end:?}\ndef line(pid):\n    try: return open(f'/proc/{{pid}}/cmdline').read()\n    \
+         except OSError: return ''\ndef left(): return any(word in line(pid) for pid in os.listdir('/proc') if pid.isdigit())\n\
+         # What was killed takes a moment to be gone.\nfor _ in range(100):\n    if left(): time.sleep(0.02)\nprint(left())"
     );
     print(session, Language::Python, &code).await
 }
