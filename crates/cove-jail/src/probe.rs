@@ -18,6 +18,8 @@ pub struct Machine {
     pub namespaces: Namespaces,
     /// This process is held by a system call filter itself, and so is everything it starts.
     pub filtered: bool,
+    /// This process may mount: root outside of containers may, and hardly anybody else.
+    pub may_mount: bool,
     /// The AppArmor profile that holds this process; nothing when none does.
     pub apparmor_profile: Option<String>,
     /// What is mounted over parts of `/proc`. As long as it is, the kernel mounts no fresh `/proc` for a sandbox.
@@ -80,13 +82,13 @@ impl Machine {
             architecture: text(uname.machine()),
             user: rustix::process::geteuid().as_raw(),
             landlock: sys::landlock_version(),
-            ..Self::seen_in(Path::new("/"), std::env::var_os("KUBERNETES_SERVICE_HOST").is_some())
+            ..Self::seen_in(Path::new("/"), Variables::own())
         }
         .with_user_name(&fs::read_to_string("/etc/passwd").unwrap_or_default())
     }
 
     /// Everything that files tell, with `root` in front of their paths.
-    fn seen_in(root: &Path, cluster_variable: bool) -> Self {
+    fn seen_in(root: &Path, variables: Variables) -> Self {
         let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
         let number = |path: &str| read(path).trim().parse::<u64>().ok();
         let most = |kind: &str| number(&format!("proc/sys/user/max_{kind}_namespaces"));
@@ -95,7 +97,7 @@ impl Machine {
             dockerenv: root.join(".dockerenv").exists(),
             containerenv: root.join("run/.containerenv").exists(),
             cluster_secret: root.join("var/run/secrets/kubernetes.io").exists(),
-            cluster_variable,
+            variables,
             lxd: root.join("dev/lxd").exists(),
             cgroups: read("proc/self/cgroup"),
             systemd: read("run/systemd/container"),
@@ -111,6 +113,7 @@ impl Machine {
                     .is_some_and(|value| value != 0),
             },
             filtered: is_filtered(&read("proc/self/status")),
+            may_mount: may_mount(&read("proc/self/status")),
             apparmor_profile: profile(&[
                 read("proc/self/attr/apparmor/current"),
                 read("proc/self/attr/current"),
@@ -135,6 +138,13 @@ impl Machine {
 fn is_filtered(status: &str) -> bool {
     let mode = status.lines().find_map(|line| line.strip_prefix("Seccomp:"));
     mode.is_some_and(|mode| mode.trim() == "2")
+}
+
+/// proc_pid_status(5): whether `CAP_SYS_ADMIN` is among those in effect.
+fn may_mount(status: &str) -> bool {
+    const SYS_ADMIN: u32 = 21;
+    let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).is_some_and(|set| set >> SYS_ADMIN & 1 == 1)
 }
 
 /// The first that says anything. Without AppArmor the second file may belong to another security module, whose labels
@@ -163,12 +173,31 @@ fn masked(mountinfo: &str) -> Vec<PathBuf> {
     found
 }
 
+/// What the environment says of a container.
+#[derive(Debug, Clone, Default)]
+struct Variables {
+    /// `KUBERNETES_SERVICE_HOST` is set.
+    cluster: bool,
+    /// `container`, as systemd and most engines have agreed on it. Of Podman without root, on a root that is read-only,
+    /// it is all that there is.
+    container: String,
+}
+
+impl Variables {
+    fn own() -> Self {
+        Self {
+            cluster: std::env::var_os("KUBERNETES_SERVICE_HOST").is_some(),
+            container: std::env::var("container").unwrap_or_default(),
+        }
+    }
+}
+
 /// What speaks for a container. No single place tells all kinds on all kernels.
 struct Signs<'a> {
     dockerenv: bool,
     containerenv: bool,
     cluster_secret: bool,
-    cluster_variable: bool,
+    variables: Variables,
     lxd: bool,
     /// `/proc/self/cgroup`
     cgroups: String,
@@ -184,6 +213,7 @@ impl Signs<'_> {
             paths.any(|path| names.iter().any(|name| path.contains(name)))
         };
         let systemd = self.systemd.trim();
+        let variable = self.variables.container.as_str();
         let general = [
             (self.is_mount_point("/etc/hostname"), "`/etc/hostname` is mounted"),
             (self.root_is_overlay(), "the root is an overlay"),
@@ -193,7 +223,7 @@ impl Signs<'_> {
             (
                 ContainerKind::Kubernetes,
                 &[
-                    (self.cluster_variable, "`KUBERNETES_SERVICE_HOST` is set"),
+                    (self.variables.cluster, "`KUBERNETES_SERVICE_HOST` is set"),
                     (self.cluster_secret, "`/var/run/secrets/kubernetes.io` is there"),
                     (cgroup(&["/kubepods"]), "its cgroup"),
                 ],
@@ -204,6 +234,7 @@ impl Signs<'_> {
                     (self.containerenv, "`/run/.containerenv` is there"),
                     (cgroup(&["/libpod"]), "its cgroup"),
                     (systemd == "podman", "`/run/systemd/container` says so"),
+                    (variable == "podman", "the variable `container` says so"),
                 ],
             ),
             (
@@ -219,6 +250,7 @@ impl Signs<'_> {
                 &[
                     (cgroup(&["/lxc/", "/lxc.payload"]), "its cgroup"),
                     (systemd == "lxc", "`/run/systemd/container` says so"),
+                    (variable == "lxc", "the variable `container` says so"),
                     (self.lxd, "`/dev/lxd` is there"),
                     (self.mounts.contains(" - fuse.lxcfs "), "lxcfs is mounted"),
                 ],

@@ -1,8 +1,8 @@
 //! The system call filter, as data: seccomp(2), and what Docker and Kubernetes call a seccomp profile.
 //!
 //! `seccomp/syscalls.txt` says for every system call what the guest may do with it, and why. From that one table come
-//! the BPF program of the jail (`compile`) and the profile of the container backends (`docker_json`), so that the two
-//! cannot drift apart. Nothing here has an effect: installing a program is a step of the jail.
+//! the BPF program of the jail (`compile`), the profile of the container backends (`docker_json`) and that of a container
+//! around Cove itself (`around_json`), so that they cannot drift apart. Nothing here has an effect: installing a program is a step of the jail.
 //!
 //! What a filter can and cannot do decides its shape. It sees six integers, never what a pointer points to, so a call
 //! whose meaning lies behind a pointer (`clone3`) is refused whole. And it sees 64-bit registers where the kernel often
@@ -20,7 +20,7 @@ mod table;
 mod tests;
 
 pub use compile::compile;
-pub use docker::docker_json;
+pub use docker::{around_json, docker_json};
 pub use rules::{Case, Check, Rule, rules};
 pub use table::{Syscall, Verdict, syscalls};
 

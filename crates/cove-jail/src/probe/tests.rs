@@ -10,7 +10,7 @@ fn machine(files: &[(&str, &str)]) -> Machine {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, content).unwrap();
     }
-    Machine::seen_in(root.path(), false)
+    Machine::seen_in(root.path(), Variables::default())
 }
 
 fn container(files: &[(&str, &str)]) -> Option<(ContainerKind, bool)> {
@@ -121,4 +121,25 @@ fn names_of_users() {
 fn this_machine_can_be_looked_at() {
     let machine = Machine::look();
     assert!(!machine.kernel.is_empty() && !machine.architecture.is_empty());
+}
+
+#[test]
+fn root_of_a_container_may_not_mount() {
+    let with =
+        |set: &str| machine(&[("proc/self/status", &format!("Name:\tcove\nCapEff:\t{set}\n"))]).may_mount;
+    assert!(with("000001ffffffffff") && with("0000000000200000"));
+    assert!(!with("00000000a80425fb") && !with("0000000000000000") && !with("nonsense"));
+    assert!(!machine(&[]).may_mount);
+}
+
+#[test]
+fn a_container_may_be_told_by_nothing_but_the_environment() {
+    let root = tempfile::tempdir().unwrap();
+    for (value, kind) in
+        [("podman", Some(ContainerKind::Podman)), ("lxc", Some(ContainerKind::Lxc)), ("", None)]
+    {
+        let variables = Variables { container: value.into(), ..Variables::default() };
+        let found = Machine::seen_in(root.path(), variables).container;
+        assert_eq!(found.map(|container| (container.kind, container.sure)), kind.map(|kind| (kind, true)));
+    }
 }

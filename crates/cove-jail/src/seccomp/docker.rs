@@ -13,22 +13,53 @@ use serde_json::{Value, json};
 
 use super::Action;
 use super::rules::{Check, Rule};
-use super::table::{Verdict, syscalls};
+use super::table::{Syscall, Verdict, syscalls};
 
 /// EAFNOSUPPORT is spelled out for families and netlink protocols of so many bits; kernels have fewer than 64.
 const REFUSAL_BITS: u32 = 6;
 
-/// The profile, as indented JSON.
+/// What the making of a sandbox takes beyond what is allowed inside one, and why.
+pub(super) const AROUND: &[(&str, &str)] = &[
+    ("clone3", "the sandbox's first process, in its namespaces and its cgroup from birth"),
+    ("fsconfig", "sizes of the sandbox's tmpfs, and what its /proc shows"),
+    ("fsmount", "the sandbox's tmpfs and /proc, attached nowhere yet"),
+    ("fsopen", "the sandbox's tmpfs and /proc"),
+    ("mount", "no mount of the sandbox may spread to where it came from"),
+    ("mount_setattr", "what is shown from outside is read-only, nosuid and nodev"),
+    ("move_mount", "mounts are put into the new root"),
+    ("open_tree", "folders from outside, such as /usr, for the new root"),
+    ("pivot_root", "the new root becomes the root"),
+    ("prctl", "the secure bits are set and locked"),
+    ("sched_setaffinity", "holds a sandbox to its processors where there is no cgroup to do it"),
+    ("seccomp", "the sandbox's own filter, which forbids all of these"),
+    ("sethostname", "the sandbox has a name of its own"),
+    ("umount2", "the old root goes out of sight"),
+    ("unshare", "a cgroup namespace, once the process is in its cgroup"),
+];
+
+/// The profile of a container that is a sandbox, as indented JSON.
 pub fn docker_json() -> String {
+    profile(|syscall| syscall.verdict)
+}
+
+/// The profile of a container in which Cove itself runs and makes sandboxes, as indented JSON.
+pub fn around_json() -> String {
+    profile(|syscall| match AROUND.iter().any(|(name, _)| *name == syscall.name) {
+        true => Verdict::Allow,
+        false => syscall.verdict,
+    })
+}
+
+fn profile(verdict: impl Fn(&Syscall) -> Verdict) -> String {
     let names = |wanted: Verdict| -> Vec<&str> {
-        syscalls().iter().filter(|syscall| syscall.verdict == wanted).map(|syscall| syscall.name).collect()
+        syscalls().iter().filter(|syscall| verdict(syscall) == wanted).map(|syscall| syscall.name).collect()
     };
     let mut entries = vec![
         entry(&names(Verdict::Allow), Action::Allow, &[]),
         entry(&names(Verdict::Absent), Action::ENOSYS, &[]),
     ];
     for syscall in syscalls() {
-        if let Verdict::Rule(rule) = syscall.verdict {
+        if let Verdict::Rule(rule) = verdict(syscall) {
             entries.extend(
                 alternatives(rule).iter().map(|(action, checks)| entry(&[syscall.name], *action, checks)),
             );

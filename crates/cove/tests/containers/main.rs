@@ -5,6 +5,7 @@ mod build;
 mod compose;
 mod ends;
 mod images;
+mod inside;
 mod killed;
 mod walk;
 

@@ -3,7 +3,8 @@
 use serde_json::Value;
 
 use super::{argument_lists, expected};
-use crate::seccomp::{Action, Verdict, docker_json, syscalls};
+use crate::seccomp::docker::AROUND;
+use crate::seccomp::{Action, Verdict, around_json, docker_json, syscalls};
 
 fn holds(argument: &Value, arguments: &[u64; 6]) -> bool {
     assert_eq!(argument["op"], "SCMP_CMP_MASKED_EQ");
@@ -73,4 +74,50 @@ fn engines_can_read_the_profile() {
         indices.dedup();
         assert_eq!(indices.len(), args.len(), "{entry}");
     }
+}
+
+/// Around Cove there is what a sandbox may do, and what the making of one takes.
+#[test]
+fn the_profile_around_cove_adds_no_more_than_is_listed() {
+    let entries = |profile: &str| -> Vec<Value> {
+        let profile: Value = serde_json::from_str(profile).unwrap();
+        profile["syscalls"].as_array().unwrap().clone()
+    };
+    let of = |entries: &[Value], name: &str| -> Vec<Value> {
+        let mut found: Vec<Value> = entries
+            .iter()
+            .filter(|entry| entry["names"].as_array().unwrap().iter().any(|named| named == name))
+            .cloned()
+            .collect();
+        found.iter_mut().for_each(|entry| entry["names"] = Value::Null);
+        found
+    };
+    let (inside, around) = (entries(&docker_json()), entries(&around_json()));
+    for syscall in syscalls() {
+        let found = of(&around, syscall.name);
+        match AROUND.iter().any(|(name, _)| *name == syscall.name) {
+            false => assert_eq!(found, of(&inside, syscall.name), "{}", syscall.name),
+            true => {
+                assert_ne!(syscall.verdict, Verdict::Allow, "{} needs no entry", syscall.name);
+                assert_eq!(found.len(), 1, "{}: {found:?}", syscall.name);
+                assert!(found[0]["action"] == "SCMP_ACT_ALLOW" && found[0]["args"].is_null(), "{found:?}");
+            }
+        }
+    }
+    assert!(AROUND.is_sorted() && AROUND.iter().all(|(name, _)| syscalls().iter().any(|s| s.name == *name)));
+}
+
+/// The file that people give to Docker and Podman. `COVE_WRITE=1` writes it anew.
+#[test]
+fn the_profile_in_packaging_is_the_one_that_the_table_makes() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/container/seccomp.json");
+    let wanted = format!("{}\n", around_json());
+    if std::env::var_os("COVE_WRITE").is_some() {
+        std::fs::write(path, &wanted).unwrap();
+    }
+    let found = std::fs::read_to_string(path).unwrap();
+    assert!(
+        found == wanted,
+        "it is not what the table makes: `COVE_WRITE=1 cargo test -p cove-jail profile` writes it"
+    );
 }

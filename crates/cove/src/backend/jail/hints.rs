@@ -19,15 +19,30 @@ pub(super) fn explain(failure: &StepFailure) -> StartError {
     let error = StartError::new(failure.to_string()).because(failure.cause.clone());
     // As far as its file can be found: the lines that name it are of use only then.
     let program = std::env::current_exe().unwrap_or_else(|_| "cove".into());
-    match Obstacle::of(failure, &Machine::look()) {
+    let machine = Machine::look();
+    match Obstacle::of(failure, &machine) {
+        Some(obstacle) if obstacle.is_of_the_machine() && is_container(&machine) => error
+            .with_hint(format!("{} (on the machine itself, not in this container)", obstacle.fix(&program))),
         Some(obstacle) => error.with_hint(obstacle.fix(&program)),
         None => error,
     }
 }
 
 /// For limits that are held by looking, because no cgroup is ours to make.
-pub(crate) fn delegation() -> String {
-    "run it as `systemd-run --user --scope -p Delegate=yes cove …` or as root, and the kernel holds the limits".into()
+pub(crate) fn delegation(machine: &Machine) -> String {
+    if is_container(machine) {
+        // Its cgroups are not ours to divide, but they hold all that runs in it together.
+        "bound the container itself, such as with `--memory 4g --pids-limit 1024 --cpus 2`, and the kernel holds all \
+         sandboxes together to that"
+    } else {
+        "run it as `systemd-run --user --scope -p Delegate=yes cove …` or as root, and the kernel holds the limits"
+    }
+    .into()
+}
+
+/// A kind that is only guessed must not decide what is said.
+fn is_container(machine: &Machine) -> bool {
+    machine.container.as_ref().is_some_and(|found| found.sure)
 }
 
 /// Why a sandbox cannot be made here.
@@ -47,6 +62,8 @@ enum Obstacle {
     Profile(String),
     /// The kernel shows no fresh `/proc` to whoever sees only part of the old one.
     MaskedProc(Option<ContainerKind>),
+    /// Root takes another way into a sandbox than others do, and in a container it lacks the power for it.
+    BareRoot(Option<ContainerKind>),
     NoNamespaces,
     OldKernel,
     Forbidden,
@@ -92,7 +109,12 @@ impl Obstacle {
             {
                 Self::AppArmorNamespaces
             }
+            // Podman's filter lets namespaces be made, but not used.
+            (Step::User | Step::Namespaces | Step::Network, Errno::PERM) if machine.filtered => {
+                Self::Filter(container)
+            }
             (Step::User | Step::Namespaces | Step::Network, Errno::PERM | Errno::ACCESS) => Self::Forbidden,
+            (Step::Mounts, Errno::PERM) if !ordinary && !machine.may_mount => Self::BareRoot(container),
             (Step::Mounts, Errno::ACCESS) if profile.is_some() => Self::Profile(profile?),
             (Step::Mounts, Errno::PERM) if !machine.masked_proc.is_empty() => Self::MaskedProc(container),
             (Step::Mounts, Errno::PERM | Errno::NOSYS) if machine.filtered => Self::Filter(container),
@@ -101,8 +123,15 @@ impl Obstacle {
             (Step::Clone | Step::Mounts | Step::Descriptors, Errno::NOSYS) => Self::OldKernel,
             (Step::Execute, Errno::ACCESS) => Self::ClosedProgram,
             (_, Errno::NOMEM) => Self::NoMemory,
+            // Nothing else refuses what a process does to itself in namespaces of its own.
+            (_, Errno::PERM) if machine.filtered => Self::Filter(container),
             _ => return None,
         })
+    }
+
+    /// Whether the fix is a change to the machine: from inside a container it cannot be made.
+    fn is_of_the_machine(&self) -> bool {
+        matches!(self, Self::AppArmorNamespaces | Self::RootOnly | Self::Closed(_))
     }
 
     fn fix(&self, program: &Path) -> String {
@@ -135,6 +164,12 @@ impl Obstacle {
             Self::MaskedProc(kind) => {
                 format!("parts of `/proc` are hidden, so the kernel shows no fresh one; {}", unmasked(*kind))
             }
+            Self::BareRoot(kind) => format!(
+                "root without the power to mount, as in containers, can make no sandbox, where an ordinary user can; {}, \
+                 and {}",
+                as_user(*kind),
+                without_filter(*kind)
+            ),
             Self::NoNamespaces => "this kernel was built without a kind of namespace that the sandbox needs; use one \
                                    with `CONFIG_USER_NS`, `CONFIG_PID_NS`, `CONFIG_NET_NS`, `CONFIG_IPC_NS` and \
                                    `CONFIG_UTS_NS`"
@@ -165,13 +200,21 @@ fn apparmor_profile(program: &Path) -> String {
     format!("printf '{text}' | sudo tee /etc/apparmor.d/cove && sudo apparmor_parser -r /etc/apparmor.d/cove")
 }
 
+fn as_user(kind: Option<ContainerKind>) -> &'static str {
+    match kind {
+        Some(ContainerKind::Docker | ContainerKind::Podman) => "use `--user 10001:10001`",
+        Some(ContainerKind::Kubernetes) => "set `runAsUser: 10001` in the container's `securityContext`",
+        Some(ContainerKind::Lxc | ContainerKind::Other) | None => "start it as one",
+    }
+}
+
 fn without_filter(kind: Option<ContainerKind>) -> String {
     match kind {
         Some(ContainerKind::Docker) => {
             "start the container with `--security-opt seccomp=unconfined --security-opt systempaths=unconfined`"
         }
         Some(ContainerKind::Podman) => {
-            "start the container with `--security-opt seccomp=unconfined --security-opt unmask=ALL`"
+            "start the container with `--security-opt seccomp=unconfined --security-opt 'unmask=/proc/*'`"
         }
         Some(ContainerKind::Kubernetes) => {
             "set `seccompProfile: {type: Unconfined}` and `procMount: Unmasked` in the container's `securityContext`, \
@@ -188,7 +231,7 @@ fn without_filter(kind: Option<ContainerKind>) -> String {
 
 fn unmasked(kind: Option<ContainerKind>) -> String {
     match kind {
-        Some(ContainerKind::Podman) => "start the container with `--security-opt unmask=ALL`",
+        Some(ContainerKind::Podman) => "start the container with `--security-opt 'unmask=/proc/*'`",
         Some(ContainerKind::Kubernetes) => {
             "set `procMount: Unmasked` in the container's `securityContext`, and `hostUsers: false` in the pod"
         }
@@ -220,7 +263,7 @@ mod tests {
 
     fn docker() -> Machine {
         let container = Container { kind: ContainerKind::Docker, evidence: vec![], sure: true };
-        Machine { filtered: true, container: Some(container), ..Machine::default() }
+        Machine { filtered: true, container: Some(container), ..user() }
     }
 
     #[test]
@@ -271,6 +314,45 @@ mod tests {
         assert_ne!(filter.fix(Path::new("/cove")), mask.fix(Path::new("/cove")));
         let profile = Machine { apparmor_profile: Some("docker-default".into()), ..docker() };
         check(Step::Mounts, Errno::ACCESS, &profile, Some(Obstacle::Profile("docker-default".into())));
+    }
+
+    #[test]
+    fn podman_s_filter_lets_namespaces_be_made_but_not_used() {
+        let container = Container { kind: ContainerKind::Podman, evidence: vec![], sure: true };
+        let machine =
+            Machine { container: Some(container), masked_proc: vec!["/proc/sys".into()], ..docker() };
+        let filter = Obstacle::Filter(Some(ContainerKind::Podman));
+        check(Step::Namespaces, Errno::PERM, &machine, Some(filter.clone()));
+        check(Step::Pivot, Errno::PERM, &machine, Some(filter.clone()));
+        check(Step::Pivot, Errno::PERM, &user(), None);
+        let fix = filter.fix(Path::new("/cove"));
+        assert!(fix.contains("seccomp=unconfined") && fix.contains("'unmask=/proc/*'"), "{fix}");
+        // Without a filter it is something else.
+        check(
+            Step::Namespaces,
+            Errno::PERM,
+            &Machine { filtered: false, ..machine },
+            Some(Obstacle::Forbidden),
+        );
+    }
+
+    #[test]
+    fn root_of_a_container_is_told_to_be_somebody_else() {
+        let masked = Machine { user: 0, masked_proc: vec!["/proc/sys".into()], ..docker() };
+        let bare = Obstacle::BareRoot(Some(ContainerKind::Docker));
+        check(Step::Mounts, Errno::PERM, &masked, Some(bare.clone()));
+        let fix = bare.fix(Path::new("/cove"));
+        for part in ["--user 10001:10001", "seccomp=unconfined", "systempaths=unconfined"] {
+            assert!(fix.contains(part), "{fix}");
+        }
+        let whole = Machine { may_mount: true, ..masked };
+        check(Step::Mounts, Errno::PERM, &whole, Some(Obstacle::MaskedProc(Some(ContainerKind::Docker))));
+    }
+
+    #[test]
+    fn who_cannot_divide_its_cgroups_bounds_what_holds_it() {
+        assert!(delegation(&user()).contains("Delegate=yes"));
+        assert!(delegation(&docker()).contains("`--memory 4g --pids-limit 1024 --cpus 2`"));
     }
 
     #[test]

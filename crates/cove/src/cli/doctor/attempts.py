@@ -131,7 +131,8 @@ check("host processes", see=((), host_processes))
 def signal_host():
     # Ignored by whoever gets it and has not asked for it, should the number be that of a process in here.
     os.kill(HOST["pid"], signal.SIGURG)
-    if os.path.exists(f"/proc/{HOST['pid']}"):
+    # The first process of the sandbox is always there and never seen; in a container the host's may be the first too.
+    if HOST["pid"] == 1 or os.path.exists(f"/proc/{HOST['pid']}"):
         return Held("the number is one of the sandbox's own")
     raise Untried("it went somewhere")
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use cove_jail::HostFacts;
 use cove_jail::facts::CgroupFacts;
 use cove_jail::plan::Root as JailRoot;
+use cove_jail::probe::Machine;
 use cove_protocol::Language;
 
 use crate::backend::jail::{Jail, hints};
@@ -62,7 +63,7 @@ fn level() -> Check {
     match HostFacts::gather(&JailRoot::Host).map(|facts| facts.cgroup) {
         Ok(CgroupFacts::None { reason }) => {
             let level = CgroupFacts::None { reason: String::new() }.level();
-            check.note(format!("{level}, since {reason}")).fix(hints::delegation())
+            check.note(format!("{level}, since {reason}")).fix(hints::delegation(&Machine::look()))
         }
         Ok(place @ (CgroupFacts::V2 { cpu: true, .. } | CgroupFacts::V1 { cpu: Some(_), .. })) => {
             check.ok(place.level())

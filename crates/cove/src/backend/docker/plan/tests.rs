@@ -1,3 +1,5 @@
+//! Plans of both makers, whole and in parts.
+
 use super::*;
 use crate::image::{Recipe, Source};
 use crate::policy::{Mount as PolicyMount, Root, User};

@@ -1,0 +1,199 @@
+//! The embedded sandbox in a container: refused under what containers are started with by default, each time with the
+//! options that it lacks; and whole with exactly those options.
+
+use cove_jail::seccomp::{around_json, docker_json};
+use cove_testkit::mcp::{Era, Stdio};
+use cove_testkit::program::Finished;
+use serde_json::{Value, json};
+
+use super::outer::{Kind, Outer};
+
+const HELLO: [&str; 3] = ["run", "-c", "print(6 * 7)"];
+
+#[track_caller]
+fn checks(finished: &Finished) -> Vec<Value> {
+    serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {finished:#?}"))
+}
+
+#[track_caller]
+fn find<'a>(checks: &'a [Value], section: &str, name: &str) -> &'a Value {
+    let found = checks.iter().find(|check| check["section"] == section && check["check"] == name);
+    found.unwrap_or_else(|| panic!("no {section} {name} in {checks:#?}"))
+}
+
+/// Nothing is run, and the fix has exactly these options.
+#[track_caller]
+fn assert_refused(outer: &Outer, options: &[String], why: &str, fixes: &[&str]) {
+    let finished = outer.run(options, &HELLO);
+    assert_eq!((finished.code, finished.stdout.as_str()), (Some(125), ""), "{options:?}: {finished:#?}");
+    let doctor = outer.run(options, &["doctor", "--json"]);
+    assert_eq!(doctor.code, Some(1), "{options:?}: {doctor:#?}");
+    let checks = checks(&doctor);
+    let start = find(&checks, "sandbox", "start");
+    assert!(start["detail"].as_str().unwrap().starts_with(why), "{options:?}: {start}");
+    let fix = start["fix"].as_str().unwrap();
+    // `cove run` says the same.
+    assert!(finished.stderr.contains(fix), "{finished:#?} does not have {fix}");
+    let all = ["seccomp=unconfined", "systempaths=unconfined", "'unmask=/proc/*'", "--user 10001:10001"];
+    let offered: Vec<&str> = all.into_iter().filter(|option| fix.contains(option)).collect();
+    assert_eq!(offered, fixes, "{options:?}: {fix}");
+    assert_eq!(find(&checks, "verdict", "isolation")["status"], "fail");
+}
+
+fn default_is_refused(kind: Kind, test: &str) {
+    let Some(outer) = Outer::get(kind, test) else { return };
+    // Docker's filter refuses the namespace, Podman's what is done in it.
+    let (filtered, proc) = match kind {
+        Kind::Docker => ("could not create a user namespace: ", "systempaths=unconfined"),
+        Kind::Podman | Kind::Rootless => ("could not name the sandbox: ", "'unmask=/proc/*'"),
+    };
+    let without_proc = "--security-opt=seccomp=unconfined".to_owned();
+    let without_filter = format!("--security-opt={}", kind.whole_proc());
+    assert_refused(&outer, &[], filtered, &["seccomp=unconfined", proc]);
+    // Rootless each start copies the whole image here, and its filter and masks are those of Podman.
+    if kind != Kind::Rootless {
+        assert_refused(&outer, &[without_filter], filtered, &["seccomp=unconfined", proc]);
+        assert_refused(&outer, &[without_proc], "could not mount `/proc`: ", &[proc]);
+    }
+    // Root of a container is refused whatever else is allowed to it.
+    let mut root = outer.options();
+    // Else it cannot even read the settings of the image's user.
+    root.retain(|option| option != "--cap-drop=ALL");
+    root.push("--user=0:0".into());
+    let lacks = ["seccomp=unconfined", proc, "--user 10001:10001"];
+    assert_refused(&outer, &root, "could not open `/usr` to mount it: ", &lacks);
+}
+
+#[test]
+fn docker_s_defaults_are_refused_with_the_options_that_lack() {
+    default_is_refused(Kind::Docker, "docker_s_defaults_are_refused_with_the_options_that_lack");
+}
+
+#[test]
+fn podman_s_defaults_are_refused_with_the_options_that_lack() {
+    default_is_refused(Kind::Podman, "podman_s_defaults_are_refused_with_the_options_that_lack");
+}
+
+#[test]
+fn rootless_podman_s_defaults_are_refused_with_the_options_that_lack() {
+    default_is_refused(Kind::Rootless, "rootless_podman_s_defaults_are_refused_with_the_options_that_lack");
+}
+
+fn is_whole(kind: Kind, test: &str) {
+    let Some(outer) = Outer::get(kind, test) else { return };
+    let options = outer.options();
+    // Also as the container's first process, on a root that is read-only.
+    let read_only = [options.as_slice(), &["--read-only".into(), "--tmpfs=/tmp".into()]].concat();
+    let doctor = outer.run(&read_only, &["doctor", "--json"]);
+    assert_eq!(doctor.code, Some(0), "{doctor:#?}");
+    let checks = checks(&doctor);
+    let failed: Vec<&Value> = checks.iter().filter(|check| check["status"] == "fail").collect();
+    assert!(failed.is_empty(), "{failed:#?}");
+    let verdict = find(&checks, "verdict", "isolation");
+    assert!(verdict["detail"].as_str().unwrap().starts_with("full: "), "{verdict}");
+    // What is weaker than for root on the machine itself: who holds the limits, and whose processes they are.
+    let level = find(&checks, "limits", "level");
+    assert!(level["detail"].as_str().unwrap().starts_with("watchdog, "), "{level}");
+    assert!(level["fix"].as_str().unwrap().starts_with("bound the container itself"), "{level}");
+    let privileges = find(&checks, "protections", "privileges");
+    let user = "user 65534 is 10001 on the machine";
+    assert!(privileges["detail"].as_str().unwrap().contains(user), "{privileges}");
+
+    let mut command = outer.starting(&[options.as_slice(), &["--interactive".into()]].concat());
+    command.0.args([outer.image(), "serve"]);
+    let mut client = Stdio::start(command.0, Era::Legacy);
+    assert!(client.call("execute_code", json!({"code": "x = 41"})).ok().contains("(no output)"));
+    let answer = client.call("execute_code", json!({"code": "print(x + 1)", "language": "python"})).ok();
+    assert!(answer.starts_with("42"), "{answer}");
+    client.close_input();
+    assert!(client.wait().success(), "{}", client.errors());
+    drop(command.1);
+
+    // The whole of `/proc` is seen by Cove and its servers, but it is no more theirs than anybody's.
+    let container = outer.start(&options, &[]);
+    for file in ["/proc/sys/kernel/core_pattern", "/proc/sys/vm/overcommit_memory"] {
+        let written = container.exec(&["python3", "-c", &format!("open({file:?}, 'r+').write('1')")]);
+        assert!(written.stderr.contains("PermissionError"), "{file}: {written:#?}");
+    }
+}
+
+#[test]
+fn docker_with_the_options_of_the_guide_has_the_whole_sandbox() {
+    is_whole(Kind::Docker, "docker_with_the_options_of_the_guide_has_the_whole_sandbox");
+}
+
+#[test]
+fn podman_with_the_options_of_the_guide_has_the_whole_sandbox() {
+    is_whole(Kind::Podman, "podman_with_the_options_of_the_guide_has_the_whole_sandbox");
+}
+
+#[test]
+fn rootless_podman_with_the_options_of_the_guide_has_the_whole_sandbox() {
+    let test = "rootless_podman_with_the_options_of_the_guide_has_the_whole_sandbox";
+    is_whole(Kind::Rootless, test);
+    let Some(outer) = Outer::get(Kind::Rootless, test) else { return };
+    // Even its root is nobody's outside.
+    let map = outer.run(&["--user=0:0", "--entrypoint=cat"], &["/proc/self/uid_map"]).expect_success();
+    let root: Vec<&str> = map.lines().next().unwrap().split_whitespace().collect();
+    assert!(root[0] == "0" && root[1] != "0", "{map}");
+}
+
+/// The least: with any call of the profile as it is inside a sandbox, none starts.
+#[test]
+fn the_profile_allows_no_call_that_is_not_needed() {
+    let test = "the_profile_allows_no_call_that_is_not_needed";
+    let Some(outer) = Outer::get(Kind::Docker, test) else { return };
+    let parse = |text: String| serde_json::from_str::<Value>(&text).unwrap();
+    let (inside, around) = (parse(docker_json()), parse(around_json()));
+    let names = |profile: &Value| -> Vec<String> {
+        let plain = |entry: &&Value| entry["action"] == "SCMP_ACT_ALLOW" && entry["args"].is_null();
+        let entries = profile["syscalls"].as_array().unwrap().iter().filter(plain);
+        entries.flat_map(|entry| entry["names"].as_array().unwrap()).map(|name| name.to_string()).collect()
+    };
+    let allowed_inside = names(&inside);
+    let added: Vec<String> =
+        names(&around).into_iter().filter(|name| !allowed_inside.contains(name)).collect();
+    assert!(added.len() > 10, "{added:?}");
+    let file = outer.file("less.json");
+    let mut options = outer.options();
+    options.retain(|option| !option.contains("seccomp="));
+    options.push(format!("--security-opt=seccomp={}", file.display()));
+    for name in added {
+        let name: String = serde_json::from_str(&name).unwrap();
+        let of = |entry: &Value| entry["names"].as_array().unwrap().iter().any(|named| *named == name);
+        let mut less = around.clone();
+        let entries = less["syscalls"].as_array_mut().unwrap();
+        for entry in entries.iter_mut() {
+            entry["names"].as_array_mut().unwrap().retain(|named| *named != name);
+        }
+        entries.retain(|entry| !entry["names"].as_array().unwrap().is_empty());
+        for entry in inside["syscalls"].as_array().unwrap().iter().filter(|entry| of(entry)) {
+            let mut entry = entry.clone();
+            entry["names"] = json!([name]);
+            entries.push(entry);
+        }
+        std::fs::write(&file, less.to_string()).unwrap();
+        let finished = outer.run(&options, &HELLO);
+        assert_eq!(finished.code, Some(125), "{name} is not needed: {finished:#?}");
+    }
+}
+
+#[test]
+fn the_guide_has_the_options_that_are_tested() {
+    let guide = include_str!("../../../../../docs/guides/container.md");
+    // As people write them: without what shells and the lines of a page add.
+    let guide: String = guide.replace(['\'', '\\'], "").split_whitespace().collect::<Vec<_>>().join(" ");
+    for kind in [Kind::Docker, Kind::Podman, Kind::Rootless] {
+        let options = format!(
+            "--cap-drop ALL --security-opt no-new-privileges --security-opt \
+             seccomp=packaging/container/seccomp.json --security-opt {} --memory",
+            kind.whole_proc()
+        );
+        assert!(guide.contains(&options), "{options}");
+    }
+    for option in
+        ["seccomp:./packaging/container/seccomp.json", "- systempaths=unconfined", "cap_drop: [ALL]"]
+    {
+        assert!(guide.contains(option), "{option}");
+    }
+}
