@@ -1,7 +1,8 @@
-//! The system call filter on this very process, where something else has made the sandbox and cannot be given it.
+//! The limits and the system call filter on this very process, where something else has made the sandbox and cannot be given it.
 
 use std::io;
 
+use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::thread::set_no_new_privs;
 
 use crate::report::{During, Step, StepFailure};
@@ -20,4 +21,10 @@ pub fn confine() -> Result<(), StepFailure> {
     // The kernel asks for it: a program that changes its user must not do so under a filter that it does not expect.
     set_no_new_privs(true).during(Step::Capabilities, || "give up new privileges".into())?;
     sys::install_filter(&compile(Arch::NATIVE)).during(Step::Seccomp, action)
+}
+
+/// From here on each process may have so many bytes of its own.
+pub fn limit_data(bytes: u64) -> Result<(), StepFailure> {
+    let limit = Rlimit { current: Some(bytes), maximum: Some(bytes) };
+    setrlimit(Resource::Data, limit).during(Step::Rlimits, || "limit the memory of each process".into())
 }

@@ -19,7 +19,7 @@ mod steps;
 mod sys;
 mod watch;
 
-pub use confine::confine;
+pub use confine::{confine, limit_data};
 pub use facts::HostFacts;
 pub use plan::{CannotEnforce, Plan, Spec, plan};
 pub use report::{Event, OutOfMemory, Request, Step, StepFailure};

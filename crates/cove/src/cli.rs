@@ -60,6 +60,7 @@ pub enum Action {
     Doctor {
         json: bool,
         config: Config,
+        around: Box<Surroundings>,
     },
     ConfigShow {
         json: bool,
@@ -137,7 +138,11 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, around: &Surroundings) ->
             let around_it = Box::new(around.clone());
             Ok(Action::Explain { config: config()?, json: json(own, around)?, around: around_it })
         }
-        ["doctor"] => Ok(Action::Doctor { config: config()?, json: json(own, around)? }),
+        ["doctor"] => Ok(Action::Doctor {
+            config: config()?,
+            json: json(own, around)?,
+            around: Box::new(around.clone()),
+        }),
         ["config", "show"] => Ok(Action::ConfigShow { config: config()?, json: json(own, around)? }),
         ["completions"] => match own.get_one::<Shell>("shell") {
             Some(shell) => Ok(Action::Completions { shell: *shell }),

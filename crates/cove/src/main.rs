@@ -3,7 +3,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::ffi::OsStr;
+use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     }
     match std::env::args_os().nth(1).as_deref().and_then(|role| role.to_str()) {
         Some("jail") => return cove_jail::enter::main(),
-        Some("runner") => return runner(std::env::args_os().nth(2).as_deref()),
+        Some("runner") => return runner(std::env::args_os().skip(2)),
         _ => {}
     }
     match Surroundings::of_this_process()
@@ -36,15 +36,24 @@ fn main() -> ExitCode {
     }
 }
 
-/// With `--filter` it holds itself to our system call filter: for engines that cannot be told to.
-fn runner(flag: Option<&OsStr>) -> ExitCode {
-    let held = match flag {
-        None => Ok(()),
-        Some(flag) if flag == "--filter" => {
-            cove_jail::confine().map_err(|failure| format!("{failure}\ncaused by: {}", failure.cause))
-        }
-        Some(_) => Err("could not understand what the runner is asked for".to_owned()),
-    };
+/// With `--data=BYTES` it holds itself to so much memory of its own, which whatever makes a container could not live
+/// with; with `--filter` to our system call filter, for engines that cannot be told to. The filter comes last.
+fn runner(flags: impl Iterator<Item = OsString>) -> ExitCode {
+    let mut held = Ok(());
+    for flag in flags {
+        held = held.and_then(|()| match flag.to_str().and_then(|flag| flag.strip_prefix("--data=")) {
+            Some(bytes) => {
+                bytes.parse().map_err(|_| "could not read the limit".to_owned()).and_then(|bytes| {
+                    cove_jail::limit_data(bytes)
+                        .map_err(|failure| format!("{failure}\ncaused by: {}", failure.cause))
+                })
+            }
+            None if flag == "--filter" => {
+                cove_jail::confine().map_err(|failure| format!("{failure}\ncaused by: {}", failure.cause))
+            }
+            None => Err("could not understand what the runner is asked for".to_owned()),
+        });
+    }
     match held {
         Ok(()) => cove_runner::main(),
         Err(why) => {
@@ -61,7 +70,7 @@ fn act(action: Action) -> Result<ExitCode, Error> {
         Action::Run { run, config, around } => cli::run::run(run, config, *around),
         Action::Repl { repl, config, around } => cli::repl::run(repl, config, *around),
         Action::Explain { json, config, around } => print(&cli::explain::text(&config, &around, json)?),
-        Action::Doctor { json, config } => cli::doctor::run(config, json),
+        Action::Doctor { json, config, around } => cli::doctor::run(config, *around, json),
         Action::ConfigShow { json, config } => print(&cli::config_show::text(&config, json)?),
         Action::Completions { shell } => print(&cli::completions::text(shell)),
         Action::Tools { asked, json, config, around } => cli::tools::run(asked, json, &config, &around),

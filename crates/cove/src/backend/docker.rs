@@ -65,6 +65,8 @@ struct Shared {
     connected: OnceCell<Connected>,
     compose: OnceCell<Compose>,
     packed: OnceCell<Program>,
+    /// Of others, as the last sweep saw it.
+    ended: Mutex<sweep::Ended>,
     /// Set when the volume with our program was seen.
     filled: Mutex<bool>,
 }
@@ -77,6 +79,21 @@ pub struct Allowed {
     pub compose: Vec<ComposeRisk>,
     /// Directories that Compose files may mount from.
     pub mounts: Vec<AllowedMount>,
+}
+
+/// Docker or Podman, for people.
+#[derive(Debug, Clone)]
+pub struct Engine {
+    /// With its version.
+    pub name: String,
+    pub address: String,
+    pub rootless: bool,
+    pub cgroup: u8,
+    pub runtimes: Vec<String>,
+    /// What it cannot do, in words.
+    pub gaps: Vec<String>,
+    /// The version of Compose, or why there is none.
+    pub compose: Result<String, String>,
 }
 
 impl Docker {
@@ -97,6 +114,7 @@ impl Docker {
             connected: OnceCell::new(),
             compose: OnceCell::new(),
             packed: OnceCell::new(),
+            ended: Mutex::default(),
             filled: Mutex::new(false),
         };
         Self { shared: Arc::new(shared) }
@@ -105,6 +123,24 @@ impl Docker {
     /// A connection, for who has other business with images than to start them.
     pub async fn client(&self) -> Result<Client, StartError> {
         Ok(self.shared.connected().await?.client.clone())
+    }
+
+    /// What is there, and what it cannot do for sandboxes of this policy.
+    pub async fn describe(&self, policy: &Policy) -> Result<Engine, StartError> {
+        let connected = self.shared.connected().await?;
+        let facts = &connected.facts;
+        let compose = self.shared.compose(connected).await;
+        let mut gaps = plan::gaps(policy, facts)?;
+        gaps.extend(compose.iter().flat_map(|compose| compose.gaps()).map(|gap| (*gap).to_owned()));
+        Ok(Engine {
+            name: facts.name(),
+            address: facts.address.clone(),
+            rootless: facts.rootless,
+            cgroup: facts.cgroup,
+            runtimes: facts.runtimes.clone(),
+            gaps,
+            compose: compose.map(Compose::version).map_err(|error| crate::error::in_one_line(&error)),
+        })
     }
 
     /// The digest by which the volume with our own program is labelled.
@@ -122,9 +158,10 @@ impl Shared {
                     (Arc::downgrade(self), connected.client.clone(), self.instance.clone());
                 tokio::spawn(async move {
                     // As long as somebody may start containers here.
-                    while weak.upgrade().is_some() {
+                    while let Some(shared) = weak.upgrade() {
+                        sweep::sweep(&client, &own, &mut *shared.ended.lock().await).await;
+                        drop(shared);
                         tokio::time::sleep(SWEEP).await;
-                        sweep::sweep(&client, &own).await;
                     }
                 });
                 Ok(connected)
@@ -416,7 +453,8 @@ impl Backend for Docker {
                 return;
             }
             match self.shared.connected().await {
-                Ok(connected) => sweep::sweep(&connected.client, &self.shared.instance).await,
+                // Connecting has begun it.
+                Ok(_) => {}
                 // Whoever wants a container hears of it.
                 Err(error) => tracing::debug!(%error, "nothing was swept"),
             }

@@ -1,6 +1,7 @@
 //! `cove doctor`: what works here and what does not. Nothing is believed: a sandbox is started, the forbidden is tried
 //! inside it, and every limit is run into. Each failure comes with the line that fixes it.
 
+mod containers;
 mod interpreters;
 mod limits;
 mod machine;
@@ -15,19 +16,21 @@ use std::time::Instant;
 use cove_protocol::Language;
 
 use crate::backend::jail::Jail;
-use crate::config::Config;
+use crate::cli::shelf::shelf;
+use crate::config::{Config, Surroundings};
 use crate::error::{Error, Kind};
+use crate::image::shelf::{By, Standard};
 use crate::session::{Options, Session};
 
 use report::{Check, Section, Status};
 use trial::Trial;
 
-pub fn run(config: Config, json: bool) -> Result<ExitCode, Error> {
+pub fn run(config: Config, around: Surroundings, json: bool) -> Result<ExitCode, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Error::internal("could not start the runtime").because(error))?;
-    let checks = runtime.block_on(examine(&config))?;
+    let checks = runtime.block_on(examine(&config, &around))?;
     let text = if json { report::json(&checks)? } else { report::text(&checks) };
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -39,27 +42,51 @@ pub fn run(config: Config, json: bool) -> Result<ExitCode, Error> {
     }
 }
 
-async fn examine(config: &Config) -> Result<Vec<Check>, Error> {
+async fn examine(config: &Config, around: &Surroundings) -> Result<Vec<Check>, Error> {
     let machine = cove_jail::probe::Machine::look();
-    let jail = Jail::new().map_err(|error| Error::of(Kind::Operator, error))?;
+    let standard = shelf(config, around).standard().await;
     let mut checks = machine::look_at(&machine);
+    match standard {
+        // What sessions would be in is what is examined.
+        Ok(Standard { by: By::Container, why, policy, .. }) => {
+            let mut config = config.clone();
+            config.policy = policy;
+            let tried = containers::try_all(&config, around, &why).await?;
+            checks.extend(tried);
+        }
+        Ok(Standard { why, .. }) => {
+            examine_sandbox(config, &mut checks).await?;
+            checks.extend(containers::look_at(config, around, &why).await?);
+        }
+        Err(error) => {
+            examine_sandbox(config, &mut checks).await?;
+            let check = Check::new(Section::Containers, "choice");
+            checks.push(check.fail(error.report().to_string().replace('\n', "; ")).fix("set `--image NAME`"));
+        }
+    }
+    checks.sort_by_key(|check| check.section as usize);
+    checks.push(report::verdict(&checks, &machine));
+    Ok(checks)
+}
+
+async fn examine_sandbox(config: &Config, checks: &mut Vec<Check>) -> Result<(), Error> {
+    let jail = Jail::new().map_err(|error| Error::of(Kind::Operator, error))?;
     let starts = try_to_start(&jail, config).await;
     let may_try = starts.status == Status::Ok;
     checks.push(starts);
     if !may_try {
         checks.extend(not_tried("no sandbox starts"));
         checks.extend(interpreters::found(&jail, config));
-    } else {
-        match Session::start(&jail, &config.policy, Options::default()).await {
-            Ok(session) => checks.extend(try_all(Trial::new(session), &jail, config).await),
-            Err(error) => {
-                checks.extend(not_tried("there is no session to try them in"));
-                checks.push(interpreters::missing(&error, config));
-            }
+        return Ok(());
+    }
+    match Session::start(&jail, &config.policy, Options::default()).await {
+        Ok(session) => checks.extend(try_all(Trial::new(session), &jail, config).await),
+        Err(error) => {
+            checks.extend(not_tried("there is no session to try them in"));
+            checks.push(interpreters::missing(&error, config));
         }
     }
-    checks.push(report::verdict(&checks, &machine));
-    Ok(checks)
+    Ok(())
 }
 
 /// Without an interpreter, so that what is not installed is told apart from what is not allowed.

@@ -2,7 +2,7 @@
 //! ahead of time or removed when nobody needs it any more.
 
 mod build;
-mod connect;
+pub(super) mod connect;
 mod list;
 mod prune;
 

@@ -82,7 +82,7 @@ fn a_daemon_that_is_not_there_is_told() {
     let output = cove("unix:///nonexistent/docker.sock", &["images", "build", "python"]);
     let told = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(125), "{output:?}");
-    assert!(told.starts_with("could not connect to Docker or Podman\ncaused by: "), "{told}");
+    assert!(told.starts_with("could not reach Docker or Podman\ncaused by: "), "{told}");
     assert!(told.contains("hint: "), "{told}");
 }
 

@@ -43,6 +43,13 @@ fn a_killed_server_leaves_nothing_after_the_next_start() {
     let rounds = if std::env::var_os("COVE_TEST_FULL").is_some() { 50 } else { 5 };
     each("a_killed_server_leaves_nothing_after_the_next_start", async |maker, address, docker| {
         let foreign = foreign(&docker).await;
+        // What is done once is done before.
+        let mut first = serve(maker, address);
+        for image in ["ubuntu", "python"] {
+            first.call("start_session", json!({"image": image}));
+        }
+        first.close_input();
+        first.wait();
         let mut dead = BTreeSet::new();
         let mut seen = 0;
         for round in 0..rounds {
@@ -52,7 +59,7 @@ fn a_killed_server_leaves_nothing_after_the_next_start() {
             }
             server.begin_call("execute_code", json!({"code": "import time; time.sleep(30)"}));
             // From before anything is made to after all is.
-            let pause = (round * 7919) % 1800;
+            let pause = (round * 7919) % 2500;
             tokio::time::sleep(Duration::from_millis(pause)).await;
             let process = server.pid();
             let pid = rustix::process::Pid::from_raw(process as i32).expect("a process");

@@ -251,7 +251,7 @@ fn nobody(wanted: Wanted, refusals: &[(Address, String)]) -> StartError {
         .collect();
     let cause = lines.join("; ");
     let hint = if cause.contains("ermission denied") {
-        "you may not use that socket: `sudo usermod -aG docker $USER` and log in again (whoever may use it is as good as root), or use rootless Podman"
+        "you may not use that socket: `sudo usermod -aG docker $USER` and log in again (whoever may use it is as good as root; in a container `--group-add`), or use rootless Podman"
     } else {
         "start it (`sudo systemctl start docker`, or `systemctl --user start podman.socket`), or correct the address"
     };

@@ -100,12 +100,11 @@ pub(super) fn labels(whose: &Whose, instance: String, expires: u64) -> BTreeMap<
 
 pub(super) fn plan(request: &Request<'_>, facts: &Facts) -> Result<Plan, StartError> {
     let policy = request.policy;
-    can_enforce(policy, facts)?;
-    let mut gaps = Vec::new();
+    let gaps = gaps(policy, facts)?;
     let own_profile = facts.maker == Maker::Docker && facts.seccomp && policy.runtime.is_none();
     let environment = variables(request);
     let interpreters = interpreters(request.languages, &environment["PATH"]);
-    let mut command = vec!["runner".to_owned()];
+    let mut command = vec!["runner".to_owned(), data_limit(policy)];
     if !own_profile {
         command.push("--filter".to_owned());
     }
@@ -131,11 +130,36 @@ pub(super) fn plan(request: &Request<'_>, facts: &Facts) -> Result<Plan, StartEr
         labels: Some(
             request.labels.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect(),
         ),
-        host_config: Some(host_config(request, facts, own_profile, &mut gaps)?),
+        host_config: Some(host_config(request, facts, own_profile)?),
         ..ContainerCreateBody::default()
     };
     let own = OwnProgram { command: request.image.command.clone(), directory: request.image.folder.clone() };
     Ok(Plan { body, gaps, interpreters, own })
+}
+
+/// What cannot be had here, in words; an error where it cannot be done without.
+pub(super) fn gaps(policy: &Policy, facts: &Facts) -> Result<Vec<String>, StartError> {
+    can_enforce(policy, facts)?;
+    let mut gaps = Vec::new();
+    if !facts.limits_swap {
+        gaps.push("swap is not limited: the kernel does not count it".to_owned());
+    }
+    if facts.maker == Maker::Podman {
+        gaps.push(
+            "the number of files in `/workspace` and `/tmp` is not limited: Podman takes no such option"
+                .into(),
+        );
+        gaps.push("of `/proc` and `/sys` only what Podman hides by itself is hidden".into());
+    }
+    if facts.default_runtime.is_empty() && policy.runtime.is_none() {
+        gaps.push("which runtime runs the container is not known".into());
+    }
+    Ok(gaps)
+}
+
+/// What the runner is told to hold itself to: an allocation beyond it fails as an ordinary exception.
+pub(super) fn data_limit(policy: &Policy) -> String {
+    format!("--data={}", policy.limits.memory)
 }
 
 /// Refuses what could only be promised.
@@ -205,12 +229,7 @@ pub(super) fn interpreters(languages: &[Language], path: &str) -> Vec<Interprete
     all
 }
 
-fn host_config(
-    request: &Request<'_>,
-    facts: &Facts,
-    own_profile: bool,
-    gaps: &mut Vec<String>,
-) -> Result<HostConfig, StartError> {
+fn host_config(request: &Request<'_>, facts: &Facts, own_profile: bool) -> Result<HostConfig, StartError> {
     let policy = request.policy;
     let limits = policy.limits;
     let docker = facts.maker == Maker::Docker;
@@ -220,19 +239,6 @@ fn host_config(
         let profile: serde_json::Value = serde_json::from_str(&cove_jail::seccomp::docker_json())
             .map_err(|error| StartError::new("could not write the system call filter").because(error))?;
         security.push(format!("seccomp={profile}"));
-    }
-    if !facts.limits_swap {
-        gaps.push("swap is not limited: the kernel does not count it".into());
-    }
-    if !docker {
-        gaps.push(
-            "the number of files in `/workspace` and `/tmp` is not limited: Podman takes no such option"
-                .into(),
-        );
-        gaps.push("of `/proc` and `/sys` only what Podman hides by itself is hidden".into());
-    }
-    if facts.default_runtime.is_empty() && policy.runtime.is_none() {
-        gaps.push("which runtime runs the container is not known".into());
     }
     let bytes = |size: u64| i64::try_from(size).unwrap_or(i64::MAX);
     let processors =
@@ -309,7 +315,8 @@ fn ulimits(limits: &Limits, facts: &Facts) -> Vec<ResourcesUlimits> {
     let number = |value: u64| Some(i64::try_from(value).unwrap_or(i64::MAX));
     let of_sandbox = rlimits(&jail_limits(limits)).into_iter().filter_map(|limit| {
         let (soft, hard) = match (limit.resource, facts.maker) {
-            (Resource::Nproc, Maker::Docker) => return None,
+            // What makes the container runs under these, and needs more of it than a small sandbox has.
+            (Resource::Data, _) | (Resource::Nproc, Maker::Docker) => return None,
             (Resource::Nproc, Maker::Podman) => {
                 let most = OF_ALL_CONTAINERS.min(facts.user_processes);
                 (most, most)

@@ -1,9 +1,10 @@
 //! Removes what a process of ours left behind that was killed before it could: containers, networks and volumes that
 //! carry our labels, to the letter, and whose process is gone or whose time is over. Nothing else is touched.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use bollard::Docker as Client;
+use bollard::models::ContainerSummaryStateEnum;
 use bollard::query_parameters::{
     ListContainersOptionsBuilder, ListNetworksOptionsBuilder, ListVolumesOptionsBuilder, RemoveVolumeOptions,
 };
@@ -13,23 +14,34 @@ use super::instance::{Instance, LIFE, Life, now};
 use super::plan::{EXPIRES, INSTANCE, KIND, PRINCIPAL, SANDBOX, SESSION};
 use super::said;
 
-pub(super) async fn sweep(client: &Client, own: &Instance) {
+/// Containers that had ended at the last look, of processes that we cannot look at. Whoever made them may be about to read
+/// why they ended, but not for long.
+pub(super) type Ended = HashSet<String>;
+
+pub(super) async fn sweep(client: &Client, own: &Instance, ended: &mut Ended) {
     let ours = HashMap::from([("label", vec![format!("{KIND}={SANDBOX}"), INSTANCE.to_owned()])]);
     let listed = ListContainersOptionsBuilder::new().all(true).filters(&ours).build();
     match client.list_containers(Some(listed)).await {
         Ok(containers) => {
+            let mut still = Ended::new();
             for container in containers {
-                if let Some(id) = container.id.filter(|_| is_left_behind(container.labels.as_ref(), own)) {
+                let Some(id) = container.id else { continue };
+                let whose = whose(container.labels.as_ref(), own);
+                let runs = container.state == Some(ContainerSummaryStateEnum::RUNNING);
+                if whose == Found::Elsewhere && !runs && !ended.contains(&id) {
+                    still.insert(id);
+                } else if whose == Found::LeftBehind || whose == Found::Elsewhere && !runs {
                     tracing::info!(container = id, "removing a container that was left behind");
                     remove(client, &id).await;
                 }
             }
+            *ended = still;
         }
         Err(error) => tracing::warn!(error = said(&error), "could not look for containers left behind"),
     }
     let listed = ListNetworksOptionsBuilder::new().filters(&ours).build();
     for network in client.list_networks(Some(listed)).await.unwrap_or_default() {
-        if let Some(id) = network.id.filter(|_| is_left_behind(network.labels.as_ref(), own)) {
+        if let Some(id) = network.id.filter(|_| whose(network.labels.as_ref(), own) == Found::LeftBehind) {
             // Whoever still hangs on to it, such as a container that ends just now, is gone at the next sweep.
             let _ = client.remove_network(&id).await;
         }
@@ -37,29 +49,40 @@ pub(super) async fn sweep(client: &Client, own: &Instance) {
     let listed = ListVolumesOptionsBuilder::new().filters(&ours).build();
     let volumes = client.list_volumes(Some(listed)).await.ok().and_then(|found| found.volumes);
     for volume in volumes.unwrap_or_default() {
-        if is_left_behind(Some(&volume.labels), own) {
+        if whose(Some(&volume.labels), own) == Found::LeftBehind {
             let _ = client.remove_volume(&volume.name, None::<RemoveVolumeOptions>).await;
         }
     }
 }
 
-fn is_left_behind(labels: Option<&HashMap<String, String>>, own: &Instance) -> bool {
-    let Some(labels) = labels else { return false };
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    /// Not ours, or in good hands.
+    Kept,
+    LeftBehind,
+    /// Of a process that we cannot look at.
+    Elsewhere,
+}
+
+fn whose(labels: Option<&HashMap<String, String>>, own: &Instance) -> Found {
+    let Some(labels) = labels else { return Found::Kept };
     let complete = labels.get(KIND).is_some_and(|kind| kind == SANDBOX)
         && labels.contains_key(SESSION)
         && labels.contains_key(PRINCIPAL);
     let instance = labels.get(INSTANCE).and_then(|text| Instance::parse(text));
     let expires = labels.get(EXPIRES).and_then(|text| text.parse::<u64>().ok());
-    let (true, Some(instance), Some(expires)) = (complete, instance, expires) else { return false };
+    let (true, Some(instance), Some(expires)) = (complete, instance, expires) else { return Found::Kept };
     // Of an own one somebody takes care already, its end included.
     if instance == *own {
-        return false;
+        return Found::Kept;
     }
     // A time that we would not have set is not ours.
     let is_over = expires <= now() && expires + 400 * LIFE.as_secs() > now();
     match instance.life() {
-        Life::Dead => true,
-        Life::Alive | Life::Elsewhere => is_over,
+        Life::Dead => Found::LeftBehind,
+        Life::Alive | Life::Elsewhere if is_over => Found::LeftBehind,
+        Life::Alive => Found::Kept,
+        Life::Elsewhere => Found::Elsewhere,
     }
 }
 
@@ -82,11 +105,11 @@ mod tests {
         let (place, began) = text.rsplit_once('/').unwrap();
         let dead = format!("{place}/{}", began.parse::<u64>().unwrap() + 1);
         let later = now() + 60;
-        assert!(is_left_behind(Some(&labels(&dead, later)), &own));
-        assert!(!is_left_behind(Some(&labels(&text, 1)), &own), "this process sees to its own");
+        assert_eq!(whose(Some(&labels(&dead, later)), &own), Found::LeftBehind);
+        assert_eq!(whose(Some(&labels(&text, 1)), &own), Found::Kept, "this process sees to its own");
         let elsewhere = text.replacen('/', "/9", 1);
-        assert!(!is_left_behind(Some(&labels(&elsewhere, later)), &own), "nobody here can tell");
-        assert!(is_left_behind(Some(&labels(&elsewhere, now() - 1)), &own), "its time is over");
+        assert_eq!(whose(Some(&labels(&elsewhere, later)), &own), Found::Elsewhere, "nobody here can tell");
+        assert_eq!(whose(Some(&labels(&elsewhere, now() - 1)), &own), Found::LeftBehind, "its time is over");
     }
 
     #[test]
@@ -98,12 +121,12 @@ mod tests {
         for name in [KIND, INSTANCE, SESSION, PRINCIPAL, EXPIRES] {
             let mut without = dead.clone();
             without.remove(name);
-            assert!(!is_left_behind(Some(&without), &own), "{name}");
+            assert_eq!(whose(Some(&without), &own), Found::Kept, "{name}");
             let mut other = dead.clone();
             other.insert(name.to_owned(), "mine!".into());
             let decides = [KIND, INSTANCE, EXPIRES].contains(&name);
-            assert_eq!(is_left_behind(Some(&other), &own), !decides, "{name}");
+            assert_eq!(whose(Some(&other), &own) == Found::LeftBehind, !decides, "{name}");
         }
-        assert!(!is_left_behind(None, &own));
+        assert_eq!(whose(None, &own), Found::Kept);
     }
 }

@@ -8,11 +8,11 @@ use cove_jail::plan::Root as JailRoot;
 use cove_jail::probe::Machine;
 use cove_protocol::Language;
 
-use crate::backend::jail::{Jail, hints};
-use crate::backend::{Ending, MemoryKiller};
+use crate::backend::jail::hints;
+use crate::backend::{Backend, Ending, MemoryKiller};
 use crate::config::Config;
 use crate::config::value::{show_duration, show_size};
-use crate::policy::{Limits, Policy};
+use crate::policy::{Limits, Policy, Root};
 use crate::session::{CellEnd, Options, Session, Stop};
 
 use super::report::{Check, HOLE, REPORT, Section};
@@ -27,8 +27,8 @@ const MEMORY: u64 = 64 * MIB;
 const PIDS: u32 = 16;
 const WORKSPACE: u64 = 8 * MIB;
 
-pub(super) async fn run_into_all(jail: &Jail, config: &Config) -> Vec<Check> {
-    let mut checks = vec![level()];
+pub(super) async fn run_into_all(backend: &dyn Backend, config: &Config) -> Vec<Check> {
+    let mut checks = vec![level(config)];
     let policy = Policy {
         limits: Limits {
             memory: MEMORY,
@@ -40,7 +40,7 @@ pub(super) async fn run_into_all(jail: &Jail, config: &Config) -> Vec<Check> {
         },
         ..config.policy.clone()
     };
-    let session = match Session::start(jail, &policy, Options::default()).await {
+    let session = match Session::start(backend, &policy, Options::default()).await {
         Ok(session) => session,
         Err(error) => {
             checks.push(Check::new(Section::Limits, "all").failed(&error));
@@ -58,8 +58,11 @@ pub(super) async fn run_into_all(jail: &Jail, config: &Config) -> Vec<Check> {
 }
 
 /// What holds them.
-fn level() -> Check {
+fn level(config: &Config) -> Check {
     let check = Check::new(Section::Limits, "level");
+    if let Root::Image(_) = config.policy.root {
+        return check.ok("cgroups, by whoever makes the container");
+    }
     match HostFacts::gather(&JailRoot::Host).map(|facts| facts.cgroup) {
         Ok(CgroupFacts::None { reason }) => {
             let level = CgroupFacts::None { reason: String::new() }.level();

@@ -17,9 +17,9 @@ use cove_protocol::Language;
 use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::backend::jail::Jail;
 use crate::backend::{Backend, Form};
 use crate::config::Config;
+use crate::policy::Root;
 use crate::session::CellEnd;
 
 use super::report::{Check, HOLE, REPORT, Section, Status};
@@ -54,7 +54,7 @@ const CHECKS: &[&str] = &[
     "descriptors",
 ];
 
-pub(super) async fn attempt_all(trial: &Trial, jail: &Jail, config: &Config) -> Vec<Check> {
+pub(super) async fn attempt_all(trial: &Trial, backend: &dyn Backend, config: &Config) -> Vec<Check> {
     let mut canaries = match Canaries::new() {
         Ok(canaries) => canaries,
         Err(error) => {
@@ -63,7 +63,8 @@ pub(super) async fn attempt_all(trial: &Trial, jail: &Jail, config: &Config) -> 
             return vec![check.fail(format!("could not put up something to reach: {error}")).fix(fix)];
         }
     };
-    let targets = canaries.targets(planned_variables(jail, config).await);
+    let targets = canaries
+        .targets(planned_variables(backend, config).await, matches!(config.policy.root, Root::Image(_)));
     let args = vec![serde_json::to_string(&targets).unwrap_or_default()];
     let tried = trial.run(Language::Python, include_str!("attempts.py"), args, TIMEOUT).await;
     let reached = canaries.reached(&tried.output).await;
@@ -71,13 +72,27 @@ pub(super) async fn attempt_all(trial: &Trial, jail: &Jail, config: &Config) -> 
 }
 
 /// What a sandbox's environment is made of; everything else would be of this process.
-async fn planned_variables(jail: &Jail, config: &Config) -> BTreeMap<String, String> {
-    let plan = jail.explain(&config.policy, Form::Json).await.ok();
-    let plan = plan.and_then(|plan| serde_json::from_str::<Plan>(&plan).ok());
-    let mut variables = plan.map(|plan| plan.environment).unwrap_or_default();
+async fn planned_variables(backend: &dyn Backend, config: &Config) -> BTreeMap<String, String> {
+    let plan = backend.explain(&config.policy, Form::Json).await.unwrap_or_default();
+    let mut variables = match &config.policy.root {
+        Root::Image(_) => variables_of_container(&plan),
+        Root::Host | Root::Tree(_) => {
+            serde_json::from_str::<Plan>(&plan).map(|plan| plan.environment).unwrap_or_default()
+        }
+    };
     let (name, socket) = cove_runner::CALLS;
     variables.insert(name.to_owned(), socket.to_owned());
     variables
+}
+
+/// Those of its plan, and those that Docker and Podman add.
+fn variables_of_container(plan: &str) -> BTreeMap<String, String> {
+    let plan: serde_json::Value = serde_json::from_str(plan).unwrap_or_default();
+    let planned = plan["body"]["Env"].as_array().into_iter().flatten().filter_map(|line| line.as_str());
+    let hostname = format!("HOSTNAME={}", cove_jail::plan::HOSTNAME);
+    let added = [hostname.as_str(), "TERM=xterm", "container=podman"];
+    let pairs = planned.chain(added).filter_map(|line| line.split_once('='));
+    pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
 /// One line of the program's.
@@ -140,6 +155,8 @@ struct Targets {
     port: u16,
     socket: String,
     variables: BTreeMap<String, String>,
+    /// Whether it is in a container: some walls are others there.
+    container: bool,
 }
 
 impl Canaries {
@@ -163,7 +180,7 @@ impl Canaries {
         made().inspect_err(|_| drop(fs::remove_dir_all(&folder)))
     }
 
-    fn targets(&self, variables: BTreeMap<String, String>) -> Targets {
+    fn targets(&self, variables: BTreeMap<String, String>, container: bool) -> Targets {
         Targets {
             folder: self.folder.clone(),
             file: self.folder.join("secret"),
@@ -172,6 +189,7 @@ impl Canaries {
             port: self.tcp.local_addr().map(|address| address.port()).unwrap_or_default(),
             socket: self.socket_name.clone(),
             variables,
+            container,
         }
     }
 

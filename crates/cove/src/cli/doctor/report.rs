@@ -19,6 +19,7 @@ pub(super) const REPORT: &str = "try again; if it stays, report it with what `co
 pub(super) enum Section {
     Machine,
     Sandbox,
+    Containers,
     Protections,
     Limits,
     Interpreters,
@@ -140,6 +141,7 @@ fn name(section: Section) -> &'static str {
     match section {
         Section::Machine => "machine",
         Section::Sandbox => "sandbox",
+        Section::Containers => "containers",
         Section::Protections => "protections",
         Section::Limits => "limits",
         Section::Interpreters => "interpreters",

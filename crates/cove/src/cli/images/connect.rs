@@ -6,7 +6,7 @@ use crate::config::{BackendChoice, Config, Surroundings};
 use crate::error::Error;
 
 /// The one that sessions would use; where they would use none, whichever is there.
-pub(super) fn containers(config: &Config, around: &Surroundings) -> Result<Docker, Error> {
+pub(crate) fn containers(config: &Config, around: &Surroundings) -> Result<Docker, Error> {
     let wanted = match config.backend {
         BackendChoice::Docker => Wanted::Docker,
         BackendChoice::Podman => Wanted::Podman,

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use cove::backend::docker::{Docker, Wanted};
+use cove::backend::docker::{Allowed, Docker, Wanted};
 use cove::config::Surroundings;
 use cove::policy::{Access, Mount, Policy};
 use cove::session::{Cell, Options, Session, Shown};
@@ -36,7 +36,8 @@ fn cove_beside_its_sandboxes() {
     let wanted = if env.contains_key("CONTAINER_HOST") { Wanted::Podman } else { Wanted::Docker };
     let shown = PathBuf::from(env["SHOWN"].clone());
     let around = Surroundings { env, cwd: "/".into(), stdin_is_terminal: false };
-    let docker = Docker::with_program(wanted, around, PathBuf::from("/usr/local/bin/cove"));
+    let docker =
+        Docker::with_program(wanted, Allowed::default(), around, PathBuf::from("/usr/local/bin/cove"));
     let backend = InImage { backend: docker, recipe: recipe() };
     assert!(!shown.exists(), "it is the machine's, not this container's");
     tokio::runtime::Runtime::new().unwrap().block_on(async {

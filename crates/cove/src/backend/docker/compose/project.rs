@@ -19,6 +19,7 @@ use futures_util::StreamExt;
 use tokio::io::AsyncWrite;
 
 use super::super::facts::Maker;
+use super::super::plan::data_limit;
 use super::check::Net;
 use super::document::RUNNER;
 use super::{Asked, Compose, Ready, SHORT, verify};
@@ -150,7 +151,7 @@ async fn exec(
     project: &mut Project,
 ) -> Result<Streams, Result<Error, String>> {
     let user = asked.policy.user;
-    let mut command = vec![format!("{RUNNER}/cove"), "runner".to_owned()];
+    let mut command = vec![format!("{RUNNER}/cove"), "runner".to_owned(), data_limit(asked.policy)];
     if filter_inside {
         command.push("--filter".to_owned());
     }

@@ -178,7 +178,7 @@ fn what_cannot_be_held_is_refused_with_a_way_out() {
 fn another_runtime_is_asked_for_by_name_and_filtered_from_inside() {
     let policy = Policy { runtime: Some("runsc".into()), network: Network::Named("out".into()), ..policy() };
     let body = planned(&policy, &facts(Maker::Docker)).unwrap().body;
-    assert_eq!(body.cmd.unwrap(), ["runner", "--filter"]);
+    assert_eq!(body.cmd.unwrap(), ["runner", "--data=536870912", "--filter"]);
     let host = body.host_config.unwrap();
     assert_eq!((host.runtime.as_deref(), host.network_mode.as_deref()), (Some("runsc"), Some("out")));
     assert_eq!(host.security_opt.unwrap(), ["no-new-privileges:true"]);
