@@ -29,6 +29,9 @@ fn main() {
     println!("load average after: {}", load());
 }
 
+/// Does one thing once and takes its time.
+type Way<'a> = Box<dyn FnMut() -> Duration + 'a>;
+
 /// Docker's own command line, for whoever listens there.
 fn docker(address: &str, args: &[&str]) -> String {
     let output = Command::new("docker")
@@ -49,7 +52,7 @@ fn compare(maker: Maker, address: &str, rounds: usize) {
     let waits = docker(address, &["run", "-d", "--rm", "--network", "none", IMAGE, "sleep", "3600"]);
     let waits = waits.trim();
 
-    let mut ways: Vec<(&str, Box<dyn FnMut() -> Duration + '_>)> = vec![
+    let mut ways: Vec<(&str, Way<'_>)> = vec![
         (
             "docker run of python",
             Box::new(|| {

@@ -83,7 +83,7 @@ pub struct Allowed {
 
 /// Docker or Podman, for people.
 #[derive(Debug, Clone)]
-pub struct Engine {
+pub struct Description {
     /// With its version.
     pub name: String,
     pub address: String,
@@ -126,13 +126,13 @@ impl Docker {
     }
 
     /// What is there, and what it cannot do for sandboxes of this policy.
-    pub async fn describe(&self, policy: &Policy) -> Result<Engine, StartError> {
+    pub async fn describe(&self, policy: &Policy) -> Result<Description, StartError> {
         let connected = self.shared.connected().await?;
         let facts = &connected.facts;
         let compose = self.shared.compose(connected).await;
         let mut gaps = plan::gaps(policy, facts)?;
         gaps.extend(compose.iter().flat_map(|compose| compose.gaps()).map(|gap| (*gap).to_owned()));
-        Ok(Engine {
+        Ok(Description {
             name: facts.name(),
             address: facts.address.clone(),
             rootless: facts.rootless,

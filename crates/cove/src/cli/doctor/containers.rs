@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use cove_protocol::Language;
 
-use crate::backend::docker::{Docker, Engine};
+use crate::backend::docker::{Description, Docker};
 use crate::backend::{Backend, StartError};
 use crate::cli::images::connect::containers;
 use crate::config::{BackendChoice, Config, Surroundings};
@@ -89,8 +89,8 @@ async fn try_inside(session: Session, docker: &Docker, config: &Config) -> Vec<C
     checks
 }
 
-fn described(engine: &Engine) -> Vec<Check> {
-    let Engine { name, address, rootless, cgroup, runtimes, gaps, compose } = engine;
+fn described(found: &Description) -> Vec<Check> {
+    let Description { name, address, rootless, cgroup, runtimes, gaps, compose } = found;
     let kind = if *rootless { "rootless" } else { "of root: whoever may use its socket is as good as root" };
     let mut checks = vec![
         Check::new(Section::Containers, "daemon")

@@ -152,7 +152,7 @@ fn more_processors_than_there_are_are_all_of_them() {
 
 #[track_caller]
 fn refused(policy: &Policy, facts: &Facts, message: &str, hint: &str) {
-    let error = planned(policy, facts).err().expect("it is refused");
+    let error = planned(policy, facts).expect_err("it is refused");
     assert!(error.message.contains(message), "{error:?}");
     assert!(error.hint.as_deref().unwrap_or_default().contains(hint), "{error:?}");
 }
