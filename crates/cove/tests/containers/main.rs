@@ -4,6 +4,7 @@
 mod build;
 mod compose;
 mod ends;
+mod examined;
 mod images;
 mod inside;
 mod killed;

@@ -93,7 +93,11 @@ fn doctor_has_a_line_for_each_check() {
     assert!(checks.len() > 30, "{text}");
     let others: Vec<&str> =
         others.into_iter().filter(|line| !line.is_empty() && !line.starts_with("        fix: ")).collect();
-    assert_eq!(others, ["machine", "sandbox", "protections", "limits", "interpreters", "verdict"], "{text}");
+    assert_eq!(
+        others,
+        ["machine", "sandbox", "containers", "protections", "limits", "interpreters", "verdict"],
+        "{text}"
+    );
 }
 
 #[test]

@@ -122,7 +122,10 @@ fn problems_are_told_to_people_and_agents_and_the_rest_works() {
     assert_eq!(names, ["Upper", "empty", "outside", "typo"]);
     let words = listed.ok();
     assert!(
-        words.starts_with("tools (persistent; container; memory 1g): mine\nproblems, for the operator:\n"),
+        words.starts_with(
+            "tools (persistent; container, since the image `tools` needs a container; memory 1g): mine\nproblems, \
+             for the operator:\n"
+        ),
         "{words}"
     );
     let text = client.call("start_session", json!({"image": "typo"})).failed();
@@ -178,4 +181,30 @@ fn a_server_without_an_image_for_all_still_serves_those_that_are_named() {
     command.args(["serve", "--tools", "sessions", "--image-dir", dir, "--runtime", "runsc"]);
     let mut client = Stdio::start(command, Era::Modern);
     assert_eq!(served(client.call("list_images", json!({})).structured()), [("once", "container")]);
+}
+
+#[test]
+fn an_image_that_needs_a_container_fails_alone_where_there_is_none() {
+    let directory = open_directory();
+    let folder = directory.path().to_str().unwrap().to_owned();
+    cove().run(Who::Root, &["images", "export", &format!("{folder}/images")]).expect_success();
+    let images = directory.path().join("images");
+    write(&images, &[("mine/Dockerfile", "FROM debian:12\nCMD [\"cat\"]\n")]);
+    let mut command = cove().command(Who::Root);
+    command.args(["serve", "--tools", "all", "--image-dir"]).arg(&images);
+    // Nothing listens there, whatever this machine has.
+    command.env("DOCKER_HOST", "unix:///nonexistent/docker.sock");
+    let mut client = Stdio::start(command, Era::Modern);
+    let needs = client.call("start_session", json!({"image": "mine"}));
+    assert!(needs.is_error(), "{needs:?}");
+    for words in ["could not reach Docker", "DOCKER_HOST", "hint: start it"] {
+        assert!(needs.text().contains(words), "{words}: {needs:?}");
+    }
+    // Everything else works.
+    assert_eq!(client.call("execute_code", json!({"code": "6*7"})).ok(), "42\n");
+    let python = client.call("start_session", json!({"image": "python"}));
+    let session =
+        python.structured()["session_id"].as_str().unwrap_or_else(|| panic!("{python:?}")).to_owned();
+    let lines = client.call("send_lines", json!({"session_id": session, "lines": ["print(6*7)"]}));
+    assert_eq!(lines.structured()["stdout"], "42\n", "{lines:?}");
 }

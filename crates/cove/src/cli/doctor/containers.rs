@@ -102,6 +102,39 @@ fn described(found: &Description) -> Vec<Check> {
                 .note(format!("none, so no image with a Compose file: {why}")),
         },
     ];
+    if is_old(name) {
+        let check = Check::new(Section::Containers, "version");
+        let told =
+            "older than what is still maintained elsewhere: it is as safe as your distribution keeps it";
+        checks.push(check.note(told).fix("keep it, runc and the kernel patched, or use `--runtime runsc`"));
+    }
     checks.extend(gaps.iter().map(|gap| Check::new(Section::Containers, "gap").note(gap.clone())));
     checks
+}
+
+/// Containers share the kernel, and what keeps them apart has had holes that later versions closed.
+fn is_old(name: &str) -> bool {
+    const OLDEST: &[(&str, u32)] = &[("Docker", 28), ("Podman", 5)];
+    let number = |version: &str| version.split('.').next().and_then(|major| major.parse::<u32>().ok());
+    let (maker, version) = name.split_once(' ').unwrap_or((name, ""));
+    let oldest = OLDEST.iter().find(|(known, _)| *known == maker).map(|(_, oldest)| *oldest);
+    oldest.zip(number(version)).is_some_and(|(oldest, major)| major < oldest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_versions_are_known() {
+        for (name, old) in [
+            ("Docker 20.10.24+dfsg1", true),
+            ("Docker 29.4.3", false),
+            ("Podman 4.3.1", true),
+            ("Podman 5.0.0", false),
+            ("Docker ", false),
+        ] {
+            assert_eq!(is_old(name), old, "{name}");
+        }
+    }
 }

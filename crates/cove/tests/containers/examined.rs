@@ -1,0 +1,61 @@
+//! What people are told of containers: `cove doctor` tries in one what it tries in the embedded sandbox, `cove explain`
+//! shows the plan, and both say which was chosen and why.
+
+use cove_testkit::Who;
+use cove_testkit::containers::Maker;
+use serde_json::Value;
+
+use crate::{cove, daemons};
+
+fn run(maker: Maker, address: &str, args: &[&str]) -> (Option<i32>, String) {
+    let output = cove().command(Who::Root).args(args).env(maker.variable(), address).output();
+    let output = output.expect("the program can be started");
+    (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[test]
+fn doctor_proves_in_containers_what_it_proves_in_the_sandbox() {
+    for (maker, address) in daemons("doctor_proves_in_containers_what_it_proves_in_the_sandbox") {
+        let (code, text) = run(maker, &address, &["doctor", "--json", "--backend", maker.name()]);
+        let checks: Vec<Value> = serde_json::from_str(&text).expect("it is JSON");
+        let failed: Vec<&Value> = checks.iter().filter(|check| check["status"] == "fail").collect();
+        assert!(code == Some(0) && failed.is_empty(), "{maker:?}: {failed:#?}");
+        let of = |section: &str| checks.iter().filter(|check| check["section"] == section).count();
+        assert!(of("protections") == 20 && of("limits") >= 5, "{maker:?}: {text}");
+        let detail = |name: &str| {
+            let found =
+                checks.iter().find(|check| check["section"] == "containers" && check["check"] == name);
+            found.map(|check| check["detail"].as_str().unwrap_or_default().to_owned()).unwrap_or_default()
+        };
+        let why = format!("sessions are in containers, since `--backend {}`", maker.name());
+        assert_eq!(detail("choice"), why);
+        assert!(detail("daemon").contains("whoever may use its socket is as good as root"), "{text}");
+        // Podman's are named, Docker has none here.
+        assert_eq!(detail("gap").contains("number of files"), maker == Maker::Podman, "{text}");
+    }
+}
+
+#[test]
+fn explain_shows_the_plan_of_a_container_and_starts_nothing() {
+    for (maker, address) in daemons("explain_shows_the_plan_of_a_container_and_starts_nothing") {
+        let args = ["explain", "--backend", maker.name(), "--memory", "128m"];
+        let (code, text) = run(maker, &address, &args);
+        assert_eq!(code, Some(0), "{text}");
+        let heading = format!("backend     {0}, since `--backend {0}`\nengine      ", maker.name());
+        assert!(text.starts_with(&heading), "{text}");
+        for line in
+            ["network     none but its own loopback", "privileges  no capabilities", "128m memory, 1 cpus"]
+        {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+        // Without being asked for it, containers are for what needs them.
+        let (_, text) = run(maker, &address, &["explain"]);
+        assert!(
+            text.starts_with("backend     jail, since nothing that was asked for needs a container"),
+            "{text}"
+        );
+        let (_, text) = run(maker, &address, &["explain", "--runtime", "runc"]);
+        let chosen = text.lines().next().unwrap_or_default().to_owned();
+        assert!(chosen.ends_with(", since the runtime `runc` needs a container"), "{text}");
+    }
+}
