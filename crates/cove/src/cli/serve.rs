@@ -43,8 +43,17 @@ async fn serve(mut config: Config, around: Surroundings) -> Result<(), Error> {
         Err(error) => return Err(error),
     }
     let over_http = config.server.http.address.is_some();
+    let policy = config.policy.clone();
     let server = Server::new(config, around, Arc::clone(&backend), shelf);
     // What a killed server left behind takes longest to look for, and nobody waits for it.
-    tokio::spawn(async move { backend.sweep().await });
+    tokio::spawn(async move {
+        backend.sweep().await;
+        // Nor is anybody to wait for an image that sessions will want in any case.
+        match backend.prepare(&policy, &|line| tracing::debug!("{line}")).await {
+            Ok(Some(done)) => tracing::info!("{done}"),
+            Ok(None) => {}
+            Err(error) => tracing::warn!("{}", crate::error::in_one_line(&error)),
+        }
+    });
     if over_http { serve_http(server).await } else { serve_stdio(server).await }
 }
