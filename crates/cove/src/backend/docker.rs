@@ -39,7 +39,7 @@ use compose::Compose;
 use composed::Wish;
 use connect::Connected;
 pub use connect::Wanted;
-use control::{ContainerControl, Guard};
+use control::Guard;
 use facts::Facts;
 pub use facts::Maker;
 use instance::{Instance, LIFE, now};
@@ -269,7 +269,7 @@ impl Shared {
                 guard.release();
                 Ok(Sandbox {
                     stream: Box::new(stream),
-                    control: Box::new(ContainerControl::new(client.clone(), made.id, words, LIFE)),
+                    control: Box::new(control::watch(client.clone(), made.id, words)),
                     interpreters: plan.interpreters.clone(),
                     own: Some(plan.own.clone()),
                 })

@@ -7,17 +7,17 @@ use std::time::Duration;
 use bollard::Docker as Client;
 use bollard::query_parameters::ListImagesOptions;
 use cove_jail::plan::{COMMANDS, environment};
-use tokio::sync::{Mutex, watch};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::Mutex;
 
 use super::compose::{Asked, Compose, Environment, Project, Up};
 use super::connect::Connected;
+use super::control::{Watchable, Watched, end_of};
 use super::instance::{LIFE, now};
 use super::plan::{PATH, interpreters, jail_limits, labels};
 use super::stream::{ContainerStream, LastWords};
 use super::volume::Program;
 use super::{Shared, said};
-use crate::backend::{Control, Ending, MemoryKiller, Pending, Sandbox, StartError, Tell, Whose};
+use crate::backend::{MemoryKiller, Pending, Sandbox, StartError, Tell, Whose};
 use crate::image::{Recipe, Source};
 use crate::policy::Policy;
 use crate::session::registry::random;
@@ -119,7 +119,7 @@ pub(super) async fn start(
     let words = LastWords::default();
     Ok(Sandbox {
         stream: Box::new(ContainerStream::new(output, input, words.clone())),
-        control: Box::new(ComposedControl::new(project, words)),
+        control: Box::new(watch(project, words)),
         interpreters: interpreters(&wish.recipe.languages, PATH),
         own: None,
     })
@@ -134,82 +134,30 @@ async fn any_image(client: &Client) -> Result<String, StartError> {
     images.into_iter().map(|image| image.id).next().ok_or_else(could_not)
 }
 
-struct ComposedControl {
-    project: Arc<Mutex<Project>>,
-    words: LastWords,
-    kill: CancellationToken,
-    ended: watch::Receiver<Option<Ending>>,
-}
+/// The project, which only one may ask at a time.
+type Shown = Arc<Mutex<Project>>;
 
-impl ComposedControl {
-    fn new(project: Project, words: LastWords) -> Self {
-        let project = Arc::new(Mutex::new(project));
-        let kill = CancellationToken::new();
-        let (tell, ended) = watch::channel(None);
-        tokio::spawn(see_through(Arc::clone(&project), kill.clone(), tell));
-        Self { project, words, kill, ended }
-    }
-}
-
-impl Drop for ComposedControl {
-    fn drop(&mut self) {
-        self.kill.cancel();
-    }
-}
-
-async fn see_through(
-    project: Arc<Mutex<Project>>,
-    kill: CancellationToken,
-    tell: watch::Sender<Option<Ending>>,
-) {
-    let ends = async {
-        loop {
-            tokio::time::sleep(LOOK).await;
-            if let Some(ending) = project.lock().await.ending().await {
-                return ending;
+fn watch(project: Project, words: LastWords) -> Watched<Shown> {
+    let project = Arc::new(Mutex::new(project));
+    Watched::new(Arc::clone(&project), words, |kill| async move {
+        let ends = async {
+            loop {
+                tokio::time::sleep(LOOK).await;
+                if let Some(ending) = project.lock().await.ending().await {
+                    return ending;
+                }
             }
+        };
+        let ending = end_of(ends, &kill).await;
+        if let Err(error) = project.lock().await.down().await {
+            tracing::warn!(%error, "a Compose project could not be removed");
         }
-    };
-    let ending = tokio::select! {
-        ending = ends => ending,
-        () = kill.cancelled() => Ending::Signalled(9),
-        () = tokio::time::sleep(LIFE) => {
-            Ending::Lost(format!("it had lived for {} hours, the most a container may", LIFE.as_secs() / 3600))
-        }
-    };
-    if let Err(error) = project.lock().await.down().await {
-        tracing::warn!(%error, "a Compose project could not be removed");
-    }
-    let _ = tell.send(Some(ending));
+        ending
+    })
 }
 
-impl Control for ComposedControl {
-    fn start_failure(&mut self) -> Pending<'_, Option<StartError>> {
-        Box::pin(async {
-            let said = self.words.text();
-            let error = StartError::new("could not start the runner in the main container");
-            (!said.is_empty()).then(|| error.because(said))
-        })
-    }
-
-    fn kill(&mut self) {
-        self.kill.cancel();
-    }
-
-    fn wait(&mut self) -> Pending<'_, Ending> {
-        Box::pin(async {
-            match self.ended.wait_for(Option::is_some).await {
-                Ok(ending) => ending.clone().unwrap_or(Ending::Exited(0)),
-                Err(_) => Ending::Lost("nobody watches over it any more".into()),
-            }
-        })
-    }
-
-    fn out_of_memory(&mut self) -> Pending<'_, Option<MemoryKiller>> {
-        Box::pin(async { self.project.lock().await.out_of_memory().await })
-    }
-
-    fn trusts_runner_on_memory(&self) -> bool {
-        true
+impl Watchable for Shown {
+    fn out_of_memory(&self) -> Pending<'_, Option<MemoryKiller>> {
+        Box::pin(async { self.lock().await.out_of_memory().await })
     }
 }

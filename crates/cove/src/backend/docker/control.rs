@@ -12,6 +12,7 @@ use futures_util::StreamExt;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::instance::LIFE;
 use super::said;
 use super::stream::LastWords;
 use crate::backend::{Control, Ending, MemoryKiller, Pending, StartError};
@@ -67,31 +68,40 @@ pub(super) async fn remove(client: &Client, id: &str) {
     }
 }
 
-pub(super) struct ContainerControl {
-    client: Client,
-    id: String,
+/// What a task watches over until its end, and who can be asked about it meanwhile.
+pub(super) struct Watched<W> {
+    what: W,
     words: LastWords,
     kill: CancellationToken,
     ended: watch::Receiver<Option<Ending>>,
 }
 
-impl ContainerControl {
-    /// Takes charge of a container that was started. It ends by itself after `life`.
-    pub(super) fn new(client: Client, id: String, words: LastWords, life: Duration) -> Self {
+/// Something that can be asked whether anything in it was killed for memory.
+pub(super) trait Watchable: Send + Sync {
+    fn out_of_memory(&self) -> Pending<'_, Option<MemoryKiller>>;
+}
+
+impl<W> Watched<W> {
+    /// `see_through` tells how it ended, or ends it when the token says so or its time is over, and removes it.
+    pub(super) fn new<F>(what: W, words: LastWords, see_through: impl FnOnce(CancellationToken) -> F) -> Self
+    where
+        F: Future<Output = Ending> + Send + 'static,
+    {
         let kill = CancellationToken::new();
         let (tell, ended) = watch::channel(None);
-        tokio::spawn(see_through(client.clone(), id.clone(), kill.clone(), life, tell));
-        Self { client, id, words, kill, ended }
+        let ending = see_through(kill.clone());
+        tokio::spawn(async move { tell.send(Some(ending.await)) });
+        Self { what, words, kill, ended }
     }
 }
 
-impl Drop for ContainerControl {
+impl<W> Drop for Watched<W> {
     fn drop(&mut self) {
         self.kill.cancel();
     }
 }
 
-impl Control for ContainerControl {
+impl<W: Watchable> Control for Watched<W> {
     fn start_failure(&mut self) -> Pending<'_, Option<StartError>> {
         Box::pin(async {
             // It was started, or there would be no stream; what is left to go wrong is the runner itself.
@@ -120,32 +130,50 @@ impl Control for ContainerControl {
     }
 
     fn out_of_memory(&mut self) -> Pending<'_, Option<MemoryKiller>> {
+        self.what.out_of_memory()
+    }
+}
+
+/// Waits for the end of what lasts at most so long; `ends` is how it ends by itself.
+pub(super) async fn end_of(ends: impl Future<Output = Ending>, kill: &CancellationToken) -> Ending {
+    tokio::select! {
+        ending = ends => ending,
+        () = kill.cancelled() => Ending::Signalled(9),
+        () = tokio::time::sleep(LIFE) => {
+            Ending::Lost(format!("it had lived for {} hours, the most a container may", LIFE.as_secs() / 3600))
+        }
+    }
+}
+
+/// One container.
+pub(super) struct Container {
+    client: Client,
+    id: String,
+}
+
+/// Takes charge of a container that was started.
+pub(super) fn watch(client: Client, id: String, words: LastWords) -> Watched<Container> {
+    let container = Container { client: client.clone(), id: id.clone() };
+    Watched::new(container, words, |kill| async move {
+        let mut waited = client.wait_container(&id, None::<WaitContainerOptions>);
+        let ends = async {
+            // Its exit code is in its state, with what else there is to know.
+            waited.next().await;
+            ending(&client, &id).await
+        };
+        let ending = end_of(ends, &kill).await;
+        remove(&client, &id).await;
+        ending
+    })
+}
+
+impl Watchable for Container {
+    fn out_of_memory(&self) -> Pending<'_, Option<MemoryKiller>> {
         Box::pin(async {
             let state = inspect(&self.client, &self.id).await.ok()?.state?;
             state.oom_killed.unwrap_or(false).then_some(MemoryKiller::Kernel)
         })
     }
-}
-
-async fn see_through(
-    client: Client,
-    id: String,
-    kill: CancellationToken,
-    life: Duration,
-    tell: watch::Sender<Option<Ending>>,
-) {
-    let mut waited = client.wait_container(&id, None::<WaitContainerOptions>);
-    let ending = tokio::select! {
-        // Its exit code is in its state, with what else there is to know.
-        _ = waited.next() => ending(&client, &id).await,
-        () = kill.cancelled() => Ending::Signalled(9),
-        () = tokio::time::sleep(life) => {
-            Ending::Lost(format!("it had lived for {} hours, the most a container may", life.as_secs() / 3600))
-        }
-    };
-    drop(waited);
-    remove(&client, &id).await;
-    let _ = tell.send(Some(ending));
 }
 
 async fn ending(client: &Client, id: &str) -> Ending {
