@@ -1,10 +1,12 @@
 //! One attack as data: what it promises, the hostile program, and which results keep the promise. Judging is pure.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::fs;
 use std::path::PathBuf;
 
 use cove_testkit::Who;
+use cove_testkit::containers::Maker;
 use serde::Deserialize;
 
 /// A file of `cases/`.
@@ -34,8 +36,12 @@ pub(crate) struct Case {
     /// Attempts that only the filter stops, with the reason why that is enough.
     #[serde(default)]
     filter_only_attempts: BTreeMap<String, String>,
-    /// By `root` or `user`: attempts that succeed although they should not, with the reason. A gap that has closed is
-    /// a failure too, so that this list stays true.
+    /// The same where they are others in containers: there the image's own files are seen, and Docker and Podman hide by
+    /// covering.
+    #[serde(default)]
+    in_container: Results,
+    /// By `root`, `user`, `docker` or `podman`: attempts that succeed although they should not, with the reason. A gap
+    /// that has closed is a failure too, so that this list stays true.
     #[serde(default)]
     gaps: BTreeMap<String, BTreeMap<String, String>>,
     #[serde(default)]
@@ -75,6 +81,49 @@ pub(crate) enum Mode {
     Unfiltered,
 }
 
+/// Everything that a case is run in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// The embedded sandbox.
+    Jail(Who, Mode),
+    /// Filtered, and as whoever may use Docker or Podman, which is root.
+    Container(Maker),
+}
+
+impl Way {
+    /// As the gaps of a case know it.
+    fn whose(self) -> &'static str {
+        match self {
+            Self::Jail(Who::Root, _) => "root",
+            Self::Jail(Who::User, _) => "user",
+            Self::Container(maker) => maker.name(),
+        }
+    }
+
+    pub(crate) fn mode(self) -> Mode {
+        match self {
+            Self::Jail(_, mode) => mode,
+            Self::Container(_) => Mode::Filtered,
+        }
+    }
+
+    pub(crate) fn who(self) -> Who {
+        match self {
+            Self::Jail(who, _) => who,
+            Self::Container(_) => Who::Root,
+        }
+    }
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Jail(_, mode) => write!(f, "as {} {mode:?}", self.whose()),
+            Self::Container(_) => write!(f, "in {}", self.whose()),
+        }
+    }
+}
+
 /// What one run left, as `cove run --json` tells it.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Report {
@@ -112,12 +161,15 @@ impl Case {
             assert!(self.attempts.contains_key(name), "{}: `{name}` is not among its attempts", self.id)
         };
         self.without_filter.keys().chain(self.filter_only_attempts.keys()).for_each(known);
-        let results = self.attempts.values().chain(self.without_filter.values()).flatten();
+        self.in_container.keys().for_each(known);
+        let results = [&self.attempts, &self.without_filter, &self.in_container];
+        let results = results.into_iter().flat_map(BTreeMap::values).flatten();
         for result in results {
             assert!(!result.starts_with("allowed"), "{}: `{result}` cannot hold a claim", self.id);
         }
-        for (who, gaps) in &self.gaps {
-            assert!(["root", "user"].contains(&who.as_str()), "{}: nobody is called `{who}`", self.id);
+        for (whose, gaps) in &self.gaps {
+            let known_ways = ["root", "user", "docker", "podman"];
+            assert!(known_ways.contains(&whose.as_str()), "{}: nobody is called `{whose}`", self.id);
             gaps.keys().for_each(known);
         }
         assert!(
@@ -127,26 +179,29 @@ impl Case {
         );
     }
 
-    /// Whether there is anything to prove in this mode.
-    pub(crate) fn has(&self, mode: Mode) -> bool {
-        mode == Mode::Filtered || !self.filter_only
+    /// Whether there is anything to prove in it.
+    pub(crate) fn has(&self, way: Way) -> bool {
+        match way {
+            Way::Jail(_, mode) => mode == Mode::Filtered || !self.filter_only,
+            Way::Container(_) => true,
+        }
     }
 
     /// Everything that is wrong with a run; nothing if the claim holds.
-    pub(crate) fn judge(&self, who: Who, mode: Mode, report: &Report) -> Vec<String> {
+    pub(crate) fn judge(&self, way: Way, report: &Report) -> Vec<String> {
         let mut wrong = Vec::new();
         let mut seen = BTreeSet::new();
-        let gaps = self.gaps(who);
+        let gaps = self.gaps(way);
         for (name, result) in report.stdout.lines().filter_map(parse_attempt) {
             if !seen.insert(name) {
                 wrong.push(format!("`{name}` was attempted twice"));
             }
-            let Some(accepted) = self.accepted(name, mode) else {
+            let Some(accepted) = self.accepted(name, way) else {
                 wrong.push(format!("`{name}` -> {result}, of which the case knows nothing"));
                 continue;
             };
             let holds = accepted.iter().any(|accepted| matches(accepted, result));
-            let excused = mode == Mode::Unfiltered && self.filter_only_attempts.contains_key(name);
+            let excused = way.mode() == Mode::Unfiltered && self.filter_only_attempts.contains_key(name);
             match (gaps.contains_key(name), holds) {
                 (true, true) => wrong.push(format!("`{name}` is listed as a gap, but holds: {result}")),
                 (false, false) if !excused => wrong.push(format!("`{name}` -> {result}")),
@@ -155,28 +210,35 @@ impl Case {
         }
         for name in self.attempts.keys().filter(|name| !seen.contains(name.as_str())) {
             // Where the attempt's success is its only word, silence is what holds: `killed`.
-            let silence =
-                self.accepted(name, mode).is_some_and(|accepted| accepted.iter().any(|r| r == "killed"));
-            if !silence {
+            if !self.ends(name, way) {
                 wrong.push(format!("`{name}` was not attempted"));
             } else if gaps.contains_key(name) {
                 wrong.push(format!("`{name}` is listed as a gap, but holds"));
             }
         }
-        if gaps.is_empty() {
+        // Who should have been killed and was not ends otherwise.
+        if !gaps.keys().any(|name| self.ends(name, way)) {
             wrong.extend(self.ending.judge(report));
         }
         wrong
     }
 
-    fn accepted(&self, name: &str, mode: Mode) -> Option<&Vec<String>> {
-        let without = self.without_filter.get(name).filter(|_| mode == Mode::Unfiltered);
-        without.or_else(|| self.attempts.get(name))
+    fn ends(&self, name: &str, way: Way) -> bool {
+        self.accepted(name, way).is_some_and(|accepted| accepted.iter().any(|result| result == "killed"))
     }
 
-    /// What is known not to hold for somebody.
-    pub(crate) fn gaps(&self, who: Who) -> BTreeMap<String, String> {
-        self.gaps.get(name_of(who)).cloned().unwrap_or_default()
+    fn accepted(&self, name: &str, way: Way) -> Option<&Vec<String>> {
+        let others = match way {
+            Way::Jail(_, Mode::Filtered) => None,
+            Way::Jail(_, Mode::Unfiltered) => self.without_filter.get(name),
+            Way::Container(_) => self.in_container.get(name),
+        };
+        others.or_else(|| self.attempts.get(name))
+    }
+
+    /// What is known not to hold.
+    pub(crate) fn gaps(&self, way: Way) -> BTreeMap<String, String> {
+        self.gaps.get(way.whose()).cloned().unwrap_or_default()
     }
 }
 
@@ -193,13 +255,6 @@ impl Ending {
             wrong.push(format!("its status is `{}`, which does not name `{status}`", report.status));
         }
         wrong
-    }
-}
-
-pub(crate) fn name_of(who: Who) -> &'static str {
-    match who {
-        Who::Root => "root",
-        Who::User => "user",
     }
 }
 
@@ -231,13 +286,17 @@ mod tests {
         flood = ["killed"]
         [without_filter]
         read = ["ENOSPC"]
+        [in_container]
+        read = ["empty"]
         [filter_only_attempts]
         hide = "its own memory"
         [gaps.user]
         flood = "no cgroup"
+        [gaps.podman]
+        hide = "it cannot"
     "#;
 
-    fn check(who: Who, mode: Mode, stdout: &str, expected: &[&str]) {
+    fn check(way: Way, stdout: &str, expected: &[&str]) {
         let case: Case = toml::from_str(CASE).unwrap();
         case.check_itself();
         let report = Report {
@@ -247,35 +306,39 @@ mod tests {
             stderr: String::new(),
             status: String::new(),
         };
-        assert_eq!(case.judge(who, mode, &report), expected, "{stdout}");
+        assert_eq!(case.judge(way, &report), expected, "{stdout}");
     }
 
     #[test]
     fn attempts_are_judged() {
-        use Mode::{Filtered, Unfiltered};
+        let root = Way::Jail(Who::Root, Mode::Filtered);
+        let unfiltered = Way::Jail(Who::Root, Mode::Unfiltered);
+        let user = Way::Jail(Who::User, Mode::Filtered);
         let good = "attempt read -> denied EPERM\nother words\nattempt hide -> denied EPERM\n";
-        check(Who::Root, Filtered, good, &[]);
-        check(Who::Root, Filtered, "attempt read -> absent\nattempt hide -> denied EPERM", &[]);
-        check(Who::Root, Filtered, "attempt read -> absent", &["`hide` was not attempted"]);
+        check(root, good, &[]);
+        check(root, "attempt read -> absent\nattempt hide -> denied EPERM", &[]);
+        check(root, "attempt read -> absent", &["`hide` was not attempted"]);
         let bad = "attempt read -> allowed 3\nattempt hide -> denied ENOENT\nattempt more -> denied EPERM";
         let wrong = [
             "`read` -> allowed 3",
             "`hide` -> denied ENOENT",
             "`more` -> denied EPERM, of which the case knows nothing",
         ];
-        check(Who::Root, Filtered, bad, &wrong);
-        check(Who::Root, Unfiltered, "attempt read -> denied ENOSPC\nattempt hide -> allowed 1", &[]);
-        check(Who::Root, Unfiltered, good, &["`read` -> denied EPERM"]);
-        check(
-            Who::Root,
-            Filtered,
-            &format!("{good}attempt flood -> allowed 300 MiB"),
-            &["`flood` -> allowed 300 MiB"],
-        );
-        check(Who::User, Filtered, &format!("{good}attempt flood -> allowed 300 MiB"), &[]);
-        check(Who::User, Filtered, good, &["`flood` is listed as a gap, but holds"]);
+        check(root, bad, &wrong);
+        check(unfiltered, "attempt read -> denied ENOSPC\nattempt hide -> allowed 1", &[]);
+        check(unfiltered, good, &["`read` -> denied EPERM"]);
+        check(root, &format!("{good}attempt flood -> allowed 300 MiB"), &["`flood` -> allowed 300 MiB"]);
+        check(user, &format!("{good}attempt flood -> allowed 300 MiB"), &[]);
+        check(user, good, &["`flood` is listed as a gap, but holds"]);
         let twice = format!("{good}attempt read -> absent");
-        check(Who::Root, Filtered, &twice, &["`read` was attempted twice"]);
+        check(root, &twice, &["`read` was attempted twice"]);
+        let covered = "attempt read -> empty\nattempt hide -> denied EPERM\n";
+        check(Way::Container(Maker::Docker), covered, &[]);
+        check(Way::Container(Maker::Docker), good, &["`read` -> denied EPERM"]);
+        check(root, covered, &["`read` -> empty"]);
+        let closed = "`hide` is listed as a gap, but holds: denied EPERM";
+        check(Way::Container(Maker::Podman), covered, &[closed]);
+        check(Way::Container(Maker::Podman), "attempt read -> empty\nattempt hide -> allowed 1", &[]);
     }
 
     #[test]

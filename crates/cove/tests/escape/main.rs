@@ -1,5 +1,6 @@
 //! The attack suite: hostile programs as data, in `cases/`. Each names the claim of `docs/security.md` that it holds,
-//! and runs as root and as an ordinary user, with the system call filter and without, among canaries on the host.
+//! and runs as root and as an ordinary user, with the system call filter and without, and in containers of Docker and of
+//! Podman, among canaries on the host.
 
 mod canary;
 mod case;
@@ -18,6 +19,26 @@ macro_rules! cases {
                 run::check($name);
             }
         )*
+
+        mod docker {
+            $(
+                #[test]
+                fn $test() {
+                    let test = concat!("docker::", stringify!($test));
+                    crate::run::check_in_container(test, $name, cove_testkit::containers::Maker::Docker);
+                }
+            )*
+        }
+
+        mod podman {
+            $(
+                #[test]
+                fn $test() {
+                    let test = concat!("podman::", stringify!($test));
+                    crate::run::check_in_container(test, $name, cove_testkit::containers::Maker::Podman);
+                }
+            )*
+        }
     };
 }
 

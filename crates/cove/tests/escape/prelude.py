@@ -113,7 +113,8 @@ def attempt(name, act, *args):
     except OSError as error:
         result = "denied " + errno.errorcode.get(error.errno, f"errno {error.errno}")
     else:
-        result = str(got) if isinstance(got, Held) else "allowed " + ascii(got)[:200]
+        # What is covered, and not absent, is there and has nothing in it.
+        result = str(got) if isinstance(got, Held) else "empty" if got in (b"", []) else "allowed " + ascii(got)[:200]
     say(name, result)
 
 
@@ -166,6 +167,13 @@ def in_child(act):
     if number != "0":
         raise OSError(int(number), os.strerror(int(number)))
     return rest
+
+
+def system_folder():
+    """`/sys`, where it is there at all: held if nothing can be seen in it but the sandbox's own cgroups."""
+    seen = [name for name in os.listdir("/sys") if name != "fs" and os.listdir("/sys/" + name)]
+    seen += [name for name in os.listdir("/sys/fs") if name != "cgroup" and os.listdir("/sys/fs/" + name)]
+    return seen or Held("covered")
 
 
 def status_field(name, pid="self"):

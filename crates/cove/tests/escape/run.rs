@@ -1,4 +1,5 @@
-//! Runs a case: as everybody, with the system call filter and, where another layer stands behind it, without.
+//! Runs a case: as everybody, with the system call filter and, where another layer stands behind it, without; and in
+//! containers.
 
 use std::fs;
 use std::io::Read;
@@ -10,13 +11,16 @@ use cove::backend::jail::Jail;
 use cove::cli::{self, Action};
 use cove::config::{Config, Surroundings};
 use cove::ending::{self, Audience};
+use cove::image::Source;
 use cove::output::Collector;
 use cove::session::{Cell, Options, Session};
 use cove_jail::plan::Filter;
+use cove_testkit::containers::{Maker, recipe};
 use cove_testkit::{Program, Who};
+use tempfile::TempDir;
 
 use crate::canary::Canaries;
-use crate::case::{Case, Language, Mode, Report, name_of};
+use crate::case::{Case, Language, Mode, Report, Way};
 
 /// Far more than any case takes, also on a machine that is busy: only what hangs gets here.
 const HANGS: Duration = Duration::from_secs(180);
@@ -44,29 +48,50 @@ pub(crate) fn programs() -> &'static Programs {
     })
 }
 
-/// Runs the case in every way it has, and ends the test if its claim does not hold in one.
+/// A directory with the image that has every language, as an operator would offer it.
+fn offered() -> TempDir {
+    let Source::Reference(reference) = recipe().source else { panic!("it has a name") };
+    let folder = tempfile::tempdir_in("/tmp").expect("a folder");
+    let image = folder.path().join("attacked");
+    fs::create_dir(&image).expect("a folder in it");
+    let text = format!("languages = [\"python\"]\noneshot = false\nimage = \"{reference}\"\n");
+    fs::write(image.join("image.toml"), text).expect("a file");
+    folder
+}
+
+/// Runs the case in every way the embedded sandbox has, and ends the test if its claim does not hold in one.
 pub(crate) fn check(name: &str) {
+    let modes = [Mode::Filtered, Mode::Unfiltered];
+    let everybody = Who::all(name).into_iter();
+    check_in(name, everybody.flat_map(|who| modes.map(|mode| Way::Jail(who, mode))).collect());
+}
+
+/// The same in containers of one kind.
+pub(crate) fn check_in_container(test: &str, name: &str, maker: Maker) {
+    if maker.address(test).is_some() {
+        check_in(name, vec![Way::Container(maker)]);
+    }
+}
+
+fn check_in(name: &str, ways: Vec<Way>) {
     let case = Case::load(name);
     assert!(name.starts_with(&format!("{}-", case.id)), "`{name}` does not begin with its id");
     let mut failures = Vec::new();
-    for who in Who::all(name) {
-        for mode in [Mode::Filtered, Mode::Unfiltered].into_iter().filter(|&mode| case.has(mode)) {
-            let (report, mut wrong) = run(&case.program, case.language, &case.flags, who, mode);
-            match &report {
-                Some(report) => wrong.extend(case.judge(who, mode, report)),
-                None => wrong.push("it gave no report".into()),
-            }
-            let gaps = case.gaps(who).len();
-            let verdict = match (wrong.is_empty(), gaps) {
-                (true, 0) => "holds".to_owned(),
-                (true, gaps) => format!("has {gaps} known gaps"),
-                (false, _) => "FAILS".to_owned(),
-            };
-            eprintln!("escape: {name} as {} {mode:?}: {verdict}", name_of(who));
-            if !wrong.is_empty() {
-                let shown = report.map(|report| report.shown()).unwrap_or_default();
-                failures.push(format!("as {} {mode:?}:\n  {}\n{shown}", name_of(who), wrong.join("\n  ")));
-            }
+    for way in ways.into_iter().filter(|&way| case.has(way)) {
+        let (report, mut wrong) = run(&case.program, case.language, &case.flags, way);
+        match &report {
+            Some(report) => wrong.extend(case.judge(way, report)),
+            None => wrong.push("it gave no report".into()),
+        }
+        let verdict = match (wrong.is_empty(), case.gaps(way).len()) {
+            (true, 0) => "holds".to_owned(),
+            (true, gaps) => format!("has {gaps} known gaps"),
+            (false, _) => "FAILS".to_owned(),
+        };
+        eprintln!("escape: {name} {way}: {verdict}");
+        if !wrong.is_empty() {
+            let shown = report.map(|report| report.shown()).unwrap_or_default();
+            failures.push(format!("{way}:\n  {}\n{shown}", wrong.join("\n  ")));
         }
     }
     assert!(failures.is_empty(), "{name}: \"{}\" does not hold\n{}", case.claim, failures.join("\n"));
@@ -77,18 +102,24 @@ pub(crate) fn run(
     program: &str,
     language: Language,
     flags: &[String],
-    who: Who,
-    mode: Mode,
+    way: Way,
 ) -> (Option<Report>, Vec<String>) {
     let prelude = match language {
         Language::Python => include_str!("prelude.py"),
     };
     let Programs { cove, this, sleep } = programs();
+    let (who, mode) = (way.who(), way.mode());
     let canaries = Canaries::new(who, sleep);
     let file = canaries.program_file();
     fs::write(&file, canaries.fill_in(&format!("{prelude}\n{program}"))).expect("the program can be written");
     let mut arguments = vec!["run".to_owned(), "--json".to_owned()];
     arguments.extend(flags.iter().cloned());
+    let images = offered();
+    if let Way::Container(maker) = way {
+        let folder = images.path().display().to_string();
+        let more = ["--backend", maker.name(), "--image-dir", &folder, "--image", "attacked"];
+        arguments.extend(more.map(str::to_owned));
+    }
     arguments.push(file.display().to_string());
     let mut command = match mode {
         Mode::Filtered => {
@@ -105,6 +136,9 @@ pub(crate) fn run(
         }
     };
     command.envs(canaries.environment());
+    if let Way::Container(maker) = way {
+        command.env(maker.variable(), maker.address("escape").expect("it was there"));
+    }
     let before = fs::metadata(cove.path()).and_then(|found| found.modified()).ok();
     let (stdout, stderr) = finish(command);
     let mut wrong = canaries.harmed(&[&stdout, &stderr]);

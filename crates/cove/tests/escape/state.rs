@@ -5,9 +5,10 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use cove_testkit::Who;
+use cove_testkit::containers::Maker;
 use serde::Deserialize;
 
-use crate::case::{Language, Mode, name_of};
+use crate::case::{Language, Mode, Way};
 use crate::run;
 
 /// What `state.py` says.
@@ -72,24 +73,60 @@ const ENVIRONMENT: &[&str] = &[
 fn effective_state_from_inside() {
     for who in Who::all("effective_state_from_inside") {
         for mode in [Mode::Filtered, Mode::Unfiltered] {
-            let (report, harm) = run::run(include_str!("state.py"), Language::Python, &[], who, mode);
-            let report = report.unwrap_or_else(|| panic!("{harm:?}"));
-            assert!(harm.is_empty(), "{harm:?}");
-            let line = report.stdout.lines().find_map(|line| line.strip_prefix("state "));
-            let state: State = serde_json::from_str(line.unwrap_or_else(|| panic!("{}", report.shown())))
-                .expect("it is JSON");
-            eprintln!("escape: effective state as {} {mode:?}", name_of(who));
+            let state = state(Way::Jail(who, mode));
             check_identity(&state, who, mode);
-            check_namespaces(&state);
+            check_namespaces(&state, OWN_NAMESPACES);
             check_mounts(&state.mounts);
             check_surroundings(&state);
+            assert_eq!(state.environment, ENVIRONMENT);
         }
     }
 }
 
-fn check_identity(state: &State, who: Who, mode: Mode) {
+#[test]
+fn effective_state_in_containers() {
+    for maker in Maker::ALL {
+        if maker.address("effective_state_in_containers").is_none() {
+            continue;
+        }
+        let state = state(Way::Container(maker));
+        check_powerless(&state, Mode::Filtered);
+        // Docker and Podman give whoever they start as a user their group once more.
+        assert!(["", "65534"].contains(&state.status["Groups"].as_str()), "{:?}", state.status);
+        // Podman has none for cgroups where they are v1.
+        let own: &[&str] = match maker {
+            Maker::Docker => &["cgroup", "ipc", "mnt", "net", "pid", "uts"],
+            Maker::Podman => &["ipc", "mnt", "net", "pid", "uts"],
+        };
+        check_namespaces(&state, own);
+        check_mounts_of_container(&state.mounts, maker);
+        check_surroundings(&state);
+        // The image has a search path and nothing else; Podman says that it is Podman.
+        let mut more = state.environment.clone();
+        more.retain(|name| !ENVIRONMENT.contains(&name.as_str()));
+        assert_eq!(state.environment.len() - more.len(), ENVIRONMENT.len(), "{:?}", state.environment);
+        let of_maker: &[&str] = match maker {
+            Maker::Docker => &["HOSTNAME"],
+            Maker::Podman => &["HOSTNAME", "TERM", "container"],
+        };
+        assert!(more.iter().all(|name| of_maker.contains(&name.as_str())), "{more:?}");
+    }
+}
+
+/// What a sandbox says of itself.
+fn state(way: Way) -> State {
+    let (report, harm) = run::run(include_str!("state.py"), Language::Python, &[], way);
+    let report = report.unwrap_or_else(|| panic!("{harm:?}"));
+    assert!(harm.is_empty(), "{harm:?}");
+    let line = report.stdout.lines().find_map(|line| line.strip_prefix("state "));
+    eprintln!("escape: effective state {way}");
+    serde_json::from_str(line.unwrap_or_else(|| panic!("{}", report.shown()))).expect("it is JSON")
+}
+
+/// Nobody, with no power and no way to any.
+fn check_powerless(state: &State, mode: Mode) {
     let status = |name: &str| state.status[name].as_str();
-    assert_eq!((status("Uid"), status("Gid"), status("Groups")), (USER, USER, ""));
+    assert_eq!((status("Uid"), status("Gid")), (USER, USER));
     for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
         assert_eq!(u64::from_str_radix(status(set), 16), Ok(0), "{set}");
     }
@@ -98,6 +135,11 @@ fn check_identity(state: &State, who: Who, mode: Mode) {
         assert_eq!(status("Seccomp"), "2");
     }
     assert_eq!(status("TracerPid"), "0");
+}
+
+fn check_identity(state: &State, who: Who, mode: Mode) {
+    check_powerless(state, mode);
+    assert_eq!(state.status["Groups"], "");
     // NOROOT, NO_SETUID_FIXUP, NO_CAP_AMBIENT_RAISE, all four locked, and KEEP_CAPS off.
     assert_eq!(state.secure_bits, 0xef);
     for map in [&state.uid_map, &state.gid_map] {
@@ -109,16 +151,16 @@ fn check_identity(state: &State, who: Who, mode: Mode) {
     assert_eq!(state.setgroups, if who == Who::User { "deny" } else { "allow" });
 }
 
-fn check_namespaces(state: &State) {
+fn check_namespaces(state: &State, own: &[&str]) {
     for (name, &inside) in &state.namespaces {
         let Ok(outside) = fs::metadata(format!("/proc/self/ns/{name}")) else { continue };
         let kind = name.strip_suffix("_for_children").unwrap_or(name);
-        if OWN_NAMESPACES.contains(&kind) {
+        if own.contains(&kind) {
             assert_ne!(inside, outside.ino(), "the sandbox shares `{name}` with the host");
         }
     }
     let found: BTreeSet<&str> = state.namespaces.keys().map(String::as_str).collect();
-    assert!(OWN_NAMESPACES.iter().all(|name| found.contains(name)), "{found:?}");
+    assert!(own.iter().all(|name| found.contains(name)), "{found:?}");
 }
 
 fn check_mounts(mounts: &[Mount]) {
@@ -153,13 +195,49 @@ fn check_mounts(mounts: &[Mount]) {
     assert_eq!(devices.collect::<BTreeSet<_>>(), BTreeSet::from_iter(DEVICES.iter().copied()));
 }
 
+fn check_mounts_of_container(mounts: &[Mount], maker: Maker) {
+    // What was mounted last covers what was there before.
+    let seen: BTreeMap<&str, &Mount> = mounts.iter().map(|mount| (mount.target.as_str(), mount)).collect();
+    assert!(seen["/"].has("ro") && seen["/.cove"].has("ro"), "{seen:?}");
+    let mut writable = BTreeSet::new();
+    for (&target, mount) in &seen {
+        assert!(!mount.propagation.iter().any(|kind| kind.starts_with("shared")), "{mount:?}");
+        // Root's, who is not in there; files that are covered show the null device of the same one.
+        let of_root = mount.options.iter().any(|option| option == "mode=755");
+        match mount.kind.as_str() {
+            _ if mount.has("ro") || of_root => {}
+            "proc" => {
+                assert!(target == "/proc" && mount.has("nosuid") && mount.has("nodev"), "{mount:?}");
+                let hides = mount.options.iter().any(|option| option.starts_with("hidepid="));
+                assert!(mount.has("noexec") && hides == (maker == Maker::Podman), "{mount:?}");
+            }
+            "tmpfs" => {
+                assert!(mount.has("nosuid") && mount.has("nodev"), "{mount:?}");
+                let sized = mount.options.iter().any(|option| option.starts_with("size="));
+                assert!(mount.is_bounded() || maker == Maker::Podman && sized, "{mount:?}");
+                writable.insert(target);
+            }
+            _ => panic!("it can be written: {mount:?}"),
+        }
+    }
+    let mut expected = BTreeSet::from_iter(WRITABLE.iter().copied());
+    // Podman makes one there of its own accord.
+    expected.extend((maker == Maker::Podman).then_some("/var/tmp"));
+    assert_eq!(writable, expected);
+    for hidden in ["/proc/sys", "/sys/kernel", "/sys/devices", "/dev/pts", "/dev/mqueue"] {
+        assert!(seen[hidden].kind == "tmpfs" && seen[hidden].has("ro"), "{:?}", seen[hidden]);
+    }
+}
+
 fn check_surroundings(state: &State) {
     let descriptors: Vec<(u32, &str)> =
         state.descriptors.iter().map(|(number, kind)| (*number, kind.as_str())).collect();
     assert_eq!(descriptors, [(0, "pipe"), (1, "pipe"), (2, "pipe"), (3, "socket")]);
-    assert_eq!(state.environment, ENVIRONMENT);
     assert_eq!((state.hostname.as_str(), state.folder.as_str()), ("cove", "/workspace"));
     assert!(state.interfaces.iter().any(|name| name == "lo"), "{:?}", state.interfaces);
+    // Kernels make some more, all down, in every namespace.
+    let made = ["lo", "tunl0", "sit0", "ip6tnl0", "gre0"];
+    assert!(state.interfaces.iter().all(|name| made.contains(&name.as_str())), "{:?}", state.interfaces);
     assert_eq!(state.core, (0, 0));
     assert!(state.own_session);
 }

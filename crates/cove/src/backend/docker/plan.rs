@@ -1,6 +1,7 @@
 //! From a policy, an image and what Docker or Podman can do to the whole request that makes the container: pure data.
 //! What they cannot do is a gap with a name, and where a limit could not be held, a refusal.
 
+mod hidden;
 mod text;
 
 use std::collections::{BTreeMap, HashMap};
@@ -16,6 +17,7 @@ use cove_jail::plan::{
 use cove_protocol::{Interpreter, Language};
 use serde::Serialize;
 
+use self::hidden::{MASKED, READ_ONLY};
 use super::facts::{Facts, Maker};
 use crate::backend::{OwnProgram, StartError, Whose};
 use crate::policy::{Access, Limits, Network, Policy};
@@ -33,26 +35,6 @@ pub(super) const INSTANCE: &str = "cove.instance";
 pub(super) const SESSION: &str = "cove.session";
 pub(super) const PRINCIPAL: &str = "cove.principal";
 pub(super) const EXPIRES: &str = "cove.expires";
-
-/// What of `/proc` and `/sys` tells of the machine or acts on it.
-const MASKED: &[&str] = &[
-    "/proc/acpi",
-    "/proc/asound",
-    "/proc/interrupts",
-    "/proc/kallsyms",
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/latency_stats",
-    "/proc/modules",
-    "/proc/sched_debug",
-    "/proc/scsi",
-    "/proc/timer_list",
-    "/proc/timer_stats",
-    "/sys/devices/virtual/powercap",
-    "/sys/firmware",
-    "/sys/fs/selinux",
-];
-const READ_ONLY: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 /// What an image brings of its own.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -126,7 +108,8 @@ pub(super) fn plan(request: &Request<'_>, facts: &Facts) -> Result<Plan, StartEr
         cmd: Some(command),
         working_dir: Some("/workspace".into()),
         healthcheck: Some(HealthConfig { test: Some(vec!["NONE".into()]), ..HealthConfig::default() }),
-        stop_timeout: Some(1),
+        // The runner hears no request to end: whoever waits for it waits in vain.
+        stop_timeout: Some(0),
         labels: Some(
             request.labels.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect(),
         ),
@@ -149,7 +132,6 @@ pub(super) fn gaps(policy: &Policy, facts: &Facts) -> Result<Vec<String>, StartE
             "the number of files in `/workspace` and `/tmp` is not limited: Podman takes no such option"
                 .into(),
         );
-        gaps.push("of `/proc` and `/sys` only what Podman hides by itself is hidden".into());
     }
     if facts.default_runtime.is_empty() && policy.runtime.is_none() {
         gaps.push("which runtime runs the container is not known".into());
@@ -240,6 +222,13 @@ fn host_config(request: &Request<'_>, facts: &Facts, own_profile: bool) -> Resul
             .map_err(|error| StartError::new("could not write the system call filter").because(error))?;
         security.push(format!("seccomp={profile}"));
     }
+    if !docker {
+        security.push(format!("mask={}", MASKED.join(":")));
+        if policy.runtime.is_none() {
+            // As a number also older kernels know it. The others are what it would have been by itself.
+            security.push("proc-opts=nosuid,nodev,noexec,hidepid=2".into());
+        }
+    }
     let bytes = |size: u64| i64::try_from(size).unwrap_or(i64::MAX);
     let processors =
         if facts.processors == 0 { limits.cpus } else { limits.cpus.min(f64::from(facts.processors)) };
@@ -256,6 +245,9 @@ fn host_config(request: &Request<'_>, facts: &Facts, own_profile: bool) -> Resul
         readonly_rootfs: Some(true),
         tmpfs: Some(tmpfs(request, docker)),
         shm_size: Some(bytes(SHM)),
+        // Docker lets everybody send echo requests, by a socket that is otherwise not to be had.
+        sysctls: (docker && policy.network == Network::None)
+            .then(|| HashMap::from([("net.ipv4.ping_group_range".to_owned(), "1 0".to_owned())])),
         masked_paths: paths(MASKED),
         readonly_paths: paths(READ_ONLY),
         memory: Some(bytes(limits.memory)),
@@ -300,10 +292,15 @@ fn tmpfs(request: &Request<'_>, docker: bool) -> HashMap<String, String> {
         ("/workspace".to_owned(), workspace),
         ("/run".to_owned(), with(RUN, "0755")),
     ]);
+    match docker {
+        // In place of Docker's own one, which has a size and no number of files.
+        true => all.insert("/dev/shm".to_owned(), with(SHM, "1777").replacen("exec", "noexec", 1)),
+        // Podman makes one there by itself, without a size.
+        false => all.insert("/var/tmp".to_owned(), with(limits.tmp, "1777")),
+    };
     // Else each would be a volume on the disk, without a limit and left behind.
-    let own = ["/tmp", "/workspace", "/run", HOME];
-    for volume in request.image.volumes.iter().filter(|volume| !own.contains(&volume.as_str())) {
-        all.insert(volume.clone(), with(limits.tmp, "0777"));
+    for volume in request.image.volumes.iter().filter(|volume| *volume != HOME) {
+        all.entry(volume.clone()).or_insert_with(|| with(limits.tmp, "0777"));
     }
     all
 }

@@ -1,4 +1,4 @@
-//! Plans of both makers, whole and in parts.
+//! Plans of both, whole and in their parts, and what is refused.
 
 use super::*;
 use crate::image::{Recipe, Source};
@@ -69,16 +69,19 @@ fn the_whole_plan_of_docker() {
     privileges  no capabilities, no new privileges
     syscalls    the filter of the embedded sandbox, given to Docker
     limits      512m memory, 1 cpus, 256 processes; held by cgroups
-    rlimits     core 0, data 536870912, fsize 268435456, memlock 65536, msgqueue 0, nofile 1024, sigpending 256, stack 4194304
+    rlimits     core 0, fsize 268435456, memlock 65536, msgqueue 0, nofile 1024, sigpending 256, stack 4194304
     root        the image's, read-only
+                /dev/shm  tmpfs rw,noexec,nosuid,nodev,size=67108864,mode=1777,nr_inodes=4096
                 /run  tmpfs rw,exec,nosuid,nodev,size=1048576,mode=0755,nr_inodes=64
                 /tmp  tmpfs rw,exec,nosuid,nodev,size=67108864,mode=1777,nr_inodes=4096
                 /var/lib/things  tmpfs rw,exec,nosuid,nodev,size=67108864,mode=0777,nr_inodes=4096
                 /workspace  tmpfs rw,exec,nosuid,nodev,size=268435456,mode=0700,nr_inodes=16384,uid=65534,gid=65534
                 /.cove  read-only from cove-runner-1
-    hidden      /proc/acpi /proc/asound /proc/interrupts /proc/kallsyms /proc/kcore /proc/keys /proc/latency_stats /proc/modules /proc/sched_debug /proc/scsi /proc/timer_list /proc/timer_stats /sys/devices/virtual/powercap /sys/firmware /sys/fs/selinux
+    hidden      /dev: mqueue pts
+                /proc: acpi asound buddyinfo bus cmdline config.gz consoles crypto diskstats dma driver dynamic_debug fs interrupts iomem ioports irq kallsyms kcore key-users keys kmsg kpagecgroup kpagecount kpageflags latency_stats locks mdstat misc modules mtrr pagetypeinfo partitions pressure sched_debug schedstat scsi slabinfo softirqs swaps sys sysvipc timer_list timer_stats tty vmallocinfo zoneinfo
+                /sys: block bus class dev devices firmware fs/bpf fs/btrfs fs/erofs fs/ext4 fs/f2fs fs/fuse fs/nfs fs/pstore fs/resctrl fs/selinux fs/smackfs fs/tmpfs fs/xfs hypervisor kernel module power
     environment HOME LANG LOGNAME MPLBACKEND MPLCONFIGDIR OMP_NUM_THREADS OPENBLAS_NUM_THREADS PATH PYTHON_VERSION TMPDIR TZ USER
-    program     /.cove/cove runner in /workspace
+    program     /.cove/cove runner --data=536870912 in /workspace
     ");
 }
 
@@ -92,17 +95,20 @@ fn the_whole_plan_of_podman() {
     privileges  no capabilities, no new privileges
     syscalls    the filter of the embedded sandbox, installed by the runner, behind the default one
     limits      512m memory, 1 cpus, 256 processes; held by cgroups
-    rlimits     core 0, data 536870912, fsize 268435456, memlock 65536, msgqueue 0, nofile 1024, nproc 1000, sigpending 256, stack 4194304
+    rlimits     core 0, fsize 268435456, memlock 65536, msgqueue 0, nofile 1024, nproc 1000, sigpending 256, stack 4194304
     root        the image's, read-only
                 /run  tmpfs rw,exec,nosuid,nodev,size=1048576,mode=0755
                 /tmp  tmpfs rw,exec,nosuid,nodev,size=67108864,mode=1777
                 /var/lib/things  tmpfs rw,exec,nosuid,nodev,size=67108864,mode=0777
+                /var/tmp  tmpfs rw,exec,nosuid,nodev,size=67108864,mode=1777
                 /workspace  tmpfs rw,exec,nosuid,nodev,size=268435456,mode=0777
                 /.cove  read-only from cove-runner-1
+    hidden      /dev: mqueue pts
+                /proc: acpi asound buddyinfo bus cmdline config.gz consoles crypto diskstats dma driver dynamic_debug fs interrupts iomem ioports irq kallsyms kcore key-users keys kmsg kpagecgroup kpagecount kpageflags latency_stats locks mdstat misc modules mtrr pagetypeinfo partitions pressure sched_debug schedstat scsi slabinfo softirqs swaps sys sysvipc timer_list timer_stats tty vmallocinfo zoneinfo
+                /sys: block bus class dev devices firmware fs/bpf fs/btrfs fs/erofs fs/ext4 fs/f2fs fs/fuse fs/nfs fs/pstore fs/resctrl fs/selinux fs/smackfs fs/tmpfs fs/xfs hypervisor kernel module power
     environment HOME LANG LOGNAME MPLBACKEND MPLCONFIGDIR OMP_NUM_THREADS OPENBLAS_NUM_THREADS PATH PYTHON_VERSION TMPDIR TZ USER
     gap         the number of files in `/workspace` and `/tmp` is not limited: Podman takes no such option
-    gap         of `/proc` and `/sys` only what Podman hides by itself is hidden
-    program     /.cove/cove runner --filter in /workspace
+    program     /.cove/cove runner --data=536870912 --filter in /workspace
     ");
 }
 
@@ -182,4 +188,41 @@ fn another_runtime_is_asked_for_by_name_and_filtered_from_inside() {
     let host = body.host_config.unwrap();
     assert_eq!((host.runtime.as_deref(), host.network_mode.as_deref()), (Some("runsc"), Some("out")));
     assert_eq!(host.security_opt.unwrap(), ["no-new-privileges:true"]);
+    let podman = planned(&policy, &facts(Maker::Podman)).unwrap().body.host_config.unwrap();
+    let options = podman.security_opt.unwrap();
+    assert!(
+        !options.iter().any(|option| option.starts_with("proc-opts=")),
+        "what it does with them: {options:?}"
+    );
+}
+
+#[test]
+fn both_hide_the_same_and_podman_the_runner_too() {
+    let docker = body(Maker::Docker).host_config.unwrap();
+    let podman = body(Maker::Podman).host_config.unwrap();
+    let hidden = docker.masked_paths.unwrap();
+    for path in ["/sys/kernel", "/proc/sys", "/proc/kallsyms", "/dev/pts", "/dev/mqueue"] {
+        assert!(hidden.contains(&path.to_owned()), "{path}");
+    }
+    assert!(
+        !hidden.iter().any(|path| "/sys/fs/cgroup".starts_with(path.as_str())),
+        "the runner counts there"
+    );
+    let options = podman.security_opt.unwrap();
+    assert_eq!(options[1], format!("mask={}", hidden.join(":")));
+    assert_eq!(options[2], "proc-opts=nosuid,nodev,noexec,hidepid=2");
+    assert!(podman.tmpfs.unwrap()["/var/tmp"].contains("size=67108864"), "Podman would give it no size");
+    assert!(docker.tmpfs.unwrap()["/dev/shm"].contains("nr_inodes=4096"));
+}
+
+#[test]
+fn the_runtime_can_start_however_little_memory_there_is() {
+    for maker in [Maker::Docker, Maker::Podman] {
+        let mut policy = policy();
+        policy.limits.memory = 64 << 20;
+        let host = planned(&policy, &facts(maker)).unwrap().body.host_config.unwrap();
+        assert_eq!(host.memory, Some(64 << 20));
+        let mut limits = host.ulimits.unwrap().into_iter();
+        assert!(limits.all(|limit| limit.name.as_deref() != Some("data")), "the runner holds itself to it");
+    }
 }

@@ -1,6 +1,9 @@
 //! A plan as people read it.
 
+use std::collections::BTreeMap;
 use std::fmt;
+
+use bollard::models::HostConfig;
 
 use super::Plan;
 use crate::config::value::show_size;
@@ -49,8 +52,9 @@ impl fmt::Display for Plan {
             let access = if mount.read_only == Some(true) { "read-only" } else { "read-write" };
             writeln!(f, "            {}  {access} from {}", text(&mount.target), text(&mount.source))?;
         }
-        if let Some(masked) = &host.masked_paths {
-            writeln!(f, "hidden      {}", masked.join(" "))?;
+        for (index, (top, below)) in hidden(host).into_iter().enumerate() {
+            let heading = if index == 0 { "hidden" } else { "" };
+            writeln!(f, "{heading:<11} {top}: {}", below.join(" "))?;
         }
         let variables: Vec<&str> =
             body.env.iter().flatten().filter_map(|line| line.split('=').next()).collect();
@@ -62,4 +66,17 @@ impl fmt::Display for Plan {
             body.entrypoint.iter().chain(&body.cmd).flatten().map(String::as_str).collect();
         write!(f, "program     {} in {}", command.join(" "), text(&body.working_dir))
     }
+}
+
+/// What is covered, by the folder that it is in: Docker is told by a list, Podman by an option.
+fn hidden(host: &HostConfig) -> BTreeMap<&str, Vec<&str>> {
+    let listed = host.masked_paths.iter().flatten().map(String::as_str);
+    let options = host.security_opt.iter().flatten().filter_map(|option| option.strip_prefix("mask="));
+    let mut by_folder = BTreeMap::<&str, Vec<&str>>::new();
+    for path in listed.chain(options.flat_map(|paths| paths.split(':'))) {
+        let (_, rest) = path.split_at(1);
+        let end = rest.find('/').map_or(path.len(), |end| end + 1);
+        by_folder.entry(&path[..end]).or_default().push(path[end..].trim_start_matches('/'));
+    }
+    by_folder
 }
