@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use bollard::Docker;
 use bollard::query_parameters::{
-    KillContainerOptionsBuilder, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder,
-    RemoveVolumeOptionsBuilder,
+    KillContainerOptionsBuilder, RemoveContainerOptionsBuilder, RemoveVolumeOptionsBuilder,
 };
 use cove::backend::docker::Docker as Backend;
 use cove::backend::{Backend as _, Ending, Form, StartError, Whose};
@@ -20,7 +19,7 @@ use cove_testkit::containers::{Maker, recipe};
 use cove_testkit::measure;
 use cove_testkit::skip::skip;
 
-use crate::{cove, each};
+use crate::{cove, each, listed};
 
 fn policy() -> Policy {
     Policy { root: Root::Image(recipe()), python: None, ..measure::config().policy }
@@ -53,9 +52,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 /// The containers of a session, by their label.
 async fn containers(docker: &Docker, session: &str) -> Vec<String> {
-    let filters = [("label", vec![format!("cove.session={}", unique(session))])].into();
-    let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
-    let found = docker.list_containers(Some(options)).await.expect("containers can be listed");
+    let found = listed(docker, &format!("cove.session={}", unique(session))).await;
     found.into_iter().filter_map(|container| container.id).collect()
 }
 

@@ -1,26 +1,22 @@
 //! A server that is killed at any moment leaves nothing that the next one does not remove, and the next one removes
 //! nothing else.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use bollard::Docker;
 use bollard::models::ContainerCreateBody;
-use bollard::query_parameters::{
-    CreateContainerOptions, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder,
-};
+use bollard::query_parameters::{CreateContainerOptions, RemoveContainerOptionsBuilder};
 use cove_testkit::Who;
 use cove_testkit::containers::Maker;
 use cove_testkit::mcp::{Era, Stdio};
 use serde_json::json;
 
-use crate::{cove, each};
+use crate::{cove, each, listed};
 
 /// All that has any label of ours, with its instance.
 async fn labelled(docker: &Docker) -> Vec<(String, String)> {
-    let filters: HashMap<&str, Vec<&str>> = [("label", vec!["cove.instance"])].into();
-    let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
-    let found = docker.list_containers(Some(options)).await.expect("containers can be listed");
+    let found = listed(docker, "cove.instance").await;
     let row = |container: bollard::models::ContainerSummary| {
         Some((container.id?, container.labels?.remove("cove.instance")?))
     };
@@ -40,7 +36,7 @@ fn of_process(all: &[(String, String)], process: u32) -> usize {
 
 #[test]
 fn a_killed_server_leaves_nothing_after_the_next_start() {
-    let rounds = if std::env::var_os("COVE_TEST_FULL").is_some() { 50 } else { 5 };
+    let rounds = if std::env::var_os("COVE_TEST_FULL").is_some() { 50 } else { 6 };
     each("a_killed_server_leaves_nothing_after_the_next_start", async |maker, address, docker| {
         let foreign = foreign(&docker).await;
         // What is done once is done before.
@@ -59,7 +55,7 @@ fn a_killed_server_leaves_nothing_after_the_next_start() {
             }
             server.begin_call("execute_code", json!({"code": "import time; time.sleep(30)"}));
             // From before anything is made to after all is.
-            let pause = (round * 7919) % 2500;
+            let pause = (round * 7919) % 5000;
             tokio::time::sleep(Duration::from_millis(pause)).await;
             let process = server.pid();
             let pid = rustix::process::Pid::from_raw(process as i32).expect("a process");

@@ -10,7 +10,12 @@ mod inside;
 mod killed;
 mod walk;
 
+use std::collections::HashMap;
+use std::time::Duration;
+
 use bollard::Docker;
+use bollard::models::ContainerSummary;
+use bollard::query_parameters::ListContainersOptionsBuilder;
 use cove_testkit::Program;
 use cove_testkit::containers::Maker;
 
@@ -30,6 +35,19 @@ fn each(test: &str, check: impl AsyncFn(Maker, &str, Docker)) {
     for (maker, address) in daemons(test) {
         runtime.block_on(async { check(maker, &address, connect(&address).await).await });
     }
+}
+
+/// All containers with these labels. Podman has a state in passing that bollard does not know: asked again.
+async fn listed(docker: &Docker, label: &str) -> Vec<ContainerSummary> {
+    let filters = HashMap::from([("label", vec![label])]);
+    let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
+    for _ in 0..50 {
+        if let Ok(found) = docker.list_containers(Some(options.clone())).await {
+            return found;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    docker.list_containers(Some(options)).await.expect("containers can be listed")
 }
 
 fn cove() -> Program {

@@ -148,7 +148,7 @@ fn watch(project: Project, words: LastWords) -> Watched<Shown> {
                 }
             }
         };
-        let ending = end_of(ends, &kill).await;
+        let ending = end_of(ends, &kill).await.unwrap_or_else(|ending| ending);
         if let Err(error) = project.lock().await.down().await {
             tracing::warn!(%error, "a Compose project could not be removed");
         }

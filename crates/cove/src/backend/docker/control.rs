@@ -55,16 +55,26 @@ impl Drop for Guard {
     }
 }
 
-/// With all that belongs to it, whatever it does. What cannot be removed now is left to the sweep.
+/// With all that belongs to it, whatever it does. One that is just being started, stopped or removed cannot be removed at
+/// once; what cannot be removed in the end is left to the sweep.
 pub(super) async fn remove(client: &Client, id: &str) {
-    let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
-    let removed = tokio::time::timeout(PATIENCE * 4, client.remove_container(id, Some(options))).await;
-    match removed {
-        Ok(Ok(()) | Err(ClientError::DockerResponseServerError { status_code: 404 | 409, .. })) => {}
-        Ok(Err(error)) => {
-            tracing::warn!(container = id, error = said(&error), "a container could not be removed")
+    const PAUSE: Duration = Duration::from_millis(300);
+    let until = tokio::time::Instant::now() + PATIENCE * 4;
+    loop {
+        let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
+        let why = match tokio::time::timeout_at(until, client.remove_container(id, Some(options))).await {
+            Ok(Ok(()) | Err(ClientError::DockerResponseServerError { status_code: 404, .. })) => return,
+            Ok(Err(error)) => said(&error),
+            Err(_) => "it took too long".to_owned(),
+        };
+        let is_late = tokio::time::Instant::now() + PAUSE >= until;
+        // Nobody is there to remove anything; whoever is there later is asked then.
+        if is_late || tokio::time::timeout(PATIENCE, client.ping()).await.is_ok_and(|answer| answer.is_err())
+        {
+            tracing::warn!(container = id, why, "a container could not be removed");
+            return;
         }
-        Err(_) => tracing::warn!(container = id, "a container took too long to be removed"),
+        tokio::time::sleep(PAUSE).await;
     }
 }
 
@@ -134,13 +144,14 @@ impl<W: Watchable> Control for Watched<W> {
     }
 }
 
-/// Waits for the end of what lasts at most so long; `ends` is how it ends by itself.
-pub(super) async fn end_of(ends: impl Future<Output = Ending>, kill: &CancellationToken) -> Ending {
+/// Waits for the end of what lasts at most so long: by itself, or as we end it.
+pub(super) async fn end_of<T>(ends: impl Future<Output = T>, kill: &CancellationToken) -> Result<T, Ending> {
     tokio::select! {
-        ending = ends => ending,
-        () = kill.cancelled() => Ending::Signalled(9),
+        ended = ends => Ok(ended),
+        () = kill.cancelled() => Err(Ending::Signalled(9)),
         () = tokio::time::sleep(LIFE) => {
-            Ending::Lost(format!("it had lived for {} hours, the most a container may", LIFE.as_secs() / 3600))
+            let hours = LIFE.as_secs() / 3600;
+            Err(Ending::Lost(format!("it had lived for {hours} hours, the most a container may")))
         }
     }
 }
@@ -156,12 +167,11 @@ pub(super) fn watch(client: Client, id: String, words: LastWords) -> Watched<Con
     let container = Container { client: client.clone(), id: id.clone() };
     Watched::new(container, words, |kill| async move {
         let mut waited = client.wait_container(&id, None::<WaitContainerOptions>);
-        let ends = async {
-            // Its exit code is in its state, with what else there is to know.
-            waited.next().await;
-            ending(&client, &id).await
+        let ending = match end_of(waited.next(), &kill).await {
+            // Its exit code is in its state, with what else there is to know; whoever kills it now is late.
+            Ok(_) => ending(&client, &id).await,
+            Err(ending) => ending,
         };
-        let ending = end_of(ends, &kill).await;
         remove(&client, &id).await;
         ending
     })

@@ -2,6 +2,7 @@
 //! carry our labels, to the letter, and whose process is gone or whose time is over. Nothing else is touched.
 
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 use bollard::Docker as Client;
 use bollard::models::ContainerSummaryStateEnum;
@@ -21,7 +22,16 @@ pub(super) type Ended = HashSet<String>;
 pub(super) async fn sweep(client: &Client, own: &Instance, ended: &mut Ended) {
     let ours = HashMap::from([("label", vec![format!("{KIND}={SANDBOX}"), INSTANCE.to_owned()])]);
     let listed = ListContainersOptionsBuilder::new().all(true).filters(&ours).build();
-    match client.list_containers(Some(listed)).await {
+    let mut found = client.list_containers(Some(listed.clone())).await;
+    // Podman has states in passing that nobody understands.
+    for _ in 0..3 {
+        if found.is_ok() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        found = client.list_containers(Some(listed.clone())).await;
+    }
+    match found {
         Ok(containers) => {
             let mut still = Ended::new();
             for container in containers {
