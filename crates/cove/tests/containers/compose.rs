@@ -445,6 +445,8 @@ async fn a_killed_process_leaves_what_is_marked() {
                 .args(["--exact", &format!("compose::{TEST}")])
                 .env_remove("COVE_TEST_DOCKER")
                 .env_remove("COVE_TEST_PODMAN")
+                // It has the one of the two that it needs, and skips nothing.
+                .env_remove("COVE_SKIP_LOG")
                 .env(name, &bench.host)
                 .env(CHILD, &bench.project)
                 .stdout(std::process::Stdio::null())
