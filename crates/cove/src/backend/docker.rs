@@ -370,19 +370,10 @@ fn image_facts(found: bollard::models::ImageInspect) -> ImageFacts {
 
 /// What went wrong, in the words of whoever answered, without the wrapping.
 fn said(error: &ClientError) -> String {
-    let text = match error {
-        ClientError::DockerResponseServerError { message, .. } => message.clone(),
-        other => {
-            let mut text = other.to_string();
-            let mut source = std::error::Error::source(other);
-            while let Some(cause) = source {
-                text = format!("{text}: {cause}");
-                source = cause.source();
-            }
-            text
-        }
-    };
-    crate::error::escaped(text.trim())
+    match error {
+        ClientError::DockerResponseServerError { message, .. } => crate::error::escaped(message.trim()),
+        other => crate::error::in_one_line(other),
+    }
 }
 
 impl Backend for Docker {
@@ -452,11 +443,9 @@ impl Backend for Docker {
             if !connect::may_be_there(self.shared.wanted, &self.shared.around) {
                 return;
             }
-            match self.shared.connected().await {
-                // Connecting has begun it.
-                Ok(_) => {}
-                // Whoever wants a container hears of it.
-                Err(error) => tracing::debug!(%error, "nothing was swept"),
+            // Connecting begins it. Whoever wants a container hears of what went wrong.
+            if let Err(error) = self.shared.connected().await {
+                tracing::debug!(%error, "nothing was swept");
             }
         })
     }

@@ -187,7 +187,8 @@ async fn has_base(
         .with_hint(format!("run `docker pull {base}` (or `podman pull {base}`), or set `--pull true`")))
 }
 
-async fn inspect(docker: &Docker, reference: &str) -> Result<Option<ImageInspect>, StartError> {
+/// An image, if it is there.
+pub(super) async fn inspect(docker: &Docker, reference: &str) -> Result<Option<ImageInspect>, StartError> {
     match docker.inspect_image(reference).await {
         Ok(image) => Ok(Some(image)),
         Err(DockerError::DockerResponseServerError { status_code: 404, .. }) => Ok(None),

@@ -338,13 +338,7 @@ fn cannot(asked: &Asked<'_>, wrong: Wrong) -> StartError {
 }
 
 async fn is_there(api: &Docker, image: &str) -> Result<bool, StartError> {
-    match api.inspect_image(image).await {
-        Ok(_) => Ok(true),
-        Err(bollard::errors::Error::DockerResponseServerError { status_code: 404, .. }) => Ok(false),
-        Err(error) => {
-            Err(StartError::new(format!("could not look for the image `{}`", shown(image))).because(error))
-        }
-    }
+    Ok(super::build::inspect(api, image).await?.is_some())
 }
 
 fn is_project(name: &str) -> bool {
