@@ -236,7 +236,10 @@ fn nobody(wanted: Wanted, refusals: &[(Address, String)]) -> StartError {
             Wanted::Podman => {
                 "install Podman and start its socket: `systemctl --user enable --now podman.socket`, or set `CONTAINER_HOST`"
             }
-            _ => {
+            Wanted::Docker => {
+                "install Docker (`sudo apt install docker.io`) or set `DOCKER_HOST`; where there is Podman, `--backend podman`"
+            }
+            Wanted::Any => {
                 "install Docker (`sudo apt install docker.io`) or start Podman's socket (`systemctl --user enable --now podman.socket`), or set `DOCKER_HOST`"
             }
         };
