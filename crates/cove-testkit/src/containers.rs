@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use cove::backend::docker::{Allowed, Docker, Wanted};
+use cove::backend::docker::{Allowed, Docker, Maker as Kind, Wanted};
 use cove::backend::{Backend, Form, Pending, Sandbox, StartError, Tell, Whose};
 use cove::config::Surroundings;
 use cove::image::{Recipe, Source};
@@ -37,6 +37,13 @@ impl Maker {
         match self {
             Self::Docker => "docker",
             Self::Podman => "podman",
+        }
+    }
+
+    pub fn kind(self) -> Kind {
+        match self {
+            Self::Docker => Kind::Docker,
+            Self::Podman => Kind::Podman,
         }
     }
 

@@ -10,9 +10,11 @@ pub mod compose;
 mod composed;
 pub(crate) mod connect;
 mod control;
+mod dockerfile;
 mod facts;
 mod instance;
 mod libpod;
+mod marked;
 mod plan;
 mod stream;
 mod sweep;
@@ -49,6 +51,8 @@ use volume::{Filler, Program};
 
 /// Between looks for what others left behind.
 const SWEEP: Duration = Duration::from_secs(5 * 60);
+/// The first looks come sooner: what a process had asked for when it was killed may be made a little later.
+const FIRST_SWEEPS: [Duration; 2] = [Duration::from_secs(15), Duration::from_secs(60)];
 
 #[derive(Clone)]
 pub struct Docker {
@@ -157,11 +161,13 @@ impl Shared {
                 let (weak, client, own) =
                     (Arc::downgrade(self), connected.client.clone(), self.instance.clone());
                 tokio::spawn(async move {
+                    let mut pauses = FIRST_SWEEPS.into_iter();
                     // As long as somebody may start containers here.
                     while let Some(shared) = weak.upgrade() {
+                        let _ = tokio::task::spawn_blocking(compose::place::sweep).await;
                         sweep::sweep(&client, &own, &mut *shared.ended.lock().await).await;
                         drop(shared);
-                        tokio::time::sleep(SWEEP).await;
+                        tokio::time::sleep(pauses.next().unwrap_or(SWEEP)).await;
                     }
                 });
                 Ok(connected)
@@ -192,11 +198,8 @@ impl Shared {
         recipe: &Recipe,
         tell: Tell<'_>,
     ) -> Result<(ImageFacts, Option<String>), StartError> {
-        let Ready { reference, done } = build::ready(client, recipe, self.allowed.pull, tell).await?;
-        let found = client.inspect_image(&reference).await.map_err(|error| {
-            StartError::new(format!("could not look at the image `{reference}`")).because(said(&error))
-        })?;
-        Ok((image_facts(found), done))
+        let Ready { image, done, .. } = build::ready(client, recipe, self.allowed.pull, tell).await?;
+        Ok((image_facts(image), done))
     }
 
     async fn see_volume(&self, client: &Client, program: &Program, image: &str) -> Result<(), StartError> {
@@ -317,7 +320,8 @@ async fn start_made(
         .await
         .map_err(|error| Failed::Starting(could_not("start", &error).into_error()))?;
     let words = LastWords::default();
-    Ok((ContainerStream::new(attached.output, attached.input, words.clone()), words))
+    let (stream, _) = ContainerStream::new(attached.output, attached.input, words.clone());
+    Ok((stream, words))
 }
 
 fn could_not(what: &str, error: &ClientError) -> Failed {

@@ -79,7 +79,7 @@ fn an_unchanged_folder_is_built_once_and_a_changed_one_again() {
         assert!(first.reference.ends_with(&digest[..12]));
 
         let (again, told) = build(&docker, name, folder.path()).await;
-        assert_eq!(again.unwrap(), Ready { reference: first.reference.clone(), done: None });
+        assert_eq!(again.unwrap(), Ready { done: None, ..first.clone() });
         assert!(told.is_empty(), "{told:?}");
 
         fs::write(folder.path().join("left-out"), "changed\n").unwrap();
@@ -149,6 +149,16 @@ fn a_base_that_is_not_there_is_not_fetched_unless_allowed() {
             "{daemon}"
         );
         assert!(!told.iter().any(|line| line.contains("building")), "nothing was begun: {told:?}");
+        let unclear = self::folder(&[("Dockerfile", "ARG WHICH\nFROM $WHICH\n")]);
+        let (error, told) = build(&docker, "cove-test-unclear", unclear.path()).await;
+        assert_eq!(
+            report(error.unwrap_err()),
+            "could not build the image `cove-test-unclear`\n\
+             caused by: nothing says which image `$WHICH` in its Dockerfile is\n\
+             hint: write its name, or allow it to be fetched with `--pull true`",
+            "{daemon}"
+        );
+        assert!(!told.iter().any(|line| line.contains("building")), "nothing was begun: {told:?}");
         // There is no network here; what matters is that it was tried and told.
         let files = Files::Folder(folder.path().to_owned());
         let error = build::built(&docker, "cove-test-absent", files, true, &|_| {}).await.unwrap_err();
@@ -165,7 +175,7 @@ fn an_image_is_taken_by_its_name_if_it_is_there() {
     each("an_image_is_taken_by_its_name_if_it_is_there", async |maker, _, docker| {
         let daemon = maker.name();
         let there = build::present(&docker, "ubuntu:24.04", false, &|_| {}).await.unwrap();
-        assert_eq!(there, Ready { reference: "ubuntu:24.04".into(), done: None }, "{daemon}");
+        assert_eq!((there.reference.as_str(), there.done), ("ubuntu:24.04", None), "{daemon}");
         let id = docker.inspect_image("ubuntu:24.04").await.unwrap().id.unwrap();
         assert!(build::present(&docker, &id, false, &|_| {}).await.is_ok(), "{daemon}: by its digest {id}");
         let error = build::present(&docker, "cove-tests/absent:1", false, &|_| {}).await.unwrap_err();

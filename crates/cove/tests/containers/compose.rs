@@ -7,9 +7,8 @@ use std::time::Duration;
 use bollard::Docker;
 use bollard::models::{ContainerCreateBody, HostConfig, NetworkCreateRequest, VolumeCreateRequest};
 use bollard::query_parameters::{
-    CreateContainerOptionsBuilder, ListContainersOptionsBuilder, ListNetworksOptionsBuilder,
-    ListVolumesOptionsBuilder, RemoveContainerOptionsBuilder, RemoveImageOptions, RemoveVolumeOptionsBuilder,
-    UploadToContainerOptionsBuilder,
+    CreateContainerOptionsBuilder, RemoveContainerOptionsBuilder, RemoveImageOptions,
+    RemoveVolumeOptionsBuilder, UploadToContainerOptionsBuilder,
 };
 use cove::backend::docker::Maker;
 use cove::backend::docker::compose::{Asked, Compose, Environment, PROJECT, Up, take_down};
@@ -19,6 +18,8 @@ use cove::policy::{Limits, Network, Policy, Root, User};
 use cove_testkit::skip::skip;
 use futures_util::StreamExt;
 use tokio::io::AsyncWriteExt;
+
+use crate::{daemons, marked};
 
 const MIB: u64 = 1024 * 1024;
 /// Of a test that was started by another, to be killed.
@@ -39,11 +40,8 @@ struct Bench {
 
 /// Every engine that there is here.
 async fn each(test: &str, check: impl AsyncFn(Bench)) {
-    for (kind, name) in [(Maker::Docker, "COVE_TEST_DOCKER"), (Maker::Podman, "COVE_TEST_PODMAN")] {
-        let Ok(host) = std::env::var(name) else {
-            skip(&format!("compose::{test}"), &format!("`{name}` does not say where {kind:?} is"));
-            continue;
-        };
+    for (maker, host) in daemons(&format!("compose::{test}")) {
+        let kind = maker.kind();
         let compose = match Compose::find(kind, &host, Environment::of_this_process()).await {
             Ok(compose) => compose,
             Err(error) => {
@@ -142,22 +140,7 @@ impl Bench {
 
     /// Containers, networks and volumes with the project's name, each with its labels.
     async fn left(&self) -> Vec<(String, HashMap<String, String>)> {
-        let filter = HashMap::from([("label".to_owned(), vec![format!("{PROJECT}={}", self.project)])]);
-        let options = ListContainersOptionsBuilder::default().all(true).filters(&filter).build();
-        let containers = self.api.list_containers(Some(options)).await.unwrap();
-        let options = ListNetworksOptionsBuilder::default().filters(&filter).build();
-        let networks = self.api.list_networks(Some(options)).await.unwrap();
-        let options = ListVolumesOptionsBuilder::default().filters(&filter).build();
-        let volumes = self.api.list_volumes(Some(options)).await.unwrap().volumes.unwrap_or_default();
-        let mut left = Vec::new();
-        left.extend(
-            containers.into_iter().map(|one| (format!("{:?}", one.names), one.labels.unwrap_or_default())),
-        );
-        left.extend(
-            networks.into_iter().map(|one| (one.name.unwrap_or_default(), one.labels.unwrap_or_default())),
-        );
-        left.extend(volumes.into_iter().map(|one| (one.name, one.labels)));
-        left
+        marked(&self.api, &format!("{PROJECT}={}", self.project)).await
     }
 
     async fn until_nothing_is_left(&self) {

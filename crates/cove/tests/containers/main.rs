@@ -15,7 +15,9 @@ use std::time::Duration;
 
 use bollard::Docker;
 use bollard::models::ContainerSummary;
-use bollard::query_parameters::ListContainersOptionsBuilder;
+use bollard::query_parameters::{
+    ListContainersOptionsBuilder, ListNetworksOptionsBuilder, ListVolumesOptionsBuilder,
+};
 use cove_testkit::Program;
 use cove_testkit::containers::Maker;
 
@@ -48,6 +50,21 @@ async fn listed(docker: &Docker, label: &str) -> Vec<ContainerSummary> {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     docker.list_containers(Some(options)).await.expect("containers can be listed")
+}
+
+/// Containers, networks and volumes with this label, each by its id or name with all its labels.
+async fn marked(docker: &Docker, label: &str) -> Vec<(String, HashMap<String, String>)> {
+    let filters = HashMap::from([("label", vec![label])]);
+    let options = ListNetworksOptionsBuilder::new().filters(&filters).build();
+    let networks = docker.list_networks(Some(options)).await.expect("networks can be listed");
+    let options = ListVolumesOptionsBuilder::new().filters(&filters).build();
+    let volumes = docker.list_volumes(Some(options)).await.expect("volumes can be listed").volumes;
+    let containers = listed(docker, label).await.into_iter();
+    let containers = containers.map(|one| (one.id.unwrap_or_default(), one.labels.unwrap_or_default()));
+    let networks =
+        networks.into_iter().map(|one| (one.name.unwrap_or_default(), one.labels.unwrap_or_default()));
+    let volumes = volumes.into_iter().flatten().map(|one| (one.name, one.labels));
+    containers.chain(networks).chain(volumes).collect()
 }
 
 fn cove() -> Program {

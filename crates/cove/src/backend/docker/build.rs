@@ -2,7 +2,6 @@
 //! named after a digest of what it was built from, so that an unchanged definition is built once, and a changed one again.
 
 mod archive;
-mod bases;
 mod ignore;
 mod output;
 pub mod prune;
@@ -19,6 +18,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use tokio::sync::Mutex;
 
+use super::dockerfile::{Arguments, Needs};
 use crate::backend::{StartError, Tell};
 use crate::error::{shown, shown_path};
 use crate::image::{Recipe, Source, built_in};
@@ -38,10 +38,11 @@ pub const LABEL_DIGEST: &str = "cove.digest";
 static BUILDING: Mutex<()> = Mutex::const_new(());
 
 /// An image that containers can be made of.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Ready {
     /// What to ask for: a tag, a name or a digest.
     pub reference: String,
+    pub image: ImageInspect,
     /// What had to be done for it, in words.
     pub done: Option<String>,
 }
@@ -92,9 +93,9 @@ pub async fn present(
     pull: bool,
     tell: Tell<'_>,
 ) -> Result<Ready, StartError> {
-    let ready = |done| Ready { reference: reference.to_owned(), done };
-    if inspect(docker, reference).await?.is_some() {
-        return Ok(ready(None));
+    let ready = |image, done| Ready { reference: reference.to_owned(), image, done };
+    if let Some(image) = inspect(docker, reference).await? {
+        return Ok(ready(image, None));
     }
     if !pull {
         return Err(StartError::new(format!("could not find the image `{}`", shown(reference)))
@@ -105,8 +106,8 @@ pub async fn present(
             )));
     }
     let start = Instant::now();
-    fetch(docker, reference, tell).await?;
-    Ok(ready(Some(format!("fetched the image `{}` in {}", shown(reference), seconds(start)))))
+    let image = fetch(docker, reference, tell).await?;
+    Ok(ready(image, Some(format!("fetched the image `{}` in {}", shown(reference), seconds(start)))))
 }
 
 /// An image built from files, unless it was built from the same before.
@@ -135,8 +136,14 @@ pub async fn built(
         return Ok(ready);
     }
     let dockerfile = blocking(files.clone(), |files| files.dockerfile()).await?;
-    for base in bases::bases(&dockerfile) {
-        has_base(docker, name, &base, pull, tell).await?;
+    let needs = Needs::of(&dockerfile, &Arguments::new());
+    for base in &needs.images {
+        has_base(docker, name, base, pull, tell).await?;
+    }
+    if let Some(unclear) = needs.unclear.first().filter(|_| !pull) {
+        return Err(StartError::new(format!("could not build the image `{name}`"))
+            .because(format!("nothing says which image `{}` in its Dockerfile is", shown(unclear)))
+            .with_hint("write its name, or allow it to be fetched with `--pull true`"));
     }
     tell(&format!("building the image `{name}`"));
     let reference = tag(name, &digest);
@@ -149,10 +156,10 @@ pub async fn built(
         }
     }
     // Whatever it said: only what is there can be started.
-    if already(docker, name, &digest).await?.is_none() {
+    let Some(ready) = already(docker, name, &digest).await? else {
         return Err(failed(name, &files, "it said that it was built, and it is not there".into()));
-    }
-    Ok(Ready { reference, done: Some(format!("built the image `{name}` in {}", seconds(start))) })
+    };
+    Ok(Ready { done: Some(format!("built the image `{name}` in {}", seconds(start))), ..ready })
 }
 
 /// What an image is called that was built from files with this digest.
@@ -162,10 +169,11 @@ pub fn tag(name: &str, digest: &str) -> String {
 
 async fn already(docker: &Docker, name: &str, digest: &str) -> Result<Option<Ready>, StartError> {
     let reference = tag(name, digest);
-    let found = inspect(docker, &reference).await?;
+    let Some(image) = inspect(docker, &reference).await? else { return Ok(None) };
     // Anybody can give a tag to anything.
-    let label = found.and_then(|image| image.config?.labels?.remove(LABEL_DIGEST));
-    Ok((label.as_deref() == Some(digest)).then_some(Ready { reference, done: None }))
+    let label = image.config.as_ref().and_then(|config| config.labels.as_ref()?.get(LABEL_DIGEST));
+    let is_ours = label.is_some_and(|label| label == digest);
+    Ok(is_ours.then_some(Ready { reference, image, done: None }))
 }
 
 async fn has_base(
@@ -179,7 +187,7 @@ async fn has_base(
         return Ok(());
     }
     if pull {
-        return fetch(docker, base, tell).await;
+        return fetch(docker, base, tell).await.map(drop);
     }
     let base = shown(base);
     Err(StartError::new(format!("could not build the image `{name}`"))
@@ -267,7 +275,7 @@ fn chunks(file: fs::File) -> impl futures_core::Stream<Item = std::io::Result<By
     })
 }
 
-async fn fetch(docker: &Docker, reference: &str, tell: Tell<'_>) -> Result<(), StartError> {
+async fn fetch(docker: &Docker, reference: &str, tell: Tell<'_>) -> Result<ImageInspect, StartError> {
     let could_not = |words: String| {
         StartError::new(format!("could not fetch the image `{}`", shown(reference)))
             .because(words)
@@ -300,10 +308,9 @@ async fn fetch(docker: &Docker, reference: &str, tell: Tell<'_>) -> Result<(), S
         Ok(outcome) => outcome?,
         Err(_) => return Err(could_not(format!("it took longer than {} minutes", TIMEOUT.as_secs() / 60))),
     }
-    match inspect(&docker, reference).await? {
-        Some(_) => Ok(()),
-        None => Err(could_not("it is not there, though nothing was said to be wrong".into())),
-    }
+    inspect(&docker, reference)
+        .await?
+        .ok_or_else(|| could_not("it is not there, though nothing was said to be wrong".into()))
 }
 
 fn words_of(error: &DockerError) -> String {

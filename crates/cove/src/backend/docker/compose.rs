@@ -9,6 +9,7 @@ mod build;
 mod check;
 mod command;
 mod document;
+pub(super) mod place;
 mod project;
 mod read;
 mod verify;
@@ -140,10 +141,7 @@ impl Compose {
         if folder.join(".env").symlink_metadata().is_ok() {
             check::inside(".env", ".env", &folder).map_err(wrong)?;
         }
-        let place = tempfile::Builder::new()
-            .prefix("cove-compose-")
-            .tempdir()
-            .map_err(|error| StartError::new("could not make a private folder").because(error))?;
+        let place = place::make()?;
         put(&place.path().join("written.yaml"), &read::write(&document))?;
         put(&place.path().join("empty.env"), "")?;
         let resolved = self

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bollard::Docker as Client;
-use bollard::query_parameters::ListImagesOptions;
+use bollard::query_parameters::{ListImagesOptions, WaitContainerOptions};
 use cove_jail::plan::{COMMANDS, environment};
+use futures_util::StreamExt;
 use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
 
 use super::compose::{Asked, Compose, Environment, Project, Up};
 use super::connect::Connected;
@@ -22,7 +24,7 @@ use crate::image::{Recipe, Source};
 use crate::policy::Policy;
 use crate::session::registry::random;
 
-/// Between looks at whether the runner still runs; its stream tells sooner.
+/// Between looks at whether the runner still runs, once there is a sign that it does not.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// All that a request is made of, so that it can be lent.
@@ -117,9 +119,10 @@ pub(super) async fn start(
     shared.see_volume(client, program, &any_image(client).await?).await?;
     let Up { output, input, project } = compose.up(client, &asked, &|_| {}).await?;
     let words = LastWords::default();
+    let (stream, ended) = ContainerStream::new(output, input, words.clone());
     Ok(Sandbox {
-        stream: Box::new(ContainerStream::new(output, input, words.clone())),
-        control: Box::new(watch(project, words)),
+        stream: Box::new(stream),
+        control: Box::new(watch(client.clone(), project, ended, words)),
         interpreters: interpreters(&wish.recipe.languages, PATH),
         own: None,
     })
@@ -137,15 +140,21 @@ async fn any_image(client: &Client) -> Result<String, StartError> {
 /// The project, which only one may ask at a time.
 type Shown = Arc<Mutex<Project>>;
 
-fn watch(project: Project, words: LastWords) -> Watched<Shown> {
+fn watch(client: Client, project: Project, ended: CancellationToken, words: LastWords) -> Watched<Shown> {
+    let main = project.main().to_owned();
     let project = Arc::new(Mutex::new(project));
     Watched::new(Arc::clone(&project), words, |kill| async move {
         let ends = async {
+            let mut main_ends = client.wait_container(&main, None::<WaitContainerOptions>);
+            tokio::select! {
+                _ = main_ends.next() => {}
+                () = ended.cancelled() => {}
+            }
             loop {
-                tokio::time::sleep(LOOK).await;
                 if let Some(ending) = project.lock().await.ending().await {
                     return ending;
                 }
+                tokio::time::sleep(LOOK).await;
             }
         };
         let ending = end_of(ends, &kill).await.unwrap_or_else(|ending| ending);

@@ -211,8 +211,9 @@ fn of_state(state: &ContainerState) -> Ending {
     }
 }
 
-/// Tried for a while: whoever restarts answers again soon, and whoever is gone must not be waited for.
-async fn inspect(client: &Client, id: &str) -> Result<ContainerInspectResponse, ClientError> {
+/// Tried for a while: whoever restarts answers again soon, and whoever is gone must not be waited for. Podman also has a
+/// word for a container that has just ended, `stopped`, which Docker has not; it passes.
+pub(super) async fn inspect(client: &Client, id: &str) -> Result<ContainerInspectResponse, ClientError> {
     const PAUSE: Duration = Duration::from_millis(250);
     let until = tokio::time::Instant::now() + PATIENCE / 2;
     loop {

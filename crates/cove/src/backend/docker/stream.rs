@@ -11,6 +11,7 @@ use bollard::errors::Error as ClientError;
 use bytes::{Buf, Bytes};
 use futures_core::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// Of what the runner writes to standard error, this much is kept.
 const KEPT_WORDS: usize = 4096;
@@ -42,11 +43,20 @@ pub(super) struct ContainerStream {
     /// Come and not yet read.
     rest: Bytes,
     words: LastWords,
+    /// Also when nobody reads any more.
+    ended: DropGuard,
 }
 
 impl ContainerStream {
-    pub(super) fn new(output: Output, input: Input, words: LastWords) -> Self {
-        Self { output, input, rest: Bytes::new(), words }
+    /// The token tells of the end of the output, or of whoever reads it.
+    pub(super) fn new(output: Output, input: Input, words: LastWords) -> (Self, CancellationToken) {
+        let ended = CancellationToken::new();
+        let guard = ended.clone().drop_guard();
+        (Self { output, input, rest: Bytes::new(), words, ended: guard }, ended)
+    }
+
+    fn has_ended(&self) {
+        self.ended.token().cancel();
     }
 }
 
@@ -64,8 +74,14 @@ impl AsyncRead for ContainerStream {
                 Some(Ok(LogOutput::StdIn { .. } | LogOutput::Console { .. })) => {
                     return Poll::Ready(Err(io::Error::other("bytes of no stream came from the container")));
                 }
-                Some(Err(error)) => return Poll::Ready(Err(io::Error::other(error))),
-                None => return Poll::Ready(Ok(())),
+                Some(Err(error)) => {
+                    self.has_ended();
+                    return Poll::Ready(Err(io::Error::other(error)));
+                }
+                None => {
+                    self.has_ended();
+                    return Poll::Ready(Ok(()));
+                }
             }
         }
         let count = self.rest.len().min(buffer.remaining());
@@ -107,10 +123,12 @@ mod tests {
         ];
         let words = LastWords::default();
         let output: Output = Box::pin(futures_util::stream::iter(parts));
-        let mut stream = ContainerStream::new(output, Box::pin(tokio::io::sink()), words.clone());
+        let (mut stream, ended) = ContainerStream::new(output, Box::pin(tokio::io::sink()), words.clone());
         let mut read = String::new();
+        assert!(!ended.is_cancelled());
         stream.read_to_string(&mut read).await.unwrap();
         assert_eq!(read, "abc");
+        assert!(ended.is_cancelled());
         assert!(words.text().ends_with("xend"));
         assert_eq!(words.text().len(), KEPT_WORDS - 1);
     }

@@ -2,16 +2,14 @@
 //! carry our labels, to the letter, and whose process is gone or whose time is over. Nothing else is touched.
 
 use std::collections::{HashMap, HashSet};
-use std::time::Duration;
 
 use bollard::Docker as Client;
 use bollard::models::ContainerSummaryStateEnum;
-use bollard::query_parameters::{
-    ListContainersOptionsBuilder, ListNetworksOptionsBuilder, ListVolumesOptionsBuilder, RemoveVolumeOptions,
-};
+use bollard::query_parameters::RemoveVolumeOptions;
 
 use super::control::remove;
 use super::instance::{Instance, LIFE, Life, now};
+use super::marked::Marked;
 use super::plan::{EXPIRES, INSTANCE, KIND, PRINCIPAL, SANDBOX, SESSION};
 use super::said;
 
@@ -20,45 +18,33 @@ use super::said;
 pub(super) type Ended = HashSet<String>;
 
 pub(super) async fn sweep(client: &Client, own: &Instance, ended: &mut Ended) {
-    let ours = HashMap::from([("label", vec![format!("{KIND}={SANDBOX}"), INSTANCE.to_owned()])]);
-    let listed = ListContainersOptionsBuilder::new().all(true).filters(&ours).build();
-    let mut found = client.list_containers(Some(listed.clone())).await;
-    // Podman has states in passing that nobody understands.
-    for _ in 0..3 {
-        if found.is_ok() {
-            break;
+    let marked = match Marked::find(client, &[format!("{KIND}={SANDBOX}"), INSTANCE.to_owned()]).await {
+        Ok(marked) => marked,
+        Err(error) => {
+            tracing::warn!(error = said(&error), "could not look for what was left behind");
+            return;
         }
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        found = client.list_containers(Some(listed.clone())).await;
-    }
-    match found {
-        Ok(containers) => {
-            let mut still = Ended::new();
-            for container in containers {
-                let Some(id) = container.id else { continue };
-                let whose = whose(container.labels.as_ref(), own);
-                let runs = container.state == Some(ContainerSummaryStateEnum::RUNNING);
-                if whose == Found::Elsewhere && !runs && !ended.contains(&id) {
-                    still.insert(id);
-                } else if whose == Found::LeftBehind || whose == Found::Elsewhere && !runs {
-                    tracing::info!(container = id, "removing a container that was left behind");
-                    remove(client, &id).await;
-                }
-            }
-            *ended = still;
+    };
+    let mut still = Ended::new();
+    for container in marked.containers {
+        let Some(id) = container.id else { continue };
+        let whose = whose(container.labels.as_ref(), own);
+        let runs = container.state == Some(ContainerSummaryStateEnum::RUNNING);
+        if whose == Found::Elsewhere && !runs && !ended.contains(&id) {
+            still.insert(id);
+        } else if whose == Found::LeftBehind || whose == Found::Elsewhere && !runs {
+            tracing::info!(container = id, "removing a container that was left behind");
+            remove(client, &id).await;
         }
-        Err(error) => tracing::warn!(error = said(&error), "could not look for containers left behind"),
     }
-    let listed = ListNetworksOptionsBuilder::new().filters(&ours).build();
-    for network in client.list_networks(Some(listed)).await.unwrap_or_default() {
+    *ended = still;
+    for network in marked.networks {
         if let Some(id) = network.id.filter(|_| whose(network.labels.as_ref(), own) == Found::LeftBehind) {
             // Whoever still hangs on to it, such as a container that ends just now, is gone at the next sweep.
             let _ = client.remove_network(&id).await;
         }
     }
-    let listed = ListVolumesOptionsBuilder::new().filters(&ours).build();
-    let volumes = client.list_volumes(Some(listed)).await.ok().and_then(|found| found.volumes);
-    for volume in volumes.unwrap_or_default() {
+    for volume in marked.volumes {
         if whose(Some(&volume.labels), own) == Found::LeftBehind {
             let _ = client.remove_volume(&volume.name, None::<RemoveVolumeOptions>).await;
         }

@@ -1,7 +1,6 @@
 //! What the containers of a Compose file are made from: which images a build begins with, and what a built image is
 //! called. Its name has a digest of all that went into it, so that a changed folder is another image.
 
-use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -9,6 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use super::super::dockerfile::{Arguments, Needs};
 use super::check::{Build, Wrong};
 use super::read;
 use crate::error::{shown, shown_path};
@@ -100,11 +100,24 @@ pub(super) fn bases(build: &Build) -> Result<Vec<String>, Wrong> {
         let what = format!("`{}` could not be read: {cause}", shown_path(&build.dockerfile));
         Wrong::new(what, "correct the file")
     })?;
-    bases_of(&text, &arguments(&build.kept))
+    let needs = Needs::of(&text, &arguments(&build.kept));
+    if needs.reader {
+        return Err(Wrong::new(
+            "the Dockerfile has `# syntax=`, for which another image would be fetched",
+            "remove the line, or allow it with `--pull true`",
+        ));
+    }
+    match needs.unclear.first() {
+        Some(name) => Err(Wrong::new(
+            format!("the Dockerfile begins with `{}`, and nothing says which image that is", shown(name)),
+            "write its name, or allow it to be fetched with `--pull true`",
+        )),
+        None => Ok(needs.images),
+    }
 }
 
 /// `args` of a build, a mapping or a list of `NAME=VALUE`.
-fn arguments(kept: &serde_json::Map<String, Value>) -> BTreeMap<String, String> {
+fn arguments(kept: &serde_json::Map<String, Value>) -> Arguments {
     let plain = |value: &Value| match value {
         Value::String(text) => Some(text.clone()),
         Value::Number(_) | Value::Bool(_) => Some(value.to_string()),
@@ -120,99 +133,8 @@ fn arguments(kept: &serde_json::Map<String, Value>) -> BTreeMap<String, String> 
             };
             list.iter().filter_map(pair).collect()
         }
-        _ => BTreeMap::new(),
+        _ => Arguments::new(),
     }
-}
-
-fn bases_of(text: &str, given: &BTreeMap<String, String>) -> Result<Vec<String>, Wrong> {
-    let mut arguments = BTreeMap::new();
-    let mut stages: Vec<String> = Vec::new();
-    let mut found = Vec::new();
-    let mut is_before = true;
-    for line in text.replace("\\\r\n", " ").replace("\\\n", " ").lines() {
-        let line = line.trim();
-        if let Some(comment) = line.strip_prefix('#') {
-            let directive = comment.trim().to_ascii_lowercase();
-            if directive.strip_prefix("syntax").is_some_and(|rest| rest.trim_start().starts_with('=')) {
-                return Err(Wrong::new(
-                    "the Dockerfile has `# syntax=`, for which another image would be fetched",
-                    "remove the line, or allow it with `--pull true`",
-                ));
-            }
-            continue;
-        }
-        let mut words = line.split_whitespace();
-        let verb = words.next().unwrap_or_default().to_ascii_uppercase();
-        let rest: Vec<&str> = words.collect();
-        match verb.as_str() {
-            "ARG" if is_before => {
-                for (name, value) in rest.iter().filter_map(|word| word.split_once('=')) {
-                    let value = given.get(name).map_or(value, String::as_str).trim_matches(['"', '\'']);
-                    arguments.insert(name.to_owned(), value.to_owned());
-                }
-            }
-            "FROM" => {
-                is_before = false;
-                let mut words = rest.iter().filter(|word| !word.starts_with("--"));
-                let name = replaced(words.next().unwrap_or(&""), &arguments)?;
-                if name != "scratch" && !stages.contains(&name.to_ascii_lowercase()) {
-                    found.push(name);
-                }
-                if words.next().is_some_and(|word| word.eq_ignore_ascii_case("as")) {
-                    stages.extend(words.next().map(|name| name.to_ascii_lowercase()));
-                }
-            }
-            "COPY" | "ADD" | "RUN" => {
-                for word in rest.iter().filter(|word| word.starts_with("--")) {
-                    let from = word.strip_prefix("--from=").or_else(|| {
-                        word.strip_prefix("--mount=")?.split(',').find_map(|part| part.strip_prefix("from="))
-                    });
-                    let Some(from) = from else { continue };
-                    let is_stage = from.parse::<usize>().is_ok()
-                        || stages.contains(&from.trim_matches(['"', '\'']).to_ascii_lowercase());
-                    if !is_stage {
-                        found.push(replaced(from, &arguments)?);
-                    }
-                }
-            }
-            _ => {}
-        }
-    }
-    Ok(found)
-}
-
-/// `$NAME`, `${NAME}` and `${NAME:-DEFAULT}` as the arguments before the first `FROM` give them.
-fn replaced(text: &str, arguments: &BTreeMap<String, String>) -> Result<String, Wrong> {
-    let mut result = String::new();
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once('$') {
-        result.push_str(before);
-        let (name, default, next) = match after.strip_prefix('{').and_then(|after| after.split_once('}')) {
-            Some((inner, next)) => {
-                let (name, default) = inner.split_once(":-").map_or((inner, None), |(n, d)| (n, Some(d)));
-                (name, default, next)
-            }
-            None => {
-                let end = after.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(after.len());
-                (&after[..end], None, &after[end..])
-            }
-        };
-        match arguments.get(name).map(String::as_str).or(default) {
-            Some(value) => result.push_str(value),
-            None => {
-                return Err(Wrong::new(
-                    format!(
-                        "the Dockerfile begins with `{}`, and nothing says which image that is",
-                        shown(text)
-                    ),
-                    "write its name, or allow it to be fetched with `--pull true`",
-                ));
-            }
-        }
-        rest = next;
-    }
-    result.push_str(rest);
-    Ok(result)
 }
 
 #[cfg(test)]
@@ -221,29 +143,19 @@ mod tests {
 
     use super::*;
 
-    #[track_caller]
-    fn check(text: &str, expected: Result<&[&str], &str>) {
-        match (bases_of(text, &BTreeMap::from([("V".to_owned(), "9".to_owned())])), expected) {
-            (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{text}"),
-            (Err(found), Err(expected)) => assert!(found.cause.contains(expected), "{}", found.cause),
-            (found, expected) => panic!("{text}: {found:?} in place of {expected:?}"),
-        }
-    }
-
     #[test]
-    fn images_that_a_build_begins_with() {
-        check("FROM nginx:1.28\nRUN true", Ok(&["nginx:1.28"]));
-        check("from --platform=linux/amd64 a AS b\nFROM b\nFROM scratch", Ok(&["a"]));
-        check("FROM a AS B\nFROM c\nCOPY --from=b /x /x\nCOPY --from=0 /x /y\nADD --from=evil /x /x", {
-            Ok(&["a", "c", "evil"])
-        });
-        check("FROM a\nRUN --mount=type=bind,from=other,target=/x true", Ok(&["a", "other"]));
-        check("ARG V=1\nARG N=\"n\"\nFROM $N:${V}", Ok(&["n:9"]));
-        check("FROM ${X:-d}", Ok(&["d"]));
-        check("FROM \\\n  split", Ok(&["split"]));
-        check("FROM $UNKNOWN", Err("nothing says which image"));
-        check("#  Syntax = docker/dockerfile:1\nFROM a", Err("# syntax="));
-        check("# syntax is a word\nFROM a", Ok(&["a"]));
+    fn what_would_be_fetched_unasked_is_told() {
+        let place = tempfile::tempdir().unwrap();
+        let kept = Map::from_iter([("args".into(), serde_json::json!(["V=9", "W"]))]);
+        let context = place.path().to_owned();
+        let build = Build { dockerfile: context.join("Dockerfile"), context, kept };
+        let bases_of = |text: &str| {
+            std::fs::write(&build.dockerfile, text).unwrap();
+            bases(&build)
+        };
+        assert_eq!(bases_of("ARG V=1\nFROM a:$V\n").unwrap(), ["a:9"]);
+        assert!(bases_of("ARG W\nFROM $W\n").unwrap_err().cause.contains("nothing says which image"));
+        assert!(bases_of("# syntax=x\nFROM a\n").unwrap_err().cause.contains("# syntax="));
     }
 
     #[test]

@@ -11,14 +11,15 @@ use bollard::errors::Error;
 use bollard::exec::{CreateExecOptions, StartExecOptions, StartExecResults};
 use bollard::models::{ContainerInspectResponse, NetworkConnectRequest};
 use bollard::query_parameters::{
-    ListContainersOptionsBuilder, ListNetworksOptionsBuilder, ListVolumesOptionsBuilder, LogsOptionsBuilder,
-    RemoveContainerOptionsBuilder, RemoveVolumeOptionsBuilder,
+    LogsOptionsBuilder, RemoveContainerOptionsBuilder, RemoveVolumeOptionsBuilder,
 };
 use futures_core::Stream;
 use futures_util::StreamExt;
 use tokio::io::AsyncWrite;
 
+use super::super::control::inspect;
 use super::super::facts::Maker;
+use super::super::marked::{self, Marked};
 use super::super::plan::data_limit;
 use super::check::Net;
 use super::document::RUNNER;
@@ -104,7 +105,7 @@ async fn started(
         }
     }
     for (name, id) in &made {
-        let found = api.inspect_container(id, None).await.map_err(asking)?;
+        let found = inspect(&api, id).await.map_err(asking)?;
         wrong.extend(verify::container(name, &ready.checked, &terms, &found));
         wrong.extend(closed(&api, compose.kind, name, &found).await.map_err(asking)?);
     }
@@ -264,8 +265,7 @@ impl Project {
 
     /// Name in the file and id of each container.
     async fn members(&self) -> Result<Vec<(String, String)>, Error> {
-        let options = ListContainersOptionsBuilder::default().all(true).filters(&filter(&self.name)).build();
-        let found = self.api.list_containers(Some(options)).await?;
+        let found = marked::containers(&self.api, &labels(&self.name)).await?;
         let member = |labels: Option<HashMap<String, String>>| labels?.remove(MEMBER);
         Ok(found
             .into_iter()
@@ -308,8 +308,8 @@ impl Drop for Project {
     }
 }
 
-fn filter(project: &str) -> HashMap<String, Vec<String>> {
-    HashMap::from([("label".to_owned(), vec![format!("{PROJECT}={project}")])])
+fn labels(project: &str) -> [String; 1] {
+    [format!("{PROJECT}={project}")]
 }
 
 /// Kills and removes all of a project, also one that another process left; what is left in spite of that, in words.
@@ -335,38 +335,24 @@ pub async fn take_down(api: &Docker, project: &str) -> Vec<String> {
 
 /// What was there, or why that cannot be told.
 async fn remove_all(api: &Docker, project: &str) -> Vec<String> {
+    let marked = match Marked::find(api, &labels(project)).await {
+        Ok(marked) => marked,
+        Err(error) => return vec![error.to_string()],
+    };
     let mut found = Vec::new();
-    let options = ListContainersOptionsBuilder::default().all(true).filters(&filter(project)).build();
-    match api.list_containers(Some(options)).await {
-        Ok(containers) => {
-            for id in containers.into_iter().filter_map(|one| one.id) {
-                let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
-                let removed = api.remove_container(&id, Some(options)).await;
-                found.push(told("the container", &id, removed));
-            }
-        }
-        Err(error) => found.push(error.to_string()),
+    for id in marked.containers.into_iter().filter_map(|one| one.id) {
+        let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
+        let removed = api.remove_container(&id, Some(options)).await;
+        found.push(told("the container", &id, removed));
     }
-    let options = ListNetworksOptionsBuilder::default().filters(&filter(project)).build();
-    match api.list_networks(Some(options)).await {
-        Ok(networks) => {
-            for name in networks.into_iter().filter_map(|one| one.name) {
-                let removed = api.remove_network(&name).await;
-                found.push(told("the network", &name, removed));
-            }
-        }
-        Err(error) => found.push(error.to_string()),
+    for name in marked.networks.into_iter().filter_map(|one| one.name) {
+        let removed = api.remove_network(&name).await;
+        found.push(told("the network", &name, removed));
     }
-    let options = ListVolumesOptionsBuilder::default().filters(&filter(project)).build();
-    match api.list_volumes(Some(options)).await {
-        Ok(volumes) => {
-            for name in volumes.volumes.into_iter().flatten().map(|one| one.name) {
-                let options = RemoveVolumeOptionsBuilder::default().force(true).build();
-                let removed = api.remove_volume(&name, Some(options)).await;
-                found.push(told("the volume", &name, removed));
-            }
-        }
-        Err(error) => found.push(error.to_string()),
+    for name in marked.volumes.into_iter().map(|one| one.name) {
+        let options = RemoveVolumeOptionsBuilder::default().force(true).build();
+        let removed = api.remove_volume(&name, Some(options)).await;
+        found.push(told("the volume", &name, removed));
     }
     found
 }
@@ -376,17 +362,6 @@ fn told(what: &str, name: &str, removed: Result<(), Error>) -> String {
         Ok(()) => format!("{what} `{name}` was there"),
         Err(error) => format!("{what} `{name}`: {error}"),
     }
-}
-
-/// Podman has a word for a container that has just ended, `stopped`, which Docker has not. It passes.
-async fn inspect(api: &Docker, id: &str) -> Result<ContainerInspectResponse, Error> {
-    for _ in 0..20 {
-        match api.inspect_container(id, None).await {
-            Err(Error::JsonDataError { .. }) => tokio::time::sleep(Duration::from_millis(100)).await,
-            other => return other,
-        }
-    }
-    api.inspect_container(id, None).await
 }
 
 fn is_missing(error: &Error) -> bool {
