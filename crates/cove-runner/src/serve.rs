@@ -1,6 +1,7 @@
 //! The loop: waits for the host, for interpreters and for what they write, and does one thing at a time.
 
 mod ends;
+mod outbox;
 mod turn;
 
 use std::collections::BTreeMap;
@@ -11,10 +12,11 @@ use std::process::ExitCode;
 use cove_protocol::limits::{CHUNK, MAX_IMAGE, MAX_IMAGES};
 use cove_protocol::{
     CellId, Decoder, FromRunner, Hello, ImageFormat, Interpreter as Taken, Language, Outcome, Ready, Run,
-    Start, Stream, ToRunner, VERSION, encode,
+    Start, Stream, ToRunner, VERSION,
 };
 use rustix::process::Signal;
 
+use self::outbox::Outbox;
 use crate::calls::{self, Calls};
 use crate::capture::Capture;
 use crate::descendants;
@@ -34,8 +36,9 @@ pub fn main() -> ExitCode {
         let served = runner.serve();
         if let Err(error) = &served {
             // The host may be what failed; then nobody hears this.
-            let _ = send(&FromRunner::Fault { message: error.to_string() }, &[]);
+            let _ = runner.outbox.say(&FromRunner::Fault { message: error.to_string() }, &[]);
         }
+        let _ = runner.outbox.send();
         if is_first {
             return served;
         }
@@ -75,6 +78,7 @@ struct Runner {
     files: Files,
     calls: Calls,
     memory: Memory,
+    outbox: Outbox,
     cell: Option<Cell>,
 }
 
@@ -126,6 +130,7 @@ impl Runner {
             files: Files::open(&std::env::current_dir()?)?,
             calls: Calls::new(&calls::socket(is_first)),
             memory: Memory::new(),
+            outbox: Outbox::default(),
             cell: None,
         })
     }
@@ -143,7 +148,7 @@ impl Runner {
                 self.forward(index, CHUNK)?;
             }
             for (source, found) in ready.calls {
-                self.calls.ready(source, found, &mut send)?;
+                self.calls.ready(source, found, &mut |said, payload| self.outbox.say(said, payload))?;
             }
             // After the shims: what one said before it died counts.
             if ready.children {
@@ -201,23 +206,25 @@ impl Runner {
                     Ok(bytes) => FromRunner::Stored { request, bytes },
                     Err(problem) => FromRunner::Refused { request, problem },
                 };
-                send(&answer, &[])?;
+                self.outbox.say(&answer, &[])?;
             }
             ToRunner::Get { request, path, most } => match self.files.get(&path, most) {
-                Ok(content) => send(&FromRunner::File { request }, &content)?,
-                Err(problem) => send(&FromRunner::Refused { request, problem }, &[])?,
+                Ok(content) => self.outbox.say(&FromRunner::File { request }, &content)?,
+                Err(problem) => self.outbox.say(&FromRunner::Refused { request, problem }, &[])?,
             },
             ToRunner::List { request, path } => {
                 let answer = match self.files.list(&path) {
                     Ok(Listed { entries, left_out }) => FromRunner::Listing { request, entries, left_out },
                     Err(problem) => FromRunner::Refused { request, problem },
                 };
-                send(&answer, &[])?;
+                self.outbox.say(&answer, &[])?;
             }
             ToRunner::Ping { nonce, received: _ } => {
-                send(&FromRunner::Pong { nonce, received: self.received }, &[])?;
+                self.outbox.say(&FromRunner::Pong { nonce, received: self.received }, &[])?;
             }
-            ToRunner::Reply { call } => self.calls.reply(call, payload, &mut send)?,
+            ToRunner::Reply { call } => {
+                self.calls.reply(call, payload, &mut |said, payload| self.outbox.say(said, payload))?;
+            }
             ToRunner::Bye {} => return Ok(Go::Home),
         }
         Ok(Go::On)
@@ -247,7 +254,7 @@ impl Runner {
         let taken = self.programs.iter();
         let taken = taken.map(|(&language, program)| Taken { language, program: program.clone() });
         let ready = Ready { version: VERSION, interpreters: taken.collect(), received: 0 };
-        send(&FromRunner::Ready(ready), &[])?;
+        self.outbox.say(&FromRunner::Ready(ready), &[])?;
         // After the answer, so that nobody waits for it.
         self.calls.listen();
         Ok(())
@@ -283,7 +290,7 @@ impl Runner {
         let fresh = !self.interpreters.contains_key(&run.language);
         if fresh && let Err(error) = self.start(run.language) {
             let outcome = Outcome::Unavailable { reason: error.to_string() };
-            return send(&FromRunner::Done { cell: run.cell, outcome, fresh }, &[]);
+            return self.outbox.say(&FromRunner::Done { cell: run.cell, outcome, fresh }, &[]);
         }
         self.begin(run.cell, By::Interpreter(run.language), fresh);
         let handed = match self.interpreters.get_mut(&run.language) {
@@ -315,7 +322,7 @@ impl Runner {
             }
             Err(reason) => {
                 let outcome = Outcome::Unavailable { reason };
-                send(&FromRunner::Done { cell: start.cell, outcome, fresh: true }, &[])
+                self.outbox.say(&FromRunner::Done { cell: start.cell, outcome, fresh: true }, &[])
             }
         }
     }
@@ -400,7 +407,7 @@ impl Runner {
         }
         cell.images += 1;
         let image = FromRunner::Image { cell: cell.id, format };
-        send(&image, bytes)
+        self.outbox.say(&image, bytes)
     }
 
     /// Sends what the cell had written by now, then its end.
@@ -412,9 +419,11 @@ impl Runner {
                 waiting = waiting.saturating_sub(count.max(1));
             }
         }
-        self.calls.end(&mut send)?;
+        self.calls.end(&mut |said, payload| self.outbox.say(said, payload))?;
         match self.cell.take() {
-            Some(cell) => send(&FromRunner::Done { cell: cell.id, outcome, fresh: cell.fresh }, &[]),
+            Some(cell) => {
+                self.outbox.say(&FromRunner::Done { cell: cell.id, outcome, fresh: cell.fresh }, &[])
+            }
             None => Ok(()),
         }
     }
@@ -428,27 +437,16 @@ impl Runner {
         let bytes = capture.read(&mut buffer, most)?;
         let output = FromRunner::Output { cell: cell.id, stream: capture.stream(), offset: cell.sent[index] };
         cell.sent[index] += bytes.len() as u64;
-        send(&output, bytes)?;
+        self.outbox.say(&output, bytes)?;
         Ok(bytes.len())
     }
 
     fn fill_input(&mut self) -> io::Result<()> {
         match self.input.as_mut().map(Input::fill).transpose()? {
-            Some(Ask::Yes) => send(&FromRunner::NeedInput {}, &[]),
+            Some(Ask::Yes) => self.outbox.say(&FromRunner::NeedInput {}, &[]),
             Some(Ask::No) | None => Ok(()),
         }
     }
-}
-
-fn send(message: &FromRunner, payload: &[u8]) -> io::Result<()> {
-    let mut bytes = Vec::new();
-    encode(message, payload, &mut bytes).map_err(io::Error::other)?;
-    let mut rest = bytes.as_slice();
-    while !rest.is_empty() {
-        let count = rustix::io::retry_on_intr(|| rustix::io::write(rustix::stdio::stdout(), rest))?;
-        rest = &rest[count..];
-    }
-    Ok(())
 }
 
 fn broken(message: &str) -> io::Error {

@@ -3,7 +3,7 @@
 use std::io;
 
 use cove_protocol::Language;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Runner;
 use crate::calls;
@@ -21,7 +21,7 @@ pub(super) struct Turn {
 }
 
 impl Runner {
-    pub(super) fn wait(&self) -> io::Result<Turn> {
+    pub(super) fn wait(&mut self) -> io::Result<Turn> {
         enum Source {
             Host,
             Children,
@@ -56,7 +56,15 @@ impl Runner {
             fds.push(PollFd::from_borrowed_fd(fd, wanted));
             sources.push(Source::Calls(source));
         }
-        rustix::io::retry_on_intr(|| poll(&mut fds, None))?;
+        // What is ready already is said together with what is waiting to be said.
+        let mut count = 0;
+        if self.outbox.may_wait() {
+            count = rustix::io::retry_on_intr(|| poll(&mut fds, Some(&Timespec::default())))?;
+        }
+        if count == 0 {
+            self.outbox.send()?;
+            rustix::io::retry_on_intr(|| poll(&mut fds, None))?;
+        }
         let mut turn = Turn::default();
         for (fd, source) in fds.iter().zip(sources) {
             if fd.revents().is_empty() {
