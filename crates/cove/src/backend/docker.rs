@@ -71,8 +71,17 @@ struct Shared {
     packed: OnceCell<Program>,
     /// Of others, as the last sweep saw it.
     ended: Mutex<sweep::Ended>,
-    /// Set when the volume with our program was seen.
-    filled: Mutex<bool>,
+    filled: Mutex<Filled>,
+}
+
+/// What is known of the volume with our program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Filled {
+    Unknown,
+    /// It was seen. Should our program not be in it, a container that is started from it tells.
+    Seen,
+    /// Our program was seen in it.
+    Whole,
 }
 
 /// What the operator allows beyond what is always allowed.
@@ -119,7 +128,7 @@ impl Docker {
             compose: OnceCell::new(),
             packed: OnceCell::new(),
             ended: Mutex::default(),
-            filled: Mutex::new(false),
+            filled: Mutex::new(Filled::Unknown),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -204,10 +213,26 @@ impl Shared {
 
     async fn see_volume(&self, client: &Client, program: &Program, image: &str) -> Result<(), StartError> {
         let mut filled = self.filled.lock().await;
-        if !*filled {
+        if *filled == Filled::Unknown {
             volume::ensure(client, program, self.filler(image)).await?;
-            *filled = true;
+            *filled = Filled::Seen;
         }
+        Ok(())
+    }
+
+    /// For who could not tell why nothing starts from it.
+    async fn see_whole_volume(
+        &self,
+        client: &Client,
+        program: &Program,
+        image: &str,
+    ) -> Result<(), StartError> {
+        let mut filled = self.filled.lock().await;
+        if *filled == Filled::Whole {
+            return volume::ensure(client, program, self.filler(image)).await;
+        }
+        volume::fill(client, program, self.filler(image)).await?;
+        *filled = Filled::Whole;
         Ok(())
     }
 

@@ -238,7 +238,7 @@ async fn a_folder_is_built_and_runs_and_leaves_nothing() {
         let left = bench.left().await;
         assert_eq!(left.len(), 4, "{left:?}");
         assert!(left.iter().all(|(_, labels)| labels.get("cove.instance") == Some(&bench.project)), "{left:?}");
-        up.project.down().await.map_err(whole).unwrap();
+        up.project.down().await;
         assert_eq!(bench.left().await, []);
 
         // The image is there now, so nothing is built, and nothing is told.
@@ -306,7 +306,7 @@ async fn how_it_ended_is_known() {
         };
         assert_eq!(until_ended(&up).await, ending);
         assert_eq!(up.project.out_of_memory().await, killer);
-        up.project.down().await.map_err(whole).unwrap();
+        up.project.down().await;
         assert!(matches!(up.project.ending().await, Some(Ending::Lost(_))));
         bench.end().await;
     })
@@ -386,7 +386,7 @@ async fn the_operators_network_is_joined_and_the_files_stays_closed() {
         let mut joined: Vec<String> = found.network_settings.unwrap().networks.unwrap().into_keys().collect();
         joined.sort();
         assert_eq!(joined, [network.clone(), format!("{}_default", bench.project)]);
-        up.project.down().await.map_err(whole).unwrap();
+        up.project.down().await;
         bench.api.remove_network(&network).await.unwrap();
         bench.end().await;
     })

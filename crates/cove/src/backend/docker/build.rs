@@ -282,7 +282,7 @@ async fn fetch(docker: &Docker, reference: &str, tell: Tell<'_>) -> Result<Image
             .with_hint("look at its name and at the network; for a registry that wants a sign-in, run `docker pull` yourself")
     };
     tell(&format!("fetching the image `{}`", shown(reference)));
-    let options = CreateImageOptionsBuilder::default().from_image(reference).build();
+    let options = CreateImageOptionsBuilder::default().from_image(&tagged(reference)).build();
     let docker = docker.clone().with_timeout(TIMEOUT);
     let fetching = async {
         let mut messages = Box::pin(docker.create_image(Some(options), None, None));
@@ -311,6 +311,12 @@ async fn fetch(docker: &Docker, reference: &str, tell: Tell<'_>) -> Result<Image
     inspect(&docker, reference)
         .await?
         .ok_or_else(|| could_not("it is not there, though nothing was said to be wrong".into()))
+}
+
+/// With a tag, if it has neither that nor a digest: else every tag there is would be fetched.
+fn tagged(reference: &str) -> String {
+    let last = reference.rsplit('/').next().unwrap_or(reference);
+    if last.contains([':', '@']) { reference.to_owned() } else { format!("{reference}:latest") }
 }
 
 fn words_of(error: &DockerError) -> String {
@@ -349,5 +355,23 @@ async fn blocking<T: Send + 'static>(
     match tokio::task::spawn_blocking(move || work(&files)).await {
         Ok(outcome) => outcome,
         Err(error) => Err(StartError::new(format!("could not read {shown}")).because(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_tag_is_fetched() {
+        for (reference, fetched) in [
+            ("debian", "debian:latest"),
+            ("debian:12", "debian:12"),
+            ("localhost:5000/debian", "localhost:5000/debian:latest"),
+            ("localhost:5000/debian:12", "localhost:5000/debian:12"),
+            ("debian@sha256:00", "debian@sha256:00"),
+        ] {
+            assert_eq!(tagged(reference), fetched);
+        }
     }
 }

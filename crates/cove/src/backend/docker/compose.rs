@@ -178,6 +178,16 @@ impl Compose {
             let what = format!("`{}` already shows a mount of the operator's", shown(twice.target()));
             return Err(wrong(Wrong::new(what, "choose another target")));
         }
+        for mount in &asked.policy.mounts {
+            if let Some(below) = check::mounts::mounted_below(&mount.source) {
+                return Err(StartError::new(format!("could not mount `{}`", shown_path(&mount.source)))
+                    .because(format!(
+                        "`{}` is mounted below it, and Compose would show that too, writable",
+                        shown_path(&below)
+                    ))
+                    .with_hint("mount a directory without another in it"));
+            }
+        }
         let mut built = BTreeMap::new();
         for (name, member) in &checked.members {
             if let Some(build) = &member.build {

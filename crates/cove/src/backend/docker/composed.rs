@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bollard::Docker as Client;
 use bollard::query_parameters::{ListImagesOptions, WaitContainerOptions};
-use cove_jail::plan::{COMMANDS, environment};
+use cove_jail::plan::environment;
 use futures_util::StreamExt;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
@@ -15,7 +15,7 @@ use super::compose::{Asked, Compose, Environment, Project, Up};
 use super::connect::Connected;
 use super::control::{Watchable, Watched, end_of};
 use super::instance::{LIFE, now};
-use super::plan::{PATH, interpreters, jail_limits, labels};
+use super::plan::{gaps, interpreters, jail_limits, labels};
 use super::stream::{ContainerStream, LastWords};
 use super::volume::Program;
 use super::{Shared, said};
@@ -46,7 +46,8 @@ impl Wish {
         whose: &Whose,
     ) -> Self {
         let mut variables = environment(&jail_limits(&policy.limits));
-        variables.insert("PATH".into(), format!("{COMMANDS}:{PATH}"));
+        // It has that of the main container, with ours before it.
+        variables.remove("PATH");
         let labels = labels(whose, shared.instance.to_string(), now() + LIFE.as_secs());
         Self {
             policy: policy.clone(),
@@ -99,9 +100,11 @@ pub(super) async fn explain(
     connected: &Connected,
     wish: &Wish,
 ) -> Result<String, StartError> {
+    let mut gaps = gaps(&wish.policy, &connected.facts)?;
     let compose = shared.compose(connected).await?;
     let document = compose.explain(&wish.asked(shared)?).await?;
-    let gaps: String = compose.gaps().iter().map(|gap| format!("gap         {gap}\n")).collect();
+    gaps.extend(compose.gaps().iter().map(|gap| (*gap).to_owned()));
+    let gaps: String = gaps.iter().map(|gap| format!("gap         {gap}\n")).collect();
     Ok(format!("compose     {}\n{gaps}document    {document}", compose.version()))
 }
 
@@ -112,29 +115,37 @@ pub(super) async fn start(
     program: &Program,
 ) -> Result<Sandbox, StartError> {
     let client = &connected.client;
+    gaps(&wish.policy, &connected.facts)?;
     let compose = shared.compose(connected).await?;
     let asked = wish.asked(shared)?;
-    // Then there is at least one image, and any will do to fill our volume by.
-    compose.prepare(client, &asked, &|_| {}).await?;
-    shared.see_volume(client, program, &any_image(client).await?).await?;
-    let Up { output, input, project } = compose.up(client, &asked, &|_| {}).await?;
+    let image = match any_image(client).await? {
+        Some(image) => image,
+        // Then there is at least one.
+        None => {
+            compose.prepare(client, &asked, &|_| {}).await?;
+            let could_not = || StartError::new("could not find an image to copy our own program with");
+            any_image(client).await?.ok_or_else(could_not)?
+        }
+    };
+    shared.see_whole_volume(client, program, &image).await?;
+    let Up { output, input, project, path } = compose.up(client, &asked, &|_| {}).await?;
     let words = LastWords::default();
     let (stream, ended) = ContainerStream::new(output, input, words.clone());
     Ok(Sandbox {
         stream: Box::new(stream),
         control: Box::new(watch(client.clone(), project, ended, words)),
-        interpreters: interpreters(&wish.recipe.languages, PATH),
+        interpreters: interpreters(&wish.recipe.languages, &path),
         own: None,
     })
 }
 
-async fn any_image(client: &Client) -> Result<String, StartError> {
-    let could_not = || StartError::new("could not find an image to copy our own program with");
+/// Any will do to fill our volume by: nothing of it is started, nor copied.
+async fn any_image(client: &Client) -> Result<Option<String>, StartError> {
     let images = client
         .list_images(None::<ListImagesOptions>)
         .await
-        .map_err(|error| could_not().because(said(&error)))?;
-    images.into_iter().map(|image| image.id).next().ok_or_else(could_not)
+        .map_err(|error| StartError::new("could not list images").because(said(&error)))?;
+    Ok(images.into_iter().map(|image| image.id).next())
 }
 
 /// The project, which only one may ask at a time.
@@ -158,9 +169,7 @@ fn watch(client: Client, project: Project, ended: CancellationToken, words: Last
             }
         };
         let ending = end_of(ends, &kill).await.unwrap_or_else(|ending| ending);
-        if let Err(error) = project.lock().await.down().await {
-            tracing::warn!(%error, "a Compose project could not be removed");
-        }
+        project.lock().await.down().await;
         ending
     })
 }

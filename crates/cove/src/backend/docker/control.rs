@@ -39,7 +39,7 @@ impl Guard {
     /// At once, for who must know that it is gone.
     pub(super) async fn remove(mut self) {
         if let Some(id) = self.id.take() {
-            remove(&self.client, &id).await;
+            see_gone(self.client.clone(), id).await;
         }
     }
 }
@@ -50,29 +50,61 @@ impl Drop for Guard {
         let client = self.client.clone();
         // Without a runtime this process is ending: whatever is left the next one sweeps.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move { remove(&client, &id).await });
+            runtime.spawn(see_gone(client, id));
         }
     }
 }
 
+/// Whether nobody is there to be asked.
+pub(super) async fn is_silent(client: &Client) -> bool {
+    !matches!(tokio::time::timeout(PATIENCE, client.ping()).await, Ok(Ok(_)))
+}
+
+async fn see_gone(client: Client, id: String) {
+    until_done(move || {
+        let (client, id) = (client.clone(), id.clone());
+        async move { remove(&client, &id).await }
+    })
+    .await;
+}
+
+/// Tries once. Should that fail, as when Docker is being restarted, it is tried again and again in the background: of
+/// what this process made, nobody else takes care while it lives.
+pub(super) async fn until_done<F>(attempt: impl Fn() -> F + Send + Sync + 'static)
+where
+    F: Future<Output = bool> + Send,
+{
+    const PAUSE: Duration = Duration::from_secs(20);
+    if attempt().await {
+        return;
+    }
+    tokio::spawn(async move {
+        let until = tokio::time::Instant::now() + LIFE;
+        while tokio::time::Instant::now() < until {
+            tokio::time::sleep(PAUSE).await;
+            if attempt().await {
+                return;
+            }
+        }
+    });
+}
+
 /// With all that belongs to it, whatever it does. One that is just being started, stopped or removed cannot be removed at
-/// once; what cannot be removed in the end is left to the sweep.
-pub(super) async fn remove(client: &Client, id: &str) {
+/// once. Whether it is gone.
+pub(super) async fn remove(client: &Client, id: &str) -> bool {
     const PAUSE: Duration = Duration::from_millis(300);
     let until = tokio::time::Instant::now() + PATIENCE * 4;
     loop {
         let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
         let why = match tokio::time::timeout_at(until, client.remove_container(id, Some(options))).await {
-            Ok(Ok(()) | Err(ClientError::DockerResponseServerError { status_code: 404, .. })) => return,
+            Ok(Ok(()) | Err(ClientError::DockerResponseServerError { status_code: 404, .. })) => return true,
             Ok(Err(error)) => said(&error),
             Err(_) => "it took too long".to_owned(),
         };
         let is_late = tokio::time::Instant::now() + PAUSE >= until;
-        // Nobody is there to remove anything; whoever is there later is asked then.
-        if is_late || tokio::time::timeout(PATIENCE, client.ping()).await.is_ok_and(|answer| answer.is_err())
-        {
+        if is_late || is_silent(client).await {
             tracing::warn!(container = id, why, "a container could not be removed");
-            return;
+            return false;
         }
         tokio::time::sleep(PAUSE).await;
     }
@@ -172,7 +204,7 @@ pub(super) fn watch(client: Client, id: String, words: LastWords) -> Watched<Con
             Ok(_) => ending(&client, &id).await,
             Err(ending) => ending,
         };
-        remove(&client, &id).await;
+        see_gone(client, id).await;
         ending
     })
 }

@@ -39,6 +39,8 @@ impl Instance {
         }
         match began(self.process) {
             Some(began) if began == self.began => Life::Alive,
+            // Processes of other users may be hidden.
+            None if exists(self.process) => Life::Elsewhere,
             _ => Life::Dead,
         }
     }
@@ -71,6 +73,13 @@ fn boot() -> String {
 fn place() -> u64 {
     use std::os::unix::fs::MetadataExt;
     fs::metadata("/proc/self/ns/pid").map(|file| file.ino()).unwrap_or(0)
+}
+
+/// Whether there is such a process, also one that cannot be looked at.
+fn exists(process: u32) -> bool {
+    let pid = i32::try_from(process).ok().and_then(rustix::process::Pid::from_raw);
+    let asked = pid.map(rustix::process::test_kill_process);
+    matches!(asked, Some(Err(rustix::io::Errno::PERM)))
 }
 
 /// When a process began, in ticks since the machine did. Nothing if there is no such process.

@@ -2,14 +2,17 @@
 //! carry our labels, to the letter, and whose process is gone or whose time is over. Nothing else is touched.
 
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 use bollard::Docker as Client;
+use bollard::errors::Error;
 use bollard::models::ContainerSummaryStateEnum;
 use bollard::query_parameters::RemoveVolumeOptions;
 
-use super::control::remove;
+use super::compose::PROJECT;
+use super::control::{inspect, remove};
 use super::instance::{Instance, LIFE, Life, now};
-use super::marked::Marked;
+use super::marked::{Marked, containers};
 use super::plan::{EXPIRES, INSTANCE, KIND, PRINCIPAL, SANDBOX, SESSION};
 use super::said;
 
@@ -26,13 +29,28 @@ pub(super) async fn sweep(client: &Client, own: &Instance, ended: &mut Ended) {
         }
     };
     let mut still = Ended::new();
+    let mut abandoned = HashMap::new();
     for container in marked.containers {
+        let mut whose = whose(container.labels.as_ref(), own);
+        let age = now().saturating_sub(container.created.and_then(|at| at.try_into().ok()).unwrap_or(0));
+        let project = container.labels.as_ref().and_then(|labels| labels.get(PROJECT));
+        if let (Found::Elsewhere, Some(project), true) = (whose, project, age > SLOW.as_secs()) {
+            let known = abandoned.get(project).copied();
+            let is_abandoned = match known {
+                Some(known) => known,
+                None => is_abandoned(client, project).await,
+            };
+            abandoned.insert(project.clone(), is_abandoned);
+            whose = if is_abandoned { Found::LeftBehind } else { Found::Kept };
+        }
         let Some(id) = container.id else { continue };
-        let whose = whose(container.labels.as_ref(), own);
         let runs = container.state == Some(ContainerSummaryStateEnum::RUNNING);
+        // Whoever asked for it was told too late that it was made.
+        let is_lost =
+            whose == Found::Own && container.state == Some(ContainerSummaryStateEnum::CREATED) && age > 3600;
         if whose == Found::Elsewhere && !runs && !ended.contains(&id) {
             still.insert(id);
-        } else if whose == Found::LeftBehind || whose == Found::Elsewhere && !runs {
+        } else if whose == Found::LeftBehind || whose == Found::Elsewhere && !runs || is_lost {
             tracing::info!(container = id, "removing a container that was left behind");
             remove(client, &id).await;
         }
@@ -51,10 +69,32 @@ pub(super) async fn sweep(client: &Client, own: &Instance, ended: &mut Ended) {
     }
 }
 
+/// Longer than anything that has just been made waits to be started.
+const SLOW: Duration = Duration::from_secs(5 * 60);
+
+/// Whether nobody is in a Compose project any more: the runner of a session ends with whoever made it, the containers of
+/// the project do not.
+async fn is_abandoned(client: &Client, project: &str) -> bool {
+    let Ok(members) = containers(client, &[format!("{PROJECT}={project}")]).await else { return false };
+    for id in members.into_iter().filter_map(|member| member.id) {
+        let Ok(found) = inspect(client, &id).await else { return false };
+        for exec in found.exec_ids.unwrap_or_default() {
+            match client.inspect_exec(&exec).await {
+                Ok(found) if found.running == Some(false) => {}
+                Err(Error::DockerResponseServerError { status_code: 404, .. }) => {}
+                _ => return false,
+            }
+        }
+    }
+    true
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Found {
     /// Not ours, or in good hands.
     Kept,
+    /// Of this process.
+    Own,
     LeftBehind,
     /// Of a process that we cannot look at.
     Elsewhere,
@@ -70,7 +110,7 @@ fn whose(labels: Option<&HashMap<String, String>>, own: &Instance) -> Found {
     let (true, Some(instance), Some(expires)) = (complete, instance, expires) else { return Found::Kept };
     // Of an own one somebody takes care already, its end included.
     if instance == *own {
-        return Found::Kept;
+        return Found::Own;
     }
     // A time that we would not have set is not ours.
     let is_over = expires <= now() && expires + 400 * LIFE.as_secs() > now();
@@ -102,7 +142,7 @@ mod tests {
         let dead = format!("{place}/{}", began.parse::<u64>().unwrap() + 1);
         let later = now() + 60;
         assert_eq!(whose(Some(&labels(&dead, later)), &own), Found::LeftBehind);
-        assert_eq!(whose(Some(&labels(&text, 1)), &own), Found::Kept, "this process sees to its own");
+        assert_eq!(whose(Some(&labels(&text, 1)), &own), Found::Own, "this process sees to its own");
         let elsewhere = text.replacen('/', "/9", 1);
         assert_eq!(whose(Some(&labels(&elsewhere, later)), &own), Found::Elsewhere, "nobody here can tell");
         assert_eq!(whose(Some(&labels(&elsewhere, now() - 1)), &own), Found::LeftBehind, "its time is over");

@@ -8,14 +8,16 @@ use bollard::body_full;
 use bollard::errors::Error as ClientError;
 use bollard::models::{ContainerCreateBody, HostConfig, Mount, MountType, VolumeCreateRequest};
 use bollard::query_parameters::{
-    CreateContainerOptions, RemoveContainerOptionsBuilder, UploadToContainerOptionsBuilder,
+    ContainerArchiveInfoOptionsBuilder, CreateContainerOptions, RemoveVolumeOptions,
+    UploadToContainerOptionsBuilder,
 };
 use sha2::{Digest, Sha256};
 use tar::{Builder, EntryType, Header};
 
-use super::plan::HOME;
+use super::control::Guard;
 use super::said;
 use crate::backend::StartError;
+use crate::session::registry::random;
 
 /// The label of the volume: which program is in it.
 pub(crate) const RUNNER: &str = "cove.runner";
@@ -67,15 +69,24 @@ impl Program {
 /// Sees that the volume is there. One that is there was filled, or whoever made it was killed meanwhile; then nothing
 /// starts from it, and it is filled again.
 pub(super) async fn ensure(client: &Client, program: &Program, filler: Filler<'_>) -> Result<(), StartError> {
-    match client.inspect_volume(&program.volume()).await {
-        Ok(volume) if volume.labels.get(RUNNER) == Some(&program.digest) => Ok(()),
-        Ok(_) => Err(StartError::new(format!("could not use the volume `{}`", program.volume()))
-            .because("somebody else made one of that name")
-            .with_hint(format!("remove it: `docker volume rm {}`", program.volume()))),
-        Err(ClientError::DockerResponseServerError { status_code: 404, .. }) => {
-            fill(client, program, filler).await
-        }
-        Err(error) => Err(StartError::new("could not look for our volume").because(said(&error))),
+    if is_there(client, program).await? { Ok(()) } else { fill(client, program, filler).await }
+}
+
+/// One of its name that is not marked as ours is removed: whoever asks for a container with a volume that is missing
+/// gets one made, with nothing in it.
+async fn is_there(client: &Client, program: &Program) -> Result<bool, StartError> {
+    let name = program.volume();
+    match client.inspect_volume(&name).await {
+        Ok(volume) if volume.labels.get(RUNNER) == Some(&program.digest) => return Ok(true),
+        Ok(_) => {}
+        Err(ClientError::DockerResponseServerError { status_code: 404, .. }) => return Ok(false),
+        Err(error) => return Err(StartError::new("could not look for our volume").because(said(&error))),
+    }
+    match client.remove_volume(&name, None::<RemoveVolumeOptions>).await {
+        Ok(()) | Err(ClientError::DockerResponseServerError { status_code: 404, .. }) => Ok(false),
+        Err(error) => Err(StartError::new(format!("could not use the volume `{name}`"))
+            .because(format!("somebody else made it, and it could not be removed: {}", said(&error)))
+            .with_hint(format!("remove what uses it, and then it: `docker volume rm {name}`"))),
     }
 }
 
@@ -86,25 +97,26 @@ pub(super) struct Filler<'a> {
     pub(super) labels: Vec<(String, String)>,
 }
 
+/// Makes the volume if it must be, and puts our program into it unless it is there.
 pub(super) async fn fill(client: &Client, program: &Program, filler: Filler<'_>) -> Result<(), StartError> {
-    let could_not = |error: ClientError| {
-        StartError::new("could not copy our own program into a volume").because(said(&error))
-    };
+    is_there(client, program).await?;
     let volume = VolumeCreateRequest {
         name: Some(program.volume()),
         labels: Some([(RUNNER.to_owned(), program.digest.clone())].into()),
         ..VolumeCreateRequest::default()
     };
-    client.create_volume(volume).await.map_err(could_not)?;
+    client.create_volume(volume).await.map_err(|error| could_not(&error))?;
+    // In a place that no image can have files at: Docker would copy them into a volume that is empty, for all to use.
+    let place = format!("/cove-{:032x}", random());
     let mount = Mount {
-        target: Some(HOME.into()),
+        target: Some(place.clone()),
         source: Some(program.volume()),
         typ: Some(MountType::VOLUME),
         ..Mount::default()
     };
     let body = ContainerCreateBody {
         image: Some(filler.image.to_owned()),
-        entrypoint: Some(vec![format!("{HOME}/cove")]),
+        entrypoint: Some(vec![format!("{place}/cove")]),
         labels: Some(filler.labels.into_iter().collect()),
         host_config: Some(HostConfig {
             network_mode: Some("none".into()),
@@ -113,16 +125,34 @@ pub(super) async fn fill(client: &Client, program: &Program, filler: Filler<'_>)
         }),
         ..ContainerCreateBody::default()
     };
-    let holder = client.create_container(None::<CreateContainerOptions>, body).await.map_err(could_not)?;
+    let holder = client
+        .create_container(None::<CreateContainerOptions>, body)
+        .await
+        .map_err(|error| could_not(&error))?;
+    let guard = Guard::new(client.clone(), holder.id.clone());
+    let put = put(client, program, &holder.id, &place).await;
+    guard.remove().await;
+    put
+}
+
+async fn put(client: &Client, program: &Program, holder: &str, place: &str) -> Result<(), StartError> {
+    // It has its name only when it is whole.
+    let there = ContainerArchiveInfoOptionsBuilder::new().path(&format!("{place}/cove")).build();
+    if client.get_container_archive_info(holder, Some(there)).await.is_ok() {
+        return Ok(());
+    }
     let archive = program
-        .archive(&format!("part-{}", holder.id))
+        .archive(&format!("part-{holder}"))
         .map_err(|error| StartError::new("could not pack our own program").because(error))?;
-    let options = UploadToContainerOptionsBuilder::new().path(HOME).build();
-    let put = client.upload_to_container(&holder.id, Some(options), body_full(archive.into())).await;
-    let gone = RemoveContainerOptionsBuilder::new().force(true).build();
-    // What is left of it the next sweep finds.
-    let _ = client.remove_container(&holder.id, Some(gone)).await;
-    put.map_err(could_not)
+    let options = UploadToContainerOptionsBuilder::new().path(place).build();
+    client
+        .upload_to_container(holder, Some(options), body_full(archive.into()))
+        .await
+        .map_err(|error| could_not(&error))
+}
+
+fn could_not(error: &ClientError) -> StartError {
+    StartError::new("could not copy our own program into a volume").because(said(error))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 mod keys;
 mod member;
-mod mounts;
+pub(super) mod mounts;
 #[cfg(test)]
 mod tests;
 
@@ -262,8 +262,9 @@ fn env_files(files: &Value, place: &str, folder: &Path) -> Result<(), Wrong> {
             other => other.as_str(),
         };
         let path = path.ok_or_else(|| wrong_shape(place))?;
-        if path.contains('$') {
-            let what = format!("`{place}` has a variable in `{}`", shown(path));
+        // Compose puts another path in place of both.
+        if path.contains('$') || path.starts_with('~') {
+            let what = format!("`{place}` has a variable or `~` in `{}`", shown(path));
             return Err(Wrong::new(what, "write the path out"));
         }
         inside(path, place, folder)?;

@@ -13,14 +13,15 @@ use bollard::models::{ContainerInspectResponse, NetworkConnectRequest};
 use bollard::query_parameters::{
     LogsOptionsBuilder, RemoveContainerOptionsBuilder, RemoveVolumeOptionsBuilder,
 };
+use cove_jail::plan::COMMANDS;
 use futures_core::Stream;
 use futures_util::StreamExt;
 use tokio::io::AsyncWrite;
 
-use super::super::control::inspect;
+use super::super::control::{inspect, is_silent, until_done};
 use super::super::facts::Maker;
 use super::super::marked::{self, Marked};
-use super::super::plan::data_limit;
+use super::super::plan::{PATH, data_limit};
 use super::check::Net;
 use super::document::RUNNER;
 use super::{Asked, Compose, Ready, SHORT, verify};
@@ -35,6 +36,8 @@ const MEMBER: &str = "com.docker.compose.service";
 
 /// Taking a project down has to end, too.
 const DOWN: Duration = Duration::from_secs(60);
+/// For one look and what it leads to.
+const ROUND: Duration = Duration::from_secs(20);
 
 /// A runner in the main container, and all around it.
 pub struct Up {
@@ -42,6 +45,8 @@ pub struct Up {
     pub output: Pin<Box<dyn Stream<Item = Result<LogOutput, Error>> + Send>>,
     pub input: Pin<Box<dyn AsyncWrite + Send>>,
     pub project: Project,
+    /// Where the main container looks for programs.
+    pub path: String,
 }
 
 /// Everything that was made for a session. Dropping it takes it down, in the background.
@@ -70,10 +75,9 @@ pub(super) async fn up(
         is_down: false,
     };
     match started(compose, asked, ready, &mut project).await {
-        Ok((output, input)) => Ok(Up { output, input, project }),
+        Ok(((output, input), path)) => Ok(Up { output, input, project, path }),
         Err(error) => {
-            // What is left in spite of that is marked, and swept when we start next.
-            let _ = project.down().await;
+            project.down().await;
             Err(error)
         }
     }
@@ -87,7 +91,7 @@ async fn started(
     asked: &Asked<'_>,
     ready: &Ready,
     project: &mut Project,
-) -> Result<Streams, StartError> {
+) -> Result<(Streams, String), StartError> {
     let api = project.api.clone();
     let failed = || StartError::new(format!("could not start `{}`", shown(asked.name)));
     let said = |failure: super::command::Failure| failure.into_error(failed().message);
@@ -98,6 +102,7 @@ async fn started(
     let profile = compose.profile(ready);
     let terms = compose.terms(asked, ready, profile.as_deref());
     let mut wrong = Vec::new();
+    let mut path = PATH.to_owned();
     for name in ready.checked.members.keys() {
         let count = made.iter().filter(|(member, _)| member == name).count();
         if count != 1 {
@@ -108,6 +113,9 @@ async fn started(
         let found = inspect(&api, id).await.map_err(asking)?;
         wrong.extend(verify::container(name, &ready.checked, &terms, &found));
         wrong.extend(closed(&api, compose.kind, name, &found).await.map_err(asking)?);
+        if *name == ready.checked.main {
+            path = path_of(&found).unwrap_or(path);
+        }
     }
     if !wrong.is_empty() {
         return Err(failed()
@@ -138,10 +146,19 @@ async fn started(
             None => said(failure),
         });
     }
-    exec(&api, asked, profile.is_none(), project).await.map_err(|error| match error {
+    // A runtime of its own may know nothing of the filter that Docker is given.
+    let filter_inside = profile.is_none() || asked.policy.runtime.is_some();
+    let streams = exec(&api, asked, filter_inside, &path, project).await.map_err(|error| match error {
         Ok(error) => failed().because(error),
         Err(words) => failed().because(words).with_hint("see that its main container goes on running"),
-    })
+    })?;
+    Ok((streams, path))
+}
+
+fn path_of(found: &ContainerInspectResponse) -> Option<String> {
+    let environment = found.config.as_ref()?.env.as_ref()?;
+    let path = environment.iter().find_map(|line| line.strip_prefix("PATH="))?;
+    (!path.is_empty()).then(|| path.to_owned())
 }
 
 /// Starts the runner. The error is Docker's, or tells what became of the main container.
@@ -149,6 +166,7 @@ async fn exec(
     api: &Docker,
     asked: &Asked<'_>,
     filter_inside: bool,
+    path: &str,
     project: &mut Project,
 ) -> Result<Streams, Result<Error, String>> {
     let user = asked.policy.user;
@@ -156,12 +174,14 @@ async fn exec(
     if filter_inside {
         command.push("--filter".to_owned());
     }
+    let mut env = asked.env.to_vec();
+    env.push(format!("PATH={COMMANDS}:{path}"));
     let options = CreateExecOptions {
         attach_stdin: Some(true),
         attach_stdout: Some(true),
         attach_stderr: Some(true),
         tty: Some(false),
-        env: Some(asked.env.to_vec()),
+        env: Some(env),
         cmd: Some(command),
         privileged: Some(false),
         user: Some(format!("{}:{}", user.uid, user.gid)),
@@ -211,7 +231,7 @@ impl Project {
         let mut seen = self.seen().await?;
         // Of a kill, Docker hears a moment later that it was for memory, and that the whole container has ended.
         for _ in 0..5 {
-            if seen != Ending::Signalled(9) {
+            if !matches!(seen, Ending::Signalled(9) | Ending::Lost(_)) {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -228,7 +248,8 @@ impl Project {
             }
             Err(error) => return Some(Ending::Lost(format!("nobody answers: {error}"))),
         };
-        let code = if container.running == Some(true) {
+        let runs = container.running == Some(true);
+        let code = if runs {
             match self.api.inspect_exec(&self.runner).await {
                 Ok(found) if found.running == Some(true) => return None,
                 Ok(found) => found.exit_code.unwrap_or(-1),
@@ -239,6 +260,7 @@ impl Project {
         };
         Some(match code {
             137 if container.oom_killed == Some(true) => Ending::OutOfMemory(MemoryKiller::Kernel),
+            137 if !runs => Ending::Lost("somebody killed its container".into()),
             // As a shell says it.
             129..=159 => Ending::Signalled(i32::try_from(code - 128).unwrap_or(9)),
             _ => Ending::Exited(i32::try_from(code).unwrap_or(-1)),
@@ -251,16 +273,13 @@ impl Project {
         (found.state?.oom_killed == Some(true)).then_some(MemoryKiller::Kernel)
     }
 
-    /// Kills everything and removes it, until nothing with the project's name is left; or tells what is.
+    /// Kills everything and removes it, until nothing with the project's name is left. What cannot be removed now is
+    /// removed later, in the background.
     ///
     /// Without Compose, which would first ask every container to end: whoever made them is known by a label.
-    pub async fn down(&mut self) -> Result<(), StartError> {
-        let left = take_down(&self.api, &self.name).await;
-        self.is_down = left.is_empty();
-        if self.is_down {
-            return Ok(());
-        }
-        Err(StartError::new(format!("could not remove all of `{}`", self.name)).because(left.join("; ")))
+    pub async fn down(&mut self) {
+        self.is_down = true;
+        see_down(self.api.clone(), std::mem::take(&mut self.name)).await;
     }
 
     /// Name in the file and id of each container.
@@ -283,12 +302,16 @@ impl Project {
         let options = LogsOptionsBuilder::default().stdout(true).stderr(true).tail("20").build();
         let mut logs = self.api.logs(&self.main, Some(options));
         let mut words = Vec::new();
-        while let Some(Ok(piece)) = logs.next().await {
-            words.extend_from_slice(&piece.into_bytes());
-            if words.len() > 16 * 1024 {
-                break;
+        let reading = async {
+            while let Some(Ok(piece)) = logs.next().await {
+                words.extend_from_slice(&piece.into_bytes());
+                if words.len() > 16 * 1024 {
+                    break;
+                }
             }
-        }
+        };
+        // What came until then is enough.
+        let _ = tokio::time::timeout(Duration::from_secs(5), reading).await;
         let code = state.exit_code.unwrap_or(-1);
         let words = harmless(&words);
         Some(format!("the main container ended with exit code {code}\n{words}").trim_end().to_owned())
@@ -303,9 +326,23 @@ impl Drop for Project {
         let (api, name) = (self.api.clone(), std::mem::take(&mut self.name));
         // Without a runtime the program ends, and what is left is swept by the next.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move { drop(take_down(&api, &name).await) });
+            runtime.spawn(see_down(api, name));
         }
     }
+}
+
+async fn see_down(api: Docker, project: String) {
+    until_done(move || {
+        let (api, project) = (api.clone(), project.clone());
+        async move {
+            let left = take_down(&api, &project).await;
+            if !left.is_empty() {
+                tracing::warn!(project, left = left.join("; "), "a Compose project could not be removed");
+            }
+            left.is_empty()
+        }
+    })
+    .await;
 }
 
 fn labels(project: &str) -> [String; 1] {
@@ -317,10 +354,14 @@ pub async fn take_down(api: &Docker, project: &str) -> Vec<String> {
     let began = Instant::now();
     let mut was_empty = false;
     loop {
-        let left = match tokio::time::timeout(DOWN, remove_all(api, project)).await {
-            Ok(left) => left,
-            Err(_) => vec!["nobody answers".to_owned()],
+        let (left, is_known) = match tokio::time::timeout(ROUND, remove_all(api, project)).await {
+            Ok(Ok(left)) => (left, true),
+            Ok(Err(error)) => (vec![error.to_string()], false),
+            Err(_) => (vec!["nobody answers".to_owned()], false),
         };
+        if !is_known && is_silent(api).await {
+            return left;
+        }
         // Twice: what Compose had asked for when it was killed may be made after the first look.
         if left.is_empty() && was_empty {
             return left;
@@ -333,12 +374,9 @@ pub async fn take_down(api: &Docker, project: &str) -> Vec<String> {
     }
 }
 
-/// What was there, or why that cannot be told.
-async fn remove_all(api: &Docker, project: &str) -> Vec<String> {
-    let marked = match Marked::find(api, &labels(project)).await {
-        Ok(marked) => marked,
-        Err(error) => return vec![error.to_string()],
-    };
+/// What was there, in words.
+async fn remove_all(api: &Docker, project: &str) -> Result<Vec<String>, Error> {
+    let marked = Marked::find(api, &labels(project)).await?;
     let mut found = Vec::new();
     for id in marked.containers.into_iter().filter_map(|one| one.id) {
         let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
@@ -354,7 +392,7 @@ async fn remove_all(api: &Docker, project: &str) -> Vec<String> {
         let removed = api.remove_volume(&name, Some(options)).await;
         found.push(told("the volume", &name, removed));
     }
-    found
+    Ok(found)
 }
 
 fn told(what: &str, name: &str, removed: Result<(), Error>) -> String {

@@ -199,11 +199,14 @@ fn network_of(
     if holds { Vec::new() } else { vec![format!("`{name}`: it is in another network")] }
 }
 
-/// Whether an engine's gaps matter to what was asked.
+/// What containers of a Compose file do not have that others have, in words.
 pub(super) fn gaps(kind: Maker) -> &'static [&'static str] {
     match kind {
-        Maker::Docker => &[],
+        Maker::Docker => &[WRITABLE, UNMASKED, GOES_ON],
         Maker::Podman => &[
+            WRITABLE,
+            UNMASKED,
+            GOES_ON,
             "the filter of system calls is Podman's own: Compose cannot give it another",
             "open files have Podman's own limit",
             "containers that have a network reach programs of this machine that listen on all its addresses",
@@ -211,6 +214,10 @@ pub(super) fn gaps(kind: Maker) -> &'static [&'static str] {
         ],
     }
 }
+
+const WRITABLE: &str = "Compose: the files of its containers are writable, and the size of them and of its volumes is not limited";
+const UNMASKED: &str = "Compose: of `/proc` and `/sys` only what Docker or Podman hides by itself is hidden";
+const GOES_ON: &str = "Compose: when Cove is killed, code ends, and the other containers go on until the next Cove removes them";
 
 #[cfg(test)]
 mod tests;

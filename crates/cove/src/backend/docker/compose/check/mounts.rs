@@ -2,6 +2,8 @@
 //! volumes of the session. Never what leads to the machine itself.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -205,6 +207,10 @@ fn bind(
     let never = |problem: &str| refused(problem.to_owned(), "remove it; nothing allows it".to_owned());
     // By its name too: what is refused must not depend on what there is.
     let named = Path::new(source);
+    if around.rules.socket.is_none() {
+        let problem = "is on this machine, and containers are made on another";
+        return Err(refused(problem.to_owned(), "put it into the image".into()));
+    }
     if !named.is_absolute() {
         return Err(refused("is not an absolute path".into(), "write `./` before a path".into()));
     }
@@ -226,6 +232,10 @@ fn bind(
         let path = shown_path(&real);
         let hint = format!("move it into the folder; the operator can allow it with `--allow-mount {path}`");
         return Err(refused(format!("leads to `{path}`, out of the image's folder"), hint));
+    }
+    if let Some(below) = mounted_below(&real) {
+        let what = format!("has `{}` mounted below it, which would stay writable", shown_path(&below));
+        return Err(refused(what, "mount a directory without another in it".into()));
     }
     match leads_out(&real) {
         Found::Nothing => {}
@@ -273,6 +283,27 @@ enum Found {
     /// Why it is refused.
     Way(String),
     TooMuch,
+}
+
+/// A file system mounted below a directory: a read-only mount of the directory does not make it read-only.
+pub(in super::super) fn mounted_below(path: &Path) -> Option<PathBuf> {
+    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    points(&table).find(|point| point != path && point.starts_with(path))
+}
+
+/// Where something is mounted, by the table of the kernel, which writes some characters as numbers.
+fn points(table: &[u8]) -> impl Iterator<Item = PathBuf> {
+    table.split(|byte| *byte == b'\n').filter_map(|line| {
+        let field = line.split(|byte| *byte == b' ').nth(4)?;
+        let mut pieces = field.split(|byte| *byte == b'\\');
+        let mut name = pieces.next()?.to_vec();
+        for piece in pieces {
+            let (number, rest) = piece.split_at_checked(3)?;
+            name.push(u8::from_str_radix(std::str::from_utf8(number).ok()?, 8).ok()?);
+            name.extend_from_slice(rest);
+        }
+        Some(PathBuf::from(OsString::from_vec(name)))
+    })
 }
 
 /// Looks for sockets and devices, also those in a directory.
