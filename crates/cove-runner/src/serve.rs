@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use cove_protocol::limits::{CHUNK, MAX_IMAGE, MAX_IMAGES};
 use cove_protocol::{
@@ -60,7 +62,21 @@ fn prepare(is_first: bool) -> io::Result<Runner> {
     if !is_first {
         descendants::adopt()?;
     }
+    hear_signals()?;
     Runner::new(is_first)
+}
+
+/// Whoever started Cove may ignore signals, as shells do for what runs in the background, and what is ignored stays so in
+/// every program that is started: a shell could not be interrupted. What is caught here is as usual in them.
+fn hear_signals() -> io::Result<()> {
+    use signal_hook::consts::{
+        SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGUSR1, SIGUSR2,
+    };
+    let heard = Arc::new(AtomicBool::new(false));
+    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGUSR1, SIGUSR2] {
+        signal_hook::flag::register(signal, Arc::clone(&heard))?;
+    }
+    Ok(())
 }
 
 struct Runner {

@@ -74,6 +74,18 @@ pub fn recipe() -> Recipe {
     Recipe { name: "ubuntu".into(), source: Source::Reference("ubuntu:24.04".into()), languages: Vec::new() }
 }
 
+/// The same image in the main container of a Compose file, with another beside it. The folder is the image's.
+pub fn composed(folder: &Path) -> Recipe {
+    const FILE: &str = "\
+services:
+  main: {image: \"ubuntu:24.04\", command: [sleep, infinity], network_mode: none}
+  other: {image: \"ubuntu:24.04\", command: [sleep, infinity], network_mode: none}
+";
+    std::fs::write(folder.join("compose.yaml"), FILE).expect("a file can be written");
+    let source = Source::Compose { folder: folder.to_owned(), main: None };
+    Recipe { name: "composed".into(), source, languages: Vec::new() }
+}
+
 /// Starts whatever is asked for in containers of one image: so that one suite serves all backends.
 pub struct InImage<B> {
     pub backend: B,

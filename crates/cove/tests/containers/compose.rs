@@ -285,7 +285,8 @@ async fn how_it_ended_is_known() {
         while up.output.next().await.is_some() {}
         assert_eq!(until_ended(&up).await, Ending::Exited(7));
         bench.api.kill_container(up.project.main(), None).await.unwrap();
-        assert_eq!(until_ended(&up).await, Ending::Signalled(9));
+        let killed = Ending::Lost("its main container was killed".into());
+        assert_eq!(until_ended(&up).await, killed);
         drop(up);
         bench.until_nothing_is_left().await;
         // What was dropped may still be looking for what is left of it.
@@ -302,7 +303,7 @@ async fn how_it_ended_is_known() {
         // Podman 4 does not tell it from any other kill.
         let (ending, killer) = match bench.kind {
             Maker::Docker => (Ending::OutOfMemory(MemoryKiller::Kernel), Some(MemoryKiller::Kernel)),
-            Maker::Podman => (Ending::Signalled(9), None),
+            Maker::Podman => (killed, None),
         };
         assert_eq!(until_ended(&up).await, ending);
         assert_eq!(up.project.out_of_memory().await, killer);

@@ -1,12 +1,14 @@
 //! How containers end that do not end by themselves, what holds them, and what is refused before they begin.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bollard::Docker;
+use bollard::models::VolumeCreateRequest;
 use bollard::query_parameters::{
-    KillContainerOptionsBuilder, RemoveContainerOptionsBuilder, RemoveVolumeOptionsBuilder,
+    KillContainerOptionsBuilder, RemoveContainerOptionsBuilder, RemoveVolumeOptions,
+    RemoveVolumeOptionsBuilder,
 };
 use cove::backend::docker::Docker as Backend;
 use cove::backend::{Backend as _, Ending, Form, StartError, Whose};
@@ -21,26 +23,31 @@ use cove_testkit::skip::skip;
 
 use crate::{cove, each, listed};
 
-fn policy() -> Policy {
+pub(crate) fn policy() -> Policy {
     Policy { root: Root::Image(recipe()), python: None, ..measure::config().policy }
 }
 
-fn backend(maker: Maker, address: &str) -> Backend {
+pub(crate) fn backend(maker: Maker, address: &str) -> Backend {
     maker.backend(address, cove().path())
 }
 
 /// What another run of the tests left is not this one's.
-fn unique(name: &str) -> String {
+pub(crate) fn unique(name: &str) -> String {
     format!("{name}-{}", std::process::id())
 }
 
 /// A session that can be told apart from those of other tests.
-async fn open(backend: &Backend, policy: &Policy, name: &str) -> Result<Session, StartError> {
+pub(crate) async fn open(backend: &Backend, policy: &Policy, name: &str) -> Result<Session, StartError> {
     let whose = Whose { session: unique(name), principal: "tests".into() };
     Session::start(backend, policy, Options { whose, ..Options::default() }).await
 }
 
-async fn run(session: &Session, language: Language, code: &str, timeout: Duration) -> (CellEnd, String) {
+pub(crate) async fn run(
+    session: &Session,
+    language: Language,
+    code: &str,
+    timeout: Duration,
+) -> (CellEnd, String) {
     let mut collector = Collector::new(20_000, None);
     let cell = Cell { language, timeout, ..measure::cell(&measure::config(), code) };
     let end = session.run(cell, |shown| collector.show(shown), std::future::pending()).await;
@@ -48,10 +55,10 @@ async fn run(session: &Session, language: Language, code: &str, timeout: Duratio
     (end, collected.stdout.text + &collected.stderr.text)
 }
 
-const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// The containers of a session, by their label.
-async fn containers(docker: &Docker, session: &str) -> Vec<String> {
+pub(crate) async fn containers(docker: &Docker, session: &str) -> Vec<String> {
     let found = listed(docker, &format!("cove.session={}", unique(session))).await;
     found.into_iter().filter_map(|container| container.id).collect()
 }
@@ -129,22 +136,63 @@ fn a_session_that_stops_leaves_no_container() {
     });
 }
 
+/// A program of its own, and so a volume of its own, that no other test uses.
+pub(crate) fn own_program(whose: &str) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("cove");
+    let mut bytes = std::fs::read(cove().path()).expect("the program can be read");
+    bytes.extend(whose.bytes());
+    std::fs::write(&program, bytes).expect("it can be copied");
+    (folder, program)
+}
+
+/// The volume with our program that a session's container has.
+pub(crate) async fn volume_of(docker: &Docker, session: &str) -> String {
+    let mut names = Vec::new();
+    for id in containers(docker, session).await {
+        let found = docker.inspect_container(&id, None).await.expect("it can be looked at");
+        let ours = found.mounts.into_iter().flatten();
+        names.extend(
+            ours.filter(|mount| mount.destination.as_deref() == Some("/.cove"))
+                .filter_map(|mount| mount.name),
+        );
+    }
+    names.pop().expect("one has our volume")
+}
+
+/// Our volume is for all images, so nothing of one may get into it.
+#[test]
+fn an_image_puts_nothing_into_the_volume_with_our_program() {
+    each("an_image_puts_nothing_into_the_volume_with_our_program", async |maker, address, docker| {
+        let (_folder, program) = own_program(&format!("planted {maker:?}"));
+        let backend = maker.backend(address, &program);
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("evil"), "#!/bin/sh\necho evil\n").expect("a file");
+        let dockerfile = "FROM ubuntu:24.04\nCOPY evil /.cove/bin/evil\n";
+        std::fs::write(folder.path().join("Dockerfile"), dockerfile).expect("a file");
+        let source = Source::Folder(folder.path().to_owned());
+        let planted = Recipe { name: "cove-test-planted".into(), source, languages: Vec::new() };
+        let look = "ls /.cove/bin; command -v evil";
+        for (name, root) in [("planted-1", planted), ("planted-2", recipe())] {
+            let policy = Policy { root: Root::Image(root), ..policy() };
+            let session = open(&backend, &policy, name).await.expect("a session starts");
+            assert_eq!(run(&session, Language::Bash, look, LONG).await.1, "mcp\n", "{maker:?} {name}");
+            let volume = volume_of(&docker, name).await;
+            session.stop().await;
+            if name == "planted-2" {
+                docker.remove_volume(&volume, None::<RemoveVolumeOptions>).await.expect("nobody uses it");
+            }
+        }
+    });
+}
+
 #[test]
 fn our_program_is_put_back_when_its_volume_is_pruned() {
     each("our_program_is_put_back_when_its_volume_is_pruned", async |maker, address, docker| {
-        // A program of its own, and so a volume of its own, that no other test uses.
-        let folder = tempfile::tempdir().expect("a folder");
-        let program = folder.path().join("cove");
-        let mut bytes = std::fs::read(cove().path()).expect("the program can be read");
-        bytes.extend(format!("{maker:?}").bytes());
-        std::fs::write(&program, bytes).expect("it can be copied");
+        let (_folder, program) = own_program(&format!("pruned {maker:?}"));
         let backend = maker.backend(address, &program);
         let first = open(&backend, &policy(), "pruned").await.expect("a session starts");
-        let id = containers(&docker, "pruned").await.pop().expect("there is a container");
-        let found = docker.inspect_container(&id, None).await.expect("it can be looked at");
-        let mounts = found.mounts.expect("it has mounts");
-        let volume = mounts.iter().find(|mount| mount.destination.as_deref() == Some("/.cove"));
-        let volume = volume.and_then(|mount| mount.name.clone()).expect("one is our volume");
+        let volume = volume_of(&docker, "pruned").await;
         let labels = docker.inspect_volume(&volume).await.expect("it is there").labels;
         assert!(labels.contains_key("cove.runner"), "{labels:?}");
         first.stop().await;
@@ -153,6 +201,17 @@ fn our_program_is_put_back_when_its_volume_is_pruned() {
         let second = open(&backend, &policy(), "pruned").await.expect("it is mended");
         assert_eq!(run(&second, Language::Python, "print(6*7)", LONG).await.1, "42\n");
         second.stop().await;
+        // Another process takes what was made in place of it for what it is.
+        let third = open(&maker.backend(address, &program), &policy(), "pruned").await;
+        third.expect("it is whole").stop().await;
+        docker.remove_volume(&volume, forced()).await.expect("nobody uses it");
+        // So it does with one that somebody else made.
+        let foreign = VolumeCreateRequest { name: Some(volume.clone()), ..Default::default() };
+        docker.create_volume(foreign).await.expect("a volume can be made");
+        let fourth =
+            open(&maker.backend(address, &program), &policy(), "pruned").await.expect("it is replaced");
+        assert_eq!(run(&fourth, Language::Python, "print(6*7)", LONG).await.1, "42\n");
+        fourth.stop().await;
         docker.remove_volume(&volume, forced()).await.expect("nobody uses it");
     });
 }
@@ -249,23 +308,29 @@ fn rootless_podman_that_cannot_hold_limits_is_refused_with_the_way_out() {
     });
 }
 
+type Tasks = Arc<std::sync::Mutex<tokio::task::JoinSet<()>>>;
+
 /// Stands between us and the daemon, and can be cut.
-struct Proxy {
-    path: PathBuf,
+pub(crate) struct Proxy {
+    pub(crate) path: PathBuf,
     _folder: tempfile::TempDir,
-    tasks: Arc<std::sync::Mutex<tokio::task::JoinSet<()>>>,
+    tasks: Tasks,
     accepts: tokio::task::JoinHandle<()>,
 }
 
 impl Proxy {
-    fn new(address: &str) -> Self {
+    pub(crate) fn new(address: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("socket");
-        let listener = tokio::net::UnixListener::bind(&path).expect("a socket");
-        let behind = address.trim_start_matches("unix://").to_owned();
         let tasks = Arc::new(std::sync::Mutex::new(tokio::task::JoinSet::new()));
-        let open = Arc::clone(&tasks);
-        let accepts = tokio::spawn(async move {
+        let accepts = Self::listen(&path, address, Arc::clone(&tasks));
+        Self { path, _folder: folder, tasks, accepts }
+    }
+
+    fn listen(path: &Path, address: &str, open: Tasks) -> tokio::task::JoinHandle<()> {
+        let listener = tokio::net::UnixListener::bind(path).expect("a socket");
+        let behind = address.trim_start_matches("unix://").to_owned();
+        tokio::spawn(async move {
             while let Ok((mut near, _)) = listener.accept().await {
                 let behind = behind.clone();
                 open.lock().expect("no test panics here").spawn(async move {
@@ -274,12 +339,16 @@ impl Proxy {
                     }
                 });
             }
-        });
-        Self { path, _folder: folder, tasks, accepts }
+        })
+    }
+
+    /// As if it had been started again.
+    pub(crate) fn restore(&mut self, address: &str) {
+        self.accepts = Self::listen(&self.path, address, Arc::clone(&self.tasks));
     }
 
     /// As if the daemon had died.
-    fn cut(&self) {
+    pub(crate) fn cut(&self) {
         self.accepts.abort();
         let _ = std::fs::remove_file(&self.path);
         self.tasks.lock().expect("no test panics here").abort_all();
@@ -289,7 +358,7 @@ impl Proxy {
 #[test]
 fn a_daemon_that_dies_in_a_cell_is_an_error_within_seconds() {
     each("a_daemon_that_dies_in_a_cell_is_an_error_within_seconds", async |maker, address, docker| {
-        let proxy = Proxy::new(address);
+        let mut proxy = Proxy::new(address);
         let backend = backend(maker, &format!("unix://{}", proxy.path.display()));
         let session = open(&backend, &policy(), "cut-off").await.expect("a session starts");
         let waits = run(&session, Language::Python, "import time; time.sleep(60)", LONG);
@@ -311,8 +380,13 @@ fn a_daemon_that_dies_in_a_cell_is_an_error_within_seconds() {
                 assert!(Instant::now() < until, "{maker:?}: the container goes on");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
-            let options = RemoveContainerOptionsBuilder::new().force(true).build();
-            let _ = docker.remove_container(&id, Some(options)).await;
+        }
+        // What could not be removed is, as soon as somebody is there again.
+        proxy.restore(address);
+        let until = Instant::now() + Duration::from_secs(60);
+        while !containers(&docker, "cut-off").await.is_empty() {
+            assert!(Instant::now() < until, "{maker:?}: the container is left");
+            tokio::time::sleep(Duration::from_millis(500)).await;
         }
     });
 }

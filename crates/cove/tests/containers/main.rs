@@ -3,6 +3,7 @@
 
 mod build;
 mod compose;
+mod composed;
 mod ends;
 mod examined;
 mod images;

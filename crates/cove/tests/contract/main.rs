@@ -6,7 +6,8 @@ mod suite;
 use std::path::PathBuf;
 
 use cove::backend::Backend;
-use cove_testkit::containers::{InImage, Maker, recipe};
+use cove::image::Recipe;
+use cove_testkit::containers::{InImage, Maker, composed, recipe};
 use cove_testkit::{Program, Who, measure};
 
 /// A test for each promise on each backend.
@@ -41,6 +42,18 @@ macro_rules! promises {
                     super::check_containers(
                         concat!("podman::", stringify!($promise)),
                         super::Maker::Podman,
+                        |backend| Box::pin(super::suite::$promise(backend)),
+                    );
+                }
+            )*
+        }
+
+        mod compose {
+            $(
+                #[test]
+                fn $promise() {
+                    super::check_composed(
+                        concat!("compose::", stringify!($promise)),
                         |backend| Box::pin(super::suite::$promise(backend)),
                     );
                 }
@@ -102,9 +115,19 @@ fn check(test: &str, promise: Check) {
 
 /// In containers of the image that has every language.
 fn check_containers(test: &str, maker: Maker, promise: Check) {
+    check_recipe(test, maker, recipe(), promise);
+}
+
+/// In the main container of a Compose file.
+fn check_composed(test: &str, promise: Check) {
+    let folder = tempfile::tempdir().unwrap();
+    check_recipe(test, Maker::Docker, composed(folder.path()), promise);
+}
+
+fn check_recipe(test: &str, maker: Maker, recipe: Recipe, promise: Check) {
     let Some(address) = maker.address(test) else { return };
     let program = Program::new(env!("CARGO_BIN_EXE_cove"));
-    let backend = InImage { backend: maker.backend(&address, program.path()), recipe: recipe() };
+    let backend = InImage { backend: maker.backend(&address, program.path()), recipe };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(promise(&backend));
 }

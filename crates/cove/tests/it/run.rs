@@ -3,8 +3,8 @@
 use std::io::Write;
 use std::process::Stdio;
 
-use cove_testkit::Who;
 use cove_testkit::program::Finished;
+use cove_testkit::{Program, Who};
 
 use crate::cove;
 
@@ -83,6 +83,31 @@ fn an_endless_loop_ends_at_its_timeout_and_keeps_state() {
             ),
             "{finished:#?}"
         );
+    }
+}
+
+/// As of a server that a script started in the background.
+#[test]
+fn interrupts_reach_code_also_where_cove_was_told_to_ignore_them() {
+    let who = Who::all("interrupts_reach_code_also_where_cove_was_told_to_ignore_them")[0];
+    let path = cove().path().to_owned();
+    for language in ["bash", "sh", "python", "node"] {
+        let (waits, then) = match language {
+            "python" => ("x = 42; import time; time.sleep(30)", "print(x)"),
+            "node" => ("x = 42; while (true) {}", "console.log(x)"),
+            _ => ("x=42; sleep 30", "echo $x"),
+        };
+        let mut command = Program::new("/bin/sh").command(who);
+        let script = "trap '' INT HUP QUIT TERM; exec \"$@\"";
+        command.args(["-c", script, "sh"]).arg(&path).args(["repl", "--timeout", "1s", "-l", language]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut input = child.stdin.take().unwrap();
+        input.write_all(format!("{waits}\n{then}\n").as_bytes()).unwrap();
+        drop(input);
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.contains("42"), "{language}: {output:?}");
     }
 }
 

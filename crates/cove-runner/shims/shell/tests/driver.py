@@ -94,7 +94,9 @@ class Shell:
             try:
                 os.chdir(cwd)
                 os.setpgid(0, 0)
-                signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+                # As the runner does: whoever runs this may ignore them.
+                for number in (signal.SIGPIPE, signal.SIGHUP, signal.SIGINT):
+                    signal.signal(number, signal.SIG_DFL)
                 high = [
                     fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 300)
                     for fd in (stdin, stdout, stderr, theirs.fileno())

@@ -19,7 +19,7 @@ use super::plan::{gaps, interpreters, jail_limits, labels};
 use super::stream::{ContainerStream, LastWords};
 use super::volume::Program;
 use super::{Shared, said};
-use crate::backend::{MemoryKiller, Pending, Sandbox, StartError, Tell, Whose};
+use crate::backend::{Ending, MemoryKiller, Pending, Sandbox, StartError, Tell, Whose};
 use crate::image::{Recipe, Source};
 use crate::policy::Policy;
 use crate::session::registry::random;
@@ -155,23 +155,33 @@ fn watch(client: Client, project: Project, ended: CancellationToken, words: Last
     let main = project.main().to_owned();
     let project = Arc::new(Mutex::new(project));
     Watched::new(Arc::clone(&project), words, |kill| async move {
-        let ends = async {
+        let sign = async {
             let mut main_ends = client.wait_container(&main, None::<WaitContainerOptions>);
             tokio::select! {
                 _ = main_ends.next() => {}
                 () = ended.cancelled() => {}
             }
-            loop {
-                if let Some(ending) = project.lock().await.ending().await {
-                    return ending;
-                }
-                tokio::time::sleep(LOOK).await;
-            }
         };
-        let ending = end_of(ends, &kill).await.unwrap_or_else(|ending| ending);
+        let ending = match end_of(sign, &kill).await {
+            Ok(()) => ending(&project, &kill).await,
+            Err(ending) => ending,
+        };
         project.lock().await.down().await;
         ending
     })
+}
+
+/// There was a sign that the runner has ended; whoever kills it then is late, unless it goes on.
+async fn ending(project: &Shown, kill: &CancellationToken) -> Ending {
+    loop {
+        if let Some(ending) = project.lock().await.ending().await {
+            return ending;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(LOOK) => {}
+            () = kill.cancelled() => return Ending::Signalled(9),
+        }
+    }
 }
 
 impl Watchable for Shown {

@@ -260,7 +260,7 @@ impl Project {
         };
         Some(match code {
             137 if container.oom_killed == Some(true) => Ending::OutOfMemory(MemoryKiller::Kernel),
-            137 if !runs => Ending::Lost("somebody killed its container".into()),
+            137 if !runs => Ending::Lost("its main container was killed".into()),
             // As a shell says it.
             129..=159 => Ending::Signalled(i32::try_from(code - 128).unwrap_or(9)),
             _ => Ending::Exited(i32::try_from(code).unwrap_or(-1)),

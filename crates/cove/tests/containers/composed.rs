@@ -1,0 +1,115 @@
+//! Sessions in Compose images with the runner itself: how they end, and what they have of their image.
+
+use std::time::{Duration, Instant};
+
+use bollard::models::VolumeCreateRequest;
+use bollard::query_parameters::{KillContainerOptionsBuilder, RemoveVolumeOptionsBuilder};
+use cove::backend::Ending;
+use cove::policy::{Policy, Root};
+use cove::session::CellEnd;
+use cove_protocol::Language;
+use cove_testkit::containers::composed;
+
+use crate::each;
+use crate::ends::{LONG, Proxy, backend, containers, open, own_program, policy, run, volume_of};
+
+fn in_pair(folder: &tempfile::TempDir) -> Policy {
+    Policy { root: Root::Image(composed(folder.path())), ..policy() }
+}
+
+#[test]
+fn a_compose_session_finds_our_program_again() {
+    each("a_compose_session_finds_our_program_again", async |maker, address, docker| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (_folder, program) = own_program(&format!("composed {maker:?}"));
+        let backend = maker.backend(address, &program);
+        let first = open(&backend, &in_pair(&folder), "again-1").await.expect("a session starts");
+        let volume = volume_of(&docker, "again-1").await;
+        let labels = docker.inspect_volume(&volume).await.expect("it is there").labels;
+        first.stop().await;
+        let forced = || Some(RemoveVolumeOptionsBuilder::new().force(true).build());
+        docker.remove_volume(&volume, forced()).await.expect("nobody uses it");
+        let second = open(&backend, &in_pair(&folder), "again-2").await.expect("it is mended");
+        assert_eq!(run(&second, Language::Python, "print(6*7)", LONG).await.1, "42\n");
+        second.stop().await;
+        // As of a process that was killed before it had filled it.
+        docker.remove_volume(&volume, forced()).await.expect("nobody uses it");
+        let request =
+            VolumeCreateRequest { name: Some(volume.clone()), labels: Some(labels), ..Default::default() };
+        docker.create_volume(request).await.expect("a volume can be made");
+        let third = open(&maker.backend(address, &program), &in_pair(&folder), "again-3").await;
+        let third = third.expect("it is filled");
+        assert_eq!(run(&third, Language::Python, "print(6*7)", LONG).await.1, "42\n");
+        third.stop().await;
+        docker.remove_volume(&volume, forced()).await.expect("nobody uses it");
+    });
+}
+
+#[test]
+fn a_compose_container_killed_from_outside_is_lost_with_its_cause() {
+    each("a_compose_container_killed_from_outside_is_lost_with_its_cause", async |maker, address, docker| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let backend = backend(maker, address);
+        let session = open(&backend, &in_pair(&folder), "lost").await.expect("a session starts");
+        let ids = containers(&docker, "lost").await;
+        assert_eq!(ids.len(), 2, "{ids:?}");
+        let waits = run(&session, Language::Python, "import time; time.sleep(60)", LONG);
+        let kills = async {
+            tokio::time::sleep(Duration::from_millis(700)).await;
+            for id in &ids {
+                let options = KillContainerOptionsBuilder::new().signal("SIGKILL").build();
+                docker.kill_container(id, Some(options)).await.expect("it can be killed");
+            }
+        };
+        let ((end, _), ()) = tokio::join!(waits, kills);
+        let CellEnd::SandboxEnded(Ending::Lost(cause)) = end else { panic!("{maker:?}: {end:?}") };
+        assert_eq!(cause, "its main container was killed", "{maker:?}");
+        assert_eq!(containers(&docker, "lost").await, [""; 0], "nothing of it is left");
+    });
+}
+
+#[test]
+fn a_daemon_that_dies_in_a_compose_cell_is_an_error_within_seconds() {
+    each(
+        "a_daemon_that_dies_in_a_compose_cell_is_an_error_within_seconds",
+        async |maker, address, docker| {
+            let folder = tempfile::tempdir().expect("a folder");
+            let mut proxy = Proxy::new(address);
+            let backend = backend(maker, &format!("unix://{}", proxy.path.display()));
+            let session = open(&backend, &in_pair(&folder), "composed-cut").await.expect("a session starts");
+            let waits = run(&session, Language::Python, "import time; time.sleep(60)", LONG);
+            let cuts = async {
+                tokio::time::sleep(Duration::from_millis(500)).await;
+                proxy.cut();
+                Instant::now()
+            };
+            let ((end, _), cut) = tokio::join!(waits, cuts);
+            assert!(cut.elapsed() < Duration::from_secs(20), "{maker:?}: {:?}", cut.elapsed());
+            assert!(matches!(end, CellEnd::SandboxEnded(Ending::Lost(_))), "{maker:?}: {end:?}");
+            proxy.restore(address);
+            let until = Instant::now() + Duration::from_secs(60);
+            while !containers(&docker, "composed-cut").await.is_empty() {
+                assert!(Instant::now() < until, "{maker:?}: containers are left");
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
+        },
+    );
+}
+
+/// Programs are found where the image has them.
+#[test]
+fn a_compose_session_has_the_path_of_its_image() {
+    each("a_compose_session_has_the_path_of_its_image", async |maker, address, _| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut policy = in_pair(&folder);
+        let file = "services: {main: {image: \"ubuntu:24.04\", command: [sleep, infinity], network_mode: none, \
+            environment: {PATH: \"/opt/own/bin:/usr/bin:/bin\", GREETING: hello}}}";
+        std::fs::write(folder.path().join("compose.yaml"), file).expect("a file");
+        policy.mounts.clear();
+        let session = open(&backend(maker, address), &policy, "path").await.expect("a session starts");
+        let (_, said) = run(&session, Language::Bash, "echo $PATH $GREETING", LONG).await;
+        assert_eq!(said, "/.cove/bin:/opt/own/bin:/usr/bin:/bin hello\n", "{maker:?}");
+        assert_eq!(run(&session, Language::Python, "print(6*7)", LONG).await.1, "42\n");
+        session.stop().await;
+    });
+}
