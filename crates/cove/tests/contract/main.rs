@@ -48,6 +48,13 @@ macro_rules! promises {
             )*
         }
 
+    };
+}
+
+/// In the main container of a Compose file: those promises for which it matters that the runner is not its first process,
+/// has no image of its own and shares its limits. To start one takes seconds.
+macro_rules! promises_of_compose {
+    ($($promise:ident,)*) => {
         mod compose {
             $(
                 #[test]
@@ -60,6 +67,22 @@ macro_rules! promises {
             )*
         }
     };
+}
+
+promises_of_compose! {
+    each_language_keeps_its_state_over_three_cells,
+    a_soft_interrupt_keeps_variables_in_every_language,
+    a_language_that_was_killed_starts_afresh_and_says_so,
+    files_go_in_and_out_while_a_cell_runs,
+    a_full_disk_leaves_no_half_file,
+    two_sessions_do_not_see_each_other,
+    a_child_that_keeps_its_output_open_does_not_hold_the_cell,
+    a_cancelled_cell_stops,
+    memory_beyond_the_limit_ends_the_interpreter_and_is_said,
+    processes_are_bounded,
+    code_calls_the_host_in_every_language,
+    a_session_that_was_stopped_is_over_at_once,
+    a_program_that_is_late_is_ended,
 }
 
 promises! {
@@ -118,7 +141,6 @@ fn check_containers(test: &str, maker: Maker, promise: Check) {
     check_recipe(test, maker, recipe(), promise);
 }
 
-/// In the main container of a Compose file.
 fn check_composed(test: &str, promise: Check) {
     let folder = tempfile::tempdir().unwrap();
     check_recipe(test, Maker::Docker, composed(folder.path()), promise);
