@@ -1,6 +1,6 @@
 //! The outside judges: MCP programs of other people, which the tests in `crates/cove/tests/clients` set on Cove, clients on
 //! one side and real servers on the other. They are installed under `target/judges` from the manifests beside those tests, once for each state of the manifests. What
-//! cannot be installed here is said; the tests that need it then skip themselves, which CI counts as failures.
+//! cannot be installed here is said; the tests that need it then skip themselves, which is a failure where all can be set up.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

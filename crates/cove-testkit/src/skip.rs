@@ -1,4 +1,5 @@
-//! A test that cannot run here says why and is counted; in CI what was set up must not be skipped.
+//! A test that cannot run here says why and is counted; what can be set up, as root on Debian and in CI, must not be
+//! skipped.
 
 use std::fs::OpenOptions;
 use std::io::Write;

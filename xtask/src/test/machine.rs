@@ -10,6 +10,8 @@ use super::{USER, is_program};
 #[derive(Debug)]
 pub(super) struct Machine {
     pub(super) who: Who,
+    /// Whether what is missing is installed, so that nothing is.
+    pub(super) installs: bool,
     pub(super) python: PathBuf,
     pub(super) node: PathBuf,
     /// A virtual environment with numpy and pandas, if it could be made.
@@ -29,6 +31,8 @@ struct Need {
     what: &'static str,
     /// Debian's package that has it.
     package: &'static str,
+    /// What newer releases have it in.
+    newer_package: Option<&'static str>,
     why: &'static str,
     for_whom: ForWhom,
     is_present: fn(&Search) -> bool,
@@ -45,6 +49,7 @@ const NEEDS: &[Need] = &[
     Need {
         what: "python3",
         package: "python3",
+        newer_package: None,
         why: "cells run in it",
         for_whom: ForWhom::Everyone,
         is_present: |search| search.python().is_some(),
@@ -52,6 +57,7 @@ const NEEDS: &[Need] = &[
     Need {
         what: "python3's venv module",
         package: "python3-venv",
+        newer_package: None,
         why: "virtual environments are tested",
         for_whom: ForWhom::Everyone,
         // Debian's python3 has `venv` without `ensurepip`, and then cannot make one.
@@ -82,6 +88,7 @@ const NEEDS: &[Need] = &[
     Need {
         what: "setpriv",
         package: "util-linux",
+        newer_package: None,
         why: "the program runs as an ordinary user too",
         for_whom: ForWhom::Root,
         is_present: |search| search.find("setpriv").is_some(),
@@ -89,11 +96,21 @@ const NEEDS: &[Need] = &[
     Need {
         what: "useradd",
         package: "passwd",
+        newer_package: None,
         why: "that user is created",
         for_whom: ForWhom::Root,
         is_present: |search| search.find("useradd").is_some() || user_exists(),
     },
     for_containers("dockerd", "docker.io", |search| search.find("dockerd").is_some()),
+    Need {
+        newer_package: Some("docker-cli"),
+        ..for_containers("docker", "docker.io", |search| search.find("docker").is_some())
+    },
+    // Docker's own packages have it as a plug-in.
+    for_containers("docker-compose", "docker-compose", |search| {
+        let plug_in = |docker: PathBuf| succeeds(&docker, &["compose", "version"]);
+        search.find("docker-compose").is_some() || search.find("docker").is_some_and(plug_in)
+    }),
     for_containers("podman", "podman", |search| search.find("podman").is_some()),
     // As a dependency of the two above, but then it might be another of its kind.
     for_containers("runc", "runc", |search| search.find("runc").is_some()),
@@ -101,6 +118,8 @@ const NEEDS: &[Need] = &[
     // Podman finds these two where no shell looks.
     for_containers("netavark", "netavark", |_| Path::new("/usr/lib/podman/netavark").exists()),
     for_containers("aardvark-dns", "aardvark-dns", |_| Path::new("/usr/lib/podman/aardvark-dns").exists()),
+    // Newer ones of the first write their rules with it.
+    for_containers("nft", "nftables", |search| search.find("nft").is_some()),
     for_containers("ip", "iproute2", |search| search.find("ip").is_some()),
     for_containers("newuidmap", "uidmap", |search| search.find("newuidmap").is_some()),
     for_containers("mmdebstrap", "mmdebstrap", |search| search.find("mmdebstrap").is_some()),
@@ -108,7 +127,14 @@ const NEEDS: &[Need] = &[
 ];
 
 const fn for_containers(what: &'static str, package: &'static str, is_present: fn(&Search) -> bool) -> Need {
-    Need { what, package, why: "containers are tested", for_whom: ForWhom::Root, is_present }
+    Need {
+        what,
+        package,
+        newer_package: None,
+        why: "containers are tested",
+        for_whom: ForWhom::Root,
+        is_present,
+    }
 }
 
 const fn program(
@@ -117,7 +143,7 @@ const fn program(
     why: &'static str,
     is_present: fn(&Search) -> bool,
 ) -> Need {
-    Need { what, package, why, for_whom: ForWhom::Everyone, is_present }
+    Need { what, package, newer_package: None, why, for_whom: ForWhom::Everyone, is_present }
 }
 
 /// Where to look for programs.
@@ -150,9 +176,10 @@ impl Search {
 pub(super) fn prepare() -> Result<Machine, String> {
     let who = who_we_are()?;
     let search = Search::new(who);
+    let installs = who == Who::Root && search.find("apt-get").is_some();
     let missing = missing(&search, who);
     if !missing.is_empty() {
-        if who == Who::Person || search.find("apt-get").is_none() {
+        if !installs {
             return Err(tell(&missing, &search));
         }
         install(&missing)?;
@@ -168,7 +195,7 @@ pub(super) fn prepare() -> Result<Machine, String> {
     let python = search.python().ok_or("could not find python3")?;
     let node = search.find("node").ok_or("could not find node")?;
     let venv = make_venv(&python)?;
-    Ok(Machine { who, python, node, venv: Some(venv) })
+    Ok(Machine { who, installs, python, node, venv: Some(venv) })
 }
 
 /// Made once, where every user can read it.
@@ -215,7 +242,7 @@ fn tell(missing: &[&Need], search: &Search) -> String {
         text += &format!("\nmissing: {} ({})", need.what, need.why);
     }
     if search.find("apt-get").is_some() {
-        let packages = packages(missing).join(" ");
+        let packages = packages(missing, apt_has).join(" ");
         text += &format!("\nhint: `sudo sh -c 'apt-get update && apt-get install --yes {packages}'`");
     } else {
         text += "\nhint: install it with your system's package tool, and start again";
@@ -223,19 +250,26 @@ fn tell(missing: &[&Need], search: &Search) -> String {
     text
 }
 
-fn packages(missing: &[&Need]) -> Vec<&'static str> {
-    let mut packages: Vec<_> = missing.iter().map(|need| need.package).collect();
+fn packages(missing: &[&Need], is_offered: impl Fn(&str) -> bool) -> Vec<&'static str> {
+    let named = |need: &&Need| need.newer_package.filter(|name| is_offered(name)).unwrap_or(need.package);
+    let mut packages: Vec<_> = missing.iter().map(named).collect();
     packages.dedup();
     packages
 }
 
+/// Whether a package of that name is in this release.
+fn apt_has(package: &str) -> bool {
+    succeeds(Path::new("apt-cache"), &["show", package])
+}
+
 fn install(missing: &[&Need]) -> Result<(), String> {
-    let packages = packages(missing);
     for need in missing {
         println!("missing: {} ({})", need.what, need.why);
     }
-    println!("installing {}", packages.join(" "));
     apt(&["update", "--quiet"])?;
+    // What is offered is known only now.
+    let packages = packages(missing, apt_has);
+    println!("installing {}", packages.join(" "));
     let mut arguments = vec!["install", "--yes", "--quiet", "--no-install-recommends"];
     arguments.extend(packages);
     apt(&arguments)
@@ -305,6 +339,20 @@ mod tests {
         assert!(for_root.contains(&"setpriv"), "{for_root:?}");
         assert!(!for_person.contains(&"dockerd"), "{for_person:?}");
         assert!(for_root.contains(&"dockerd"), "{for_root:?}");
+    }
+
+    /// What no other of these packages brings with it.
+    #[test]
+    fn all_that_tests_of_containers_start_is_installed() {
+        let nothing = Search { folders: Vec::new() };
+        let missing = missing(&nothing, Who::Root);
+        let older = packages(&missing, |_| false);
+        for package in ["docker.io", "docker-compose", "podman", "runc", "runsc", "uidmap", "mmdebstrap"] {
+            assert!(older.contains(&package), "{package}: {older:?}");
+        }
+        assert!(!older.contains(&"docker-cli"), "{older:?}");
+        let newer = packages(&missing, |package| package == "docker-cli");
+        assert!(newer.contains(&"docker.io") && newer.contains(&"docker-cli"), "{newer:?}");
     }
 
     #[test]

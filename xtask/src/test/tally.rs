@@ -133,8 +133,8 @@ impl Skip {
             .collect()
     }
 
-    /// CI can install programs and make users; it cannot change its kernel or its processor.
-    pub(super) fn is_allowed_in_ci(&self) -> bool {
+    /// Set-up installs programs and makes users; it cannot change the kernel or the processor.
+    pub(super) fn is_beyond_set_up(&self) -> bool {
         self.reason.starts_with("not on this machine:")
     }
 }
@@ -215,8 +215,8 @@ test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
     }
 
     #[test]
-    fn ci_allows_only_what_it_could_not_set_up() {
-        let allowed = |line: &str| Skip::parse_all(line)[0].is_allowed_in_ci();
+    fn only_what_no_set_up_gives_may_be_skipped() {
+        let allowed = |line: &str| Skip::parse_all(line)[0].is_beyond_set_up();
         assert!(allowed("SKIPPED: a because not on this machine: the kernel has no landlock"));
         assert!(!allowed("SKIPPED: a because python is missing"));
         assert!(!allowed("SKIPPED: a"));

@@ -449,8 +449,11 @@ impl Backend for Docker {
             let heading = format!("engine      {} at {}", connected.facts.name(), connected.facts.address);
             if let Source::Compose { .. } = recipe.source {
                 let wish = Wish::new(&self.shared, policy, recipe, program, &Whose::default());
-                let text = composed::explain(&self.shared, connected, &wish).await?;
-                return Ok(format!("{heading}\n{text}"));
+                let plan = composed::explain(&self.shared, connected, &wish, form).await?;
+                return Ok(match form {
+                    Form::Text => format!("{heading}\n{plan}"),
+                    Form::Json => plan,
+                });
             }
             let reference = build::expected(recipe).await?;
             // What is not there yet is planned all the same, without what it would bring.

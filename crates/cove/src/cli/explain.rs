@@ -16,7 +16,7 @@ pub fn text(config: &Config, around: &Surroundings, json: bool) -> Result<String
 }
 
 async fn explain(config: &Config, around: &Surroundings, json: bool) -> Result<String, Error> {
-    let Standard { policy, why, .. } = shelf(config, around).standard().await?;
+    let Standard { policy, why, .. } = shelf(config, around).chosen().await?;
     let backend = backend(config, around)?;
     let form = if json { Form::Json } else { Form::Text };
     let plan = backend.explain(&policy, form).await.map_err(|error| Error::of(Kind::Operator, error))?;

@@ -139,6 +139,13 @@ impl Shelf {
             .with_hint(format!("{meant}{all}")))
     }
 
+    /// What was chosen by name, whether or not its sessions stay; else the standard.
+    pub async fn chosen(&self) -> Result<Standard, Error> {
+        let Some(name) = &self.images.standard else { return self.standard().await };
+        self.check_root()?;
+        Ok(Standard::of(self.find(name).await?))
+    }
+
     /// Where nobody chose: `ubuntu`, else the embedded sandbox, else the only image that stays.
     pub async fn standard(&self) -> Result<Standard, Error> {
         self.check_root()?;

@@ -245,7 +245,6 @@ async fn a_folder_is_built_and_runs_and_leaves_nothing() {
         let again = bench.compose.prepare(&bench.api, &bench.asked(), &|line| panic!("told: {line}")).await;
         assert_eq!(again.map_err(whole), Ok(None));
         let plan = bench.compose.explain(&bench.asked()).await.map_err(whole).unwrap();
-        let plan: serde_json::Value = serde_json::from_str(&plan).unwrap();
         let image = plan["services"]["web"]["image"].as_str().unwrap();
         assert!(image.starts_with("cove/compose-test-web:"), "{image}");
         bench.api.remove_image(image, None::<RemoveImageOptions>, None).await.unwrap();
@@ -356,7 +355,8 @@ async fn failures_say_why_and_leave_nothing() {
         let file = "services: {a: {image: '${IMAGE}', command: ['${CARGO:-none}']}}";
         std::fs::write(folder.join("compose.yaml"), file).unwrap();
         let plan = bench.compose.explain(&bench.asked()).await.map_err(whole).unwrap();
-        assert!(plan.contains("from/folder:3") && plan.contains("\"none\""), "{plan}");
+        let a = &plan["services"]["a"];
+        assert!(a["image"] == "from/folder:3" && a["command"].to_string().contains("\"none\""), "{plan}");
         // What is not held must not run: no such runtime is there.
         bench.policy.runtime = Some("no-such-runtime".into());
         std::fs::write(
@@ -466,7 +466,6 @@ async fn a_plan_is_what_would_be_run() {
     each("a_plan_is_what_would_be_run", async |bench| {
         let bench = nginx(bench);
         let plan = bench.compose.explain(&bench.asked()).await.map_err(whole).unwrap();
-        let plan: serde_json::Value = serde_json::from_str(&plan).unwrap();
         assert_eq!(plan["networks"]["default"]["internal"], true, "{plan}");
         assert_eq!(plan["services"]["web"]["mem_limit"], 256 * MIB, "{plan}");
         let greeting = Path::new(plan["services"]["web"]["volumes"][0]["source"].as_str().unwrap());

@@ -59,3 +59,52 @@ fn explain_shows_the_plan_of_a_container_and_starts_nothing() {
         assert!(chosen.ends_with(", since the runtime `runc` needs a container"), "{text}");
     }
 }
+
+/// Whatever a session can be started in, oneshot or persistent, in one container or by Compose.
+#[test]
+fn explain_shows_every_image_with_its_own_limits() {
+    const LIMITS: &str = "[limits]\nmemory = \"48m\"\npids = 40\n";
+    let folder = tempfile::tempdir().expect("a folder");
+    for (path, text) in [
+        ("once/Dockerfile", "FROM python:3.13-slim\nCMD [\"python3\", \"-u\", \"-\"]\n".to_owned()),
+        ("once/image.toml", LIMITS.to_owned()),
+        ("stays/image.toml", format!("image = \"ubuntu:24.04\"\noneshot = false\n{LIMITS}")),
+        ("composed/compose.yaml", "services: {main: {image: 'nginx:1.28'}}\n".to_owned()),
+        ("composed/image.toml", LIMITS.to_owned()),
+    ] {
+        let path = folder.path().join(path);
+        std::fs::create_dir_all(path.parent().expect("it is in a folder")).expect("a folder");
+        std::fs::write(path, text).expect("a file");
+    }
+    let images = folder.path().to_str().expect("a plain path");
+    for (maker, address) in daemons("explain_shows_every_image_with_its_own_limits") {
+        for image in ["once", "stays", "composed"] {
+            let args = ["explain", "--backend", maker.name(), "--image-dir", images, "--image", image];
+            let (code, text) = run(maker, &address, &args);
+            assert_eq!(code, Some(0), "{maker:?} {image}");
+            let heading = format!("backend     {0}, since `--backend {0}`\nengine      ", maker.name());
+            assert!(text.starts_with(&heading), "{maker:?} {image}: {text}");
+            let (code, json) = run(maker, &address, &[&args[..], &["--json"]].concat());
+            assert_eq!(code, Some(0), "{maker:?} {image}");
+            let plan: Value = serde_json::from_str(&json).expect("it is JSON");
+            assert!(plan["gaps"].is_array(), "{maker:?} {image}: {json}");
+            let limits = if image == "composed" {
+                assert!(text.contains("\ncompose     ") && plan["compose"].is_string(), "{maker:?}: {text}");
+                let main = &plan["document"]["services"]["main"];
+                (main["mem_limit"].as_u64(), main["pids_limit"].as_u64())
+            } else {
+                assert!(text.contains("48m memory, 1 cpus, 40 processes"), "{maker:?} {image}: {text}");
+                let host = &plan["body"]["HostConfig"];
+                // One more: the runner is one.
+                (host["Memory"].as_u64(), host["PidsLimit"].as_u64().map(|pids| pids - 1))
+            };
+            assert_eq!(limits, (Some(48 << 20), Some(40)), "{maker:?} {image}: {json}");
+        }
+        // Those that are built in too, which nobody has built yet.
+        for image in ["python", "node", "ubuntu"] {
+            let (code, text) =
+                run(maker, &address, &["explain", "--backend", maker.name(), "--image", image]);
+            assert_eq!(code, Some(0), "{maker:?} {image}: {text}");
+        }
+    }
+}

@@ -4,6 +4,7 @@
 mod build;
 mod compose;
 mod composed;
+mod elsewhere;
 mod ends;
 mod examined;
 mod images;

@@ -54,6 +54,28 @@ fn images_that_are_built_in_are_listed_with_what_serves_them() {
 }
 
 #[test]
+fn every_image_that_is_built_in_is_explained() {
+    for who in Who::all("every_image_that_is_built_in_is_explained") {
+        for image in ["python", "node", "ubuntu"] {
+            let args = ["explain", "--image", image, "--memory", "128m"];
+            let text = cove().run(who, &args).expect_success();
+            assert!(text.starts_with("backend     jail, since it is built in and unchanged\n"), "{text}");
+            assert!(text.contains("128 MiB memory"), "{who:?} {image}: {text}");
+            let json = cove().run(who, &[&args[..], &["--json"]].concat()).expect_success();
+            let plan: Value = serde_json::from_str(&json).unwrap();
+            assert_eq!(plan["identity"]["inside"]["uid"], 65534, "{who:?} {image}: {json}");
+        }
+        let unknown = cove().run(who, &["explain", "--image", "pyhton"]);
+        assert_eq!(unknown.code, Some(2), "{unknown:#?}");
+        assert!(unknown.stderr.contains("did you mean `python`?"), "{unknown:#?}");
+        // To be explained is not to be for every session.
+        let run = cove().run(who, &["run", "--image", "python", "-c", "1"]);
+        assert_eq!(run.code, Some(2), "{run:#?}");
+        assert!(run.stderr.contains("a new container for each call"), "{run:#?}");
+    }
+}
+
+#[test]
 fn exported_images_are_used_as_they_are_and_edited_ones_need_a_container() {
     for (who, command) in Who::all("exported_images_are_used_as_they_are_and_edited_ones_need_a_container")
         .into_iter()

@@ -22,8 +22,9 @@ use std::time::Duration;
 
 use bollard::Docker;
 use bollard::query_parameters::RemoveImageOptions;
+use serde_json::Value;
 
-use self::check::{Checked, Reach, Rules, Wrong};
+use self::check::{Checked, Mounted, Reach, Rules, Wrong};
 pub use self::command::Environment;
 use self::command::Program;
 use self::document::Terms;
@@ -98,13 +99,11 @@ impl Compose {
         verify::gaps(self.kind)
     }
 
-    /// The document that would be run, as JSON.
-    pub async fn explain(&self, asked: &Asked<'_>) -> Result<String, StartError> {
+    /// The document that would be run.
+    pub async fn explain(&self, asked: &Asked<'_>) -> Result<Value, StartError> {
         let ready = self.ready(asked).await?;
         let profile = self.profile(&ready);
-        let document = document::document(&ready.checked, &self.terms(asked, &ready, profile.as_deref()));
-        serde_json::to_string_pretty(&document)
-            .map_err(|error| StartError::new("could not write the plan as JSON").because(error))
+        Ok(document::document(&ready.checked, &self.terms(asked, &ready, profile.as_deref())))
     }
 
     /// Builds and fetches what is not there yet. What was done, in words; nothing if nothing was.
@@ -188,6 +187,7 @@ impl Compose {
                     .with_hint("mount a directory without another in it"));
             }
         }
+        self.see_binds(&checked).map_err(wrong)?;
         let mut built = BTreeMap::new();
         for (name, member) in &checked.members {
             if let Some(build) = &member.build {
@@ -195,6 +195,23 @@ impl Compose {
             }
         }
         Ok(Ready { checked, built, folder, place })
+    }
+
+    /// A path that was looked at here is another one on another machine.
+    fn see_binds(&self, checked: &Checked) -> Result<(), Wrong> {
+        let is_bind = |mount: &&Mounted| matches!(mount, Mounted::Bind { .. });
+        let mut all = checked.members.values().flat_map(|member| &member.mounts);
+        match all.find(is_bind) {
+            Some(bind) if self.socket.is_none() => Err(Wrong::new(
+                format!(
+                    "`{}` shows files of this machine, and paths mean something else where {} runs",
+                    shown(bind.target()),
+                    self.kind.name()
+                ),
+                "put the files into the image with `COPY`, or use a volume",
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// Where our filter of system calls is written. Podman takes none from Compose.

@@ -8,6 +8,7 @@ use bollard::Docker as Client;
 use bollard::query_parameters::{ListImagesOptions, WaitContainerOptions};
 use cove_jail::plan::environment;
 use futures_util::StreamExt;
+use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
@@ -19,7 +20,7 @@ use super::plan::{gaps, interpreters, jail_limits, labels};
 use super::stream::{ContainerStream, LastWords};
 use super::volume::Program;
 use super::{Shared, said};
-use crate::backend::{Ending, MemoryKiller, Pending, Sandbox, StartError, Tell, Whose};
+use crate::backend::{Ending, Form, MemoryKiller, Pending, Sandbox, StartError, Tell, Whose};
 use crate::image::{Recipe, Source};
 use crate::policy::Policy;
 use crate::session::registry::random;
@@ -59,7 +60,9 @@ impl Wish {
         }
     }
 
-    fn asked<'a>(&'a self, shared: &'a Shared) -> Result<Asked<'a>, StartError> {
+    fn asked<'a>(&'a self, shared: &'a Shared, connected: &Connected) -> Result<Asked<'a>, StartError> {
+        // What is refused for one container is refused for several.
+        gaps(&self.policy, &connected.facts)?;
         let Source::Compose { folder, main } = &self.recipe.source else {
             return Err(StartError::new(format!(
                 "could not find the Compose file of `{}`",
@@ -92,20 +95,31 @@ pub(super) async fn prepare(
     wish: &Wish,
     tell: Tell<'_>,
 ) -> Result<Option<String>, StartError> {
-    shared.compose(connected).await?.prepare(&connected.client, &wish.asked(shared)?, tell).await
+    let asked = wish.asked(shared, connected)?;
+    shared.compose(connected).await?.prepare(&connected.client, &asked, tell).await
 }
 
 pub(super) async fn explain(
     shared: &Shared,
     connected: &Connected,
     wish: &Wish,
+    form: Form,
 ) -> Result<String, StartError> {
-    let mut gaps = gaps(&wish.policy, &connected.facts)?;
+    let asked = wish.asked(shared, connected)?;
     let compose = shared.compose(connected).await?;
-    let document = compose.explain(&wish.asked(shared)?).await?;
+    let document = compose.explain(&asked).await?;
+    let pretty = |value: &Value| {
+        serde_json::to_string_pretty(value)
+            .map_err(|error| StartError::new("could not write the plan as JSON").because(error))
+    };
+    let mut gaps = gaps(&wish.policy, &connected.facts)?;
     gaps.extend(compose.gaps().iter().map(|gap| (*gap).to_owned()));
+    let version = compose.version();
+    if form == Form::Json {
+        return pretty(&json!({ "compose": version, "gaps": gaps, "document": document }));
+    }
     let gaps: String = gaps.iter().map(|gap| format!("gap         {gap}\n")).collect();
-    Ok(format!("compose     {}\n{gaps}document    {document}", compose.version()))
+    Ok(format!("compose     {version}\n{gaps}document    {}", pretty(&document)?))
 }
 
 pub(super) async fn start(
@@ -115,9 +129,8 @@ pub(super) async fn start(
     program: &Program,
 ) -> Result<Sandbox, StartError> {
     let client = &connected.client;
-    gaps(&wish.policy, &connected.facts)?;
+    let asked = wish.asked(shared, connected)?;
     let compose = shared.compose(connected).await?;
-    let asked = wish.asked(shared)?;
     let image = match any_image(client).await? {
         Some(image) => image,
         // Then there is at least one.

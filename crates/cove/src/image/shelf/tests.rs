@@ -132,6 +132,19 @@ async fn an_unknown_name_is_told_with_the_nearest() {
     assert!(report.contains("could not read the directory of images"), "{report}");
 }
 
+#[tokio::test]
+async fn what_is_named_need_not_stay_to_be_looked_at() {
+    let python = shelf(&[("image", "python")], machine(true)).chosen().await.unwrap();
+    assert_eq!(python.by, By::Sandbox);
+    let [chosen, standard] = [shelf(&[], machine(true)), shelf(&[], machine(true))];
+    assert_eq!(chosen.chosen().await.unwrap(), standard.standard().await.unwrap());
+    let tree = tempfile::tempdir().unwrap();
+    write(tree.path(), &[("usr/bin/sh", "")]);
+    let root = ("rootfs", tree.path().to_str().unwrap());
+    let refused = shelf(&[("image", "python"), ("backend", "docker"), root], machine(true)).chosen().await;
+    assert!(refused.unwrap_err().report().to_string().contains("could not use `--rootfs`"));
+}
+
 type Settings<'a> = &'a [(&'static str, &'a str)];
 
 /// Each case: settings, whether sandboxes work, and the standard image, `-` for the embedded sandbox, or what is wrong.

@@ -238,7 +238,7 @@ impl Drop for Container<'_> {
 }
 
 /// A copy without what is for debuggers.
-pub(super) fn strip(program: &Path, to: &Path) {
+fn strip(program: &Path, to: &Path) {
     let stripped = Command::new("strip").arg("-o").arg(to).arg(program).status();
     if !stripped.is_ok_and(|status| status.success()) {
         fs::copy(program, to).unwrap();

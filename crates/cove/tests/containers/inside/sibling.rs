@@ -1,25 +1,13 @@
 //! Cove in a container that makes containers beside its own, through the socket of whoever made it.
-//!
-//! The test program itself is Cove here: a static program with the same library, which starts as any other does.
 
-use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::fs;
-use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use cove::backend::docker::{Allowed, Docker, Wanted};
-use cove::config::Surroundings;
-use cove::policy::{Access, Mount, Policy};
-use cove::session::{Cell, Options, Session, Shown};
-use cove_testkit::containers::{InImage, recipe};
-use cove_testkit::measure;
 use serde_json::Value;
 
-use super::outer::{Container, Kind, Outer, strip};
+use super::outer::{Container, Kind, Outer};
 
-const PROGRAM: &str = "inside::sibling::cove_beside_its_sandboxes";
 const CODE: &str = "
 import os, time
 home = 'sees' if os.path.exists('/home/cove') else 'sees no'
@@ -27,37 +15,42 @@ print(f'ran as {os.getuid()}, {home} `/home/cove`, but is shown `{open(\"/shown/
 time.sleep(600)
 ";
 
-/// What runs in Cove's container: a session with a cell that stays.
-#[test]
-#[ignore = "started by another test, in a container"]
-fn cove_beside_its_sandboxes() {
-    let text = |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value));
-    let env: BTreeMap<_, _> = std::env::vars_os().filter_map(text).collect();
-    let wanted = if env.contains_key("CONTAINER_HOST") { Wanted::Podman } else { Wanted::Docker };
-    let shown = PathBuf::from(env["SHOWN"].clone());
-    let around = Surroundings { env, cwd: "/".into(), stdin_is_terminal: false };
-    let docker =
-        Docker::with_program(wanted, Allowed::default(), around, PathBuf::from("/usr/local/bin/cove"));
-    let backend = InImage { backend: docker, recipe: recipe() };
-    assert!(!shown.exists(), "it is the machine's, not this container's");
-    tokio::runtime::Runtime::new().unwrap().block_on(async {
-        let config = measure::config();
-        let mount = Mount { source: shown, target: "/shown".into(), access: Access::ReadOnly };
-        let policy = Policy { mounts: vec![mount], ..config.policy.clone() };
-        let session = Session::start(&backend, &policy, Options::default()).await.unwrap();
-        let cell = Cell { timeout: Duration::from_secs(600), ..measure::cell(&config, CODE) };
-        let tell = |shown: Shown<'_>| {
-            if let Shown::Text(_, text) = shown {
-                println!("{}", String::from_utf8_lossy(text));
-            }
-        };
-        session.run(cell, tell, std::future::pending()).await;
-    });
+/// A cell that stays, in a container beside Cove's own, with a folder of the machine in it.
+fn command<'a>(outer: &Outer, image: &'a str, mount: &'a str) -> Vec<&'a str> {
+    let backend = if outer.kind == Kind::Docker { "docker" } else { "podman" };
+    let mut command = vec!["run", "--backend", backend, "--image-dir", "/images", "--image", image];
+    command.extend(["--mount", mount, "--timeout=600s", "--max-timeout=600s", "-c", CODE]);
+    command
+}
+
+/// Nothing makes Cove's own container weaker; all that it has is the socket, and folders of ours.
+fn options(outer: &Outer) -> Vec<String> {
+    let volume = |from: &str, to: &str| format!("--volume={}:{to}:ro", outer.file(from).display());
+    let socket = outer.address.trim_start_matches("unix://");
+    let mut options = vec![
+        "--cap-drop=ALL".to_owned(),
+        "--security-opt=no-new-privileges".to_owned(),
+        "--network=none".to_owned(),
+        format!("--volume={socket}:/run/outer.sock"),
+        volume("images", "/images"),
+        // Under the path that the machine has another one at.
+        volume("of-cove", &outer.file("shown").display().to_string()),
+    ];
+    let own: &[&str] = match outer.kind {
+        // The socket is for a group, which is root's in the tests.
+        Kind::Docker => &["--group-add=0", "--env=DOCKER_HOST=unix:///run/outer.sock"],
+        // It is for root alone, whose home is not that of the image's user.
+        Kind::Podman | Kind::Rootless => {
+            &["--user=0:0", "--env=HOME=/root", "--env=CONTAINER_HOST=unix:///run/outer.sock"]
+        }
+    };
+    options.extend(own.iter().map(|option| (*option).to_owned()));
+    options
 }
 
 /// Where its first process counts: the namespace that labels have of the one who made a container.
 fn place_of(container: &Container<'_>) -> String {
-    let link = container.exec(&["readlink", "/proc/1/ns/pid"]).expect_success();
+    let link = container.exec(&["readlink", "/proc/self/ns/pid"]).expect_success();
     link.trim().trim_start_matches("pid:[").trim_end_matches(']').to_owned()
 }
 
@@ -78,30 +71,28 @@ fn containers_beside_cove_s_own_end_with_it() {
     let test = "containers_beside_cove_s_own_end_with_it";
     for kind in [Kind::Docker, Kind::Podman] {
         let Some(outer) = Outer::get(kind, test) else { continue };
-        let program = outer.file("tests");
-        strip(&std::env::current_exe().unwrap(), &program);
-        fs::create_dir(outer.file("shown")).unwrap();
-        fs::write(outer.file("shown/file"), "of the machine").unwrap();
-        let socket = outer.address.trim_start_matches("unix://");
-        // No option that makes its own container weaker; all that it has is the socket.
-        let mut options = vec![
-            "--cap-drop=ALL".to_owned(),
-            "--security-opt=no-new-privileges".to_owned(),
-            "--network=none".to_owned(),
-            format!("--volume={socket}:/run/outer.sock"),
-            format!("--volume={}:/tests:ro", program.display()),
-            format!("--env=SHOWN={}", outer.file("shown").display()),
-            "--entrypoint=/tests".to_owned(),
-        ];
-        options.extend(match kind {
-            // The socket is for a group, which is root's in the tests.
-            Kind::Docker => ["--group-add=0".to_owned(), "--env=DOCKER_HOST=unix:///run/outer.sock".into()],
-            // It is for root alone.
-            Kind::Podman | Kind::Rootless => {
-                ["--user=0:0".to_owned(), "--env=CONTAINER_HOST=unix:///run/outer.sock".into()]
-            }
-        });
-        let container = outer.start(&options, &["--ignored", "--exact", PROGRAM, "--nocapture"]);
+        for (folder, file, text) in [
+            ("shown", "file", "of the machine"),
+            ("of-cove", "file", "of Cove's container"),
+            ("only-there", "file", "of the machine"),
+            ("images/composed", "compose.yaml", "services: {main: {image: 'nginx:1.28'}}\n"),
+            ("images/machine", "image.toml", "image = \"ubuntu:24.04\"\noneshot = false\n"),
+        ] {
+            fs::create_dir_all(outer.file(folder)).unwrap();
+            fs::write(outer.file(folder).join(file), text).unwrap();
+        }
+        let options = options(&outer);
+        // Cove looks for it in its own container: what only the machine has is refused before anything starts.
+        let [shown, only_there] =
+            ["shown", "only-there"].map(|folder| format!("{}:/shown", outer.file(folder).display()));
+        let refused = outer.run(&options, &command(&outer, "machine", &only_there));
+        assert_eq!(refused.code, Some(2), "{refused:#?}");
+        assert!(refused.stderr.contains("does not exist"), "{refused:#?}");
+        let refused = outer.run(&options, &command(&outer, "composed", &shown));
+        assert_eq!(refused.code, Some(125), "{refused:#?}");
+        assert!(refused.stderr.contains("could not find Compose"), "{refused:#?}");
+
+        let container = outer.start(&options, &command(&outer, "machine", &shown));
         wait_until(&|| container.said(), &|| container.said().contains("ran as"));
         let said = container.said();
         assert!(said.contains("ran as 65534, sees no `/home/cove`, but is shown `of the machine`"), "{said}");
@@ -123,7 +114,6 @@ fn containers_beside_cove_s_own_end_with_it() {
         let own = format!("--filter=label=cove.instance={}", labels["cove.instance"].as_str().unwrap());
         outer.ask(&["container", "prune", "--force", "--filter=label=cove.kind=sandbox", &own]);
         assert!(status().is_empty(), "{kind:?}: {:?}", status());
-        fs::remove_dir_all(outer.file("shown")).unwrap();
     }
 }
 
