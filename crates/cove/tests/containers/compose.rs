@@ -11,7 +11,7 @@ use bollard::query_parameters::{
     RemoveVolumeOptionsBuilder, UploadToContainerOptionsBuilder,
 };
 use cove::backend::docker::Maker;
-use cove::backend::docker::compose::{Asked, Compose, Environment, PROJECT, Up, take_down};
+use cove::backend::docker::compose::{Asked, Compose, Environment, PROJECT, Up, is_abandoned, take_down};
 use cove::backend::{Ending, MemoryKiller, StartError};
 use cove::config::ComposeRisk;
 use cove::policy::{Limits, Network, Policy, Root, User};
@@ -270,6 +270,25 @@ async fn closed(bench: &Bench, up: &mut Up) {
     // A machine that is there refuses; one that is not cannot be found.
     assert_eq!(ask(up, &knock("127.0.0.1")).await, "refused");
     assert_eq!(ask(up, &knock(&gateway)).await, "route to host");
+}
+
+/// What another process left, of which nothing but this can be seen.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_project_that_nobody_is_in_is_known() {
+    each("a_project_that_nobody_is_in_is_known", async |bench| {
+        let bench =
+            bench.file("compose.yaml", "services: {main: {image: 'nginx:1.28', command: [sleep, '100']}}");
+        let mut up = bench.up().await.map_err(whole).unwrap();
+        assert_eq!(ask(&mut up, "echo hello").await, "hello");
+        assert!(!is_abandoned(&bench.api, &bench.project).await);
+        up.input.shutdown().await.unwrap();
+        while up.output.next().await.is_some() {}
+        until_ended(&up).await;
+        assert!(is_abandoned(&bench.api, &bench.project).await);
+        up.project.down().await;
+        bench.end().await;
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -28,7 +28,7 @@ use self::check::{Checked, Mounted, Reach, Rules, Wrong};
 pub use self::command::Environment;
 use self::command::Program;
 use self::document::Terms;
-pub use self::project::{PROJECT, Project, Up, take_down};
+pub use self::project::{PROJECT, Project, Up, is_abandoned, take_down};
 use super::facts::Maker;
 use crate::backend::{StartError, Tell};
 use crate::config::{AllowedMount, ComposeRisk};

@@ -5,14 +5,13 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use bollard::Docker as Client;
-use bollard::errors::Error;
 use bollard::models::ContainerSummaryStateEnum;
 use bollard::query_parameters::RemoveVolumeOptions;
 
-use super::compose::PROJECT;
-use super::control::{inspect, remove};
+use super::compose::{PROJECT, is_abandoned};
+use super::control::remove;
 use super::instance::{Instance, LIFE, Life, now};
-use super::marked::{Marked, containers};
+use super::marked::Marked;
 use super::plan::{EXPIRES, INSTANCE, KIND, PRINCIPAL, SANDBOX, SESSION};
 use super::said;
 
@@ -71,23 +70,6 @@ pub(super) async fn sweep(client: &Client, own: &Instance, ended: &mut Ended) {
 
 /// Longer than anything that has just been made waits to be started.
 const SLOW: Duration = Duration::from_secs(5 * 60);
-
-/// Whether nobody is in a Compose project any more: the runner of a session ends with whoever made it, the containers of
-/// the project do not.
-async fn is_abandoned(client: &Client, project: &str) -> bool {
-    let Ok(members) = containers(client, &[format!("{PROJECT}={project}")]).await else { return false };
-    for id in members.into_iter().filter_map(|member| member.id) {
-        let Ok(found) = inspect(client, &id).await else { return false };
-        for exec in found.exec_ids.unwrap_or_default() {
-            match client.inspect_exec(&exec).await {
-                Ok(found) if found.running == Some(false) => {}
-                Err(Error::DockerResponseServerError { status_code: 404, .. }) => {}
-                _ => return false,
-            }
-        }
-    }
-    true
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Found {

@@ -349,6 +349,22 @@ fn labels(project: &str) -> [String; 1] {
     [format!("{PROJECT}={project}")]
 }
 
+/// Whether nobody is in a project any more: the runner of a session ends with whoever made it, the containers do not.
+pub async fn is_abandoned(api: &Docker, project: &str) -> bool {
+    let Ok(members) = marked::containers(api, &labels(project)).await else { return false };
+    for id in members.into_iter().filter_map(|member| member.id) {
+        let Ok(found) = inspect(api, &id).await else { return false };
+        for exec in found.exec_ids.unwrap_or_default() {
+            match api.inspect_exec(&exec).await {
+                Ok(found) if found.running == Some(false) => {}
+                Err(error) if is_missing(&error) => {}
+                _ => return false,
+            }
+        }
+    }
+    true
+}
+
 /// Kills and removes all of a project, also one that another process left; what is left in spite of that, in words.
 pub async fn take_down(api: &Docker, project: &str) -> Vec<String> {
     let began = Instant::now();
