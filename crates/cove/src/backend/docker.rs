@@ -30,6 +30,7 @@ use bollard::query_parameters::{
     AttachContainerOptionsBuilder, CreateContainerOptions, InspectContainerOptions, StartContainerOptions,
 };
 use tokio::sync::{Mutex, OnceCell};
+use tokio_util::sync::CancellationToken;
 
 use crate::backend::{Backend, Form, Pending, Sandbox, StartError, Tell, Whose};
 use crate::config::{AllowedMount, ComposeRisk, Surroundings};
@@ -41,12 +42,12 @@ use compose::Compose;
 use composed::Wish;
 use connect::Connected;
 pub use connect::Wanted;
-use control::Guard;
+use control::{Container, Guard, Watched};
 use facts::Facts;
 pub use facts::Maker;
 use instance::{Instance, LIFE, now};
 use plan::{ImageFacts, Plan, Request, labels, plan};
-use stream::{ContainerStream, LastWords};
+use stream::ContainerStream;
 use volume::{Filler, Program};
 
 /// Between looks for what others left behind.
@@ -293,11 +294,13 @@ impl Shared {
         // Also if whoever asked goes away meanwhile.
         let guard = Guard::new(client.clone(), made.id.clone());
         match start_made(client, facts, plan, &made.id).await {
-            Ok((stream, words)) => {
+            Ok((stream, ended)) => {
                 guard.release();
+                let container = Container { client: client.clone(), id: made.id };
+                let words = stream.words();
                 Ok(Sandbox {
                     stream: Box::new(stream),
-                    control: Box::new(control::watch(client.clone(), made.id, words)),
+                    control: Box::new(Watched::new(container, words, ended)),
                     interpreters: plan.interpreters.clone(),
                     own: Some(plan.own.clone()),
                 })
@@ -315,7 +318,7 @@ async fn start_made(
     facts: &Facts,
     plan: &Plan,
     id: &str,
-) -> Result<(ContainerStream, LastWords), Failed> {
+) -> Result<(ContainerStream, CancellationToken), Failed> {
     let found = client
         .inspect_container(id, None::<InspectContainerOptions>)
         .await
@@ -344,9 +347,7 @@ async fn start_made(
         .start_container(id, None::<StartContainerOptions>)
         .await
         .map_err(|error| Failed::Starting(could_not("start", &error).into_error()))?;
-    let words = LastWords::default();
-    let (stream, _) = ContainerStream::new(attached.output, attached.input, words.clone());
-    Ok((stream, words))
+    Ok(ContainerStream::new(attached.output, attached.input))
 }
 
 fn could_not(what: &str, error: &ClientError) -> Failed {

@@ -20,6 +20,7 @@ use cove_protocol::Language;
 use cove_testkit::containers::{Maker, recipe};
 use cove_testkit::measure;
 use cove_testkit::skip::skip;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::{cove, each, listed};
 
@@ -308,11 +309,14 @@ fn rootless_podman_that_cannot_hold_limits_is_refused_with_the_way_out() {
     });
 }
 
+type Said = Arc<std::sync::Mutex<Vec<u8>>>;
 type Tasks = Arc<std::sync::Mutex<tokio::task::JoinSet<()>>>;
 
 /// Stands between us and the daemon, and can be cut.
 pub(crate) struct Proxy {
     pub(crate) path: PathBuf,
+    /// All that we have said.
+    said: Said,
     _folder: tempfile::TempDir,
     tasks: Tasks,
     accepts: tokio::task::JoinHandle<()>,
@@ -323,19 +327,20 @@ impl Proxy {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("socket");
         let tasks = Arc::new(std::sync::Mutex::new(tokio::task::JoinSet::new()));
-        let accepts = Self::listen(&path, address, Arc::clone(&tasks));
-        Self { path, _folder: folder, tasks, accepts }
+        let said = Said::default();
+        let accepts = Self::listen(&path, address, Arc::clone(&tasks), Arc::clone(&said));
+        Self { path, said, _folder: folder, tasks, accepts }
     }
 
-    fn listen(path: &Path, address: &str, open: Tasks) -> tokio::task::JoinHandle<()> {
+    fn listen(path: &Path, address: &str, open: Tasks, said: Said) -> tokio::task::JoinHandle<()> {
         let listener = tokio::net::UnixListener::bind(path).expect("a socket");
         let behind = address.trim_start_matches("unix://").to_owned();
         tokio::spawn(async move {
-            while let Ok((mut near, _)) = listener.accept().await {
-                let behind = behind.clone();
+            while let Ok((near, _)) = listener.accept().await {
+                let (behind, said) = (behind.clone(), Arc::clone(&said));
                 open.lock().expect("no test panics here").spawn(async move {
-                    if let Ok(mut far) = tokio::net::UnixStream::connect(behind).await {
-                        let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+                    if let Ok(far) = tokio::net::UnixStream::connect(behind).await {
+                        join(near, far, &said).await;
                     }
                 });
             }
@@ -344,7 +349,7 @@ impl Proxy {
 
     /// As if it had been started again.
     pub(crate) fn restore(&mut self, address: &str) {
-        self.accepts = Self::listen(&self.path, address, Arc::clone(&self.tasks));
+        self.accepts = Self::listen(&self.path, address, Arc::clone(&self.tasks), Arc::clone(&self.said));
     }
 
     /// As if the daemon had died.
@@ -353,6 +358,44 @@ impl Proxy {
         let _ = std::fs::remove_file(&self.path);
         self.tasks.lock().expect("no test panics here").abort_all();
     }
+}
+
+async fn join(near: tokio::net::UnixStream, far: tokio::net::UnixStream, said: &Said) {
+    let ((mut from_near, mut to_near), (mut from_far, mut to_far)) = (near.into_split(), far.into_split());
+    let there = async {
+        let mut buffer = vec![0; 64 * 1024];
+        while let Ok(count @ 1..) = from_near.read(&mut buffer).await {
+            said.lock().expect("no test panics here").extend_from_slice(&buffer[..count]);
+            if to_far.write_all(&buffer[..count]).await.is_err() {
+                break;
+            }
+        }
+        let _ = to_far.shutdown().await;
+    };
+    let back = async {
+        let _ = tokio::io::copy(&mut from_far, &mut to_near).await;
+        let _ = to_near.shutdown().await;
+    };
+    tokio::join!(there, back);
+}
+
+/// Whoever waits for a container's end makes Podman look for it without a pause, for as long as the session lasts.
+#[test]
+fn a_session_that_is_idle_asks_for_nothing() {
+    each("a_session_that_is_idle_asks_for_nothing", async |maker, address, _| {
+        let proxy = Proxy::new(address);
+        let backend = backend(maker, &format!("unix://{}", proxy.path.display()));
+        let session = open(&backend, &policy(), "idle").await.expect("a session starts");
+        let said = || proxy.said.lock().expect("no test panics here").clone();
+        // The sweep, which begins with the first connection.
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let before = said();
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert_eq!(said().len(), before.len(), "{maker:?}");
+        let text = String::from_utf8_lossy(&before).into_owned();
+        assert!(text.contains("/attach?") && !text.contains("/wait"), "{maker:?}: {text}");
+        session.stop().await;
+    });
 }
 
 #[test]

@@ -2,31 +2,25 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bollard::Docker as Client;
-use bollard::query_parameters::{ListImagesOptions, WaitContainerOptions};
+use bollard::query_parameters::ListImagesOptions;
 use cove_jail::plan::environment;
-use futures_util::StreamExt;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
-use tokio_util::sync::CancellationToken;
 
 use super::compose::{Asked, Compose, Environment, Project, Up};
 use super::connect::Connected;
-use super::control::{Watchable, Watched, end_of};
+use super::control::{Watchable, Watched};
 use super::instance::{LIFE, now};
 use super::plan::{gaps, interpreters, jail_limits, labels};
-use super::stream::{ContainerStream, LastWords};
+use super::stream::ContainerStream;
 use super::volume::Program;
 use super::{Shared, said};
 use crate::backend::{Ending, Form, MemoryKiller, Pending, Sandbox, StartError, Tell, Whose};
 use crate::image::{Recipe, Source};
 use crate::policy::Policy;
 use crate::session::registry::random;
-
-/// Between looks at whether the runner still runs, once there is a sign that it does not.
-const LOOK: Duration = Duration::from_millis(500);
 
 /// All that a request is made of, so that it can be lent.
 pub(super) struct Wish {
@@ -142,11 +136,11 @@ pub(super) async fn start(
     };
     shared.see_whole_volume(client, program, &image).await?;
     let Up { output, input, project, path } = compose.up(client, &asked, &|_| {}).await?;
-    let words = LastWords::default();
-    let (stream, ended) = ContainerStream::new(output, input, words.clone());
+    let (stream, ended) = ContainerStream::new(output, input);
+    let words = stream.words();
     Ok(Sandbox {
         stream: Box::new(stream),
-        control: Box::new(watch(client.clone(), project, ended, words)),
+        control: Box::new(Watched::new(Arc::new(Mutex::new(project)), words, ended)),
         interpreters: interpreters(&wish.recipe.languages, &path),
         own: None,
     })
@@ -164,40 +158,15 @@ async fn any_image(client: &Client) -> Result<Option<String>, StartError> {
 /// The project, which only one may ask at a time.
 type Shown = Arc<Mutex<Project>>;
 
-fn watch(client: Client, project: Project, ended: CancellationToken, words: LastWords) -> Watched<Shown> {
-    let main = project.main().to_owned();
-    let project = Arc::new(Mutex::new(project));
-    Watched::new(Arc::clone(&project), words, |kill| async move {
-        let sign = async {
-            let mut main_ends = client.wait_container(&main, None::<WaitContainerOptions>);
-            tokio::select! {
-                _ = main_ends.next() => {}
-                () = ended.cancelled() => {}
-            }
-        };
-        let ending = match end_of(sign, &kill).await {
-            Ok(()) => ending(&project, &kill).await,
-            Err(ending) => ending,
-        };
-        project.lock().await.down().await;
-        ending
-    })
-}
-
-/// There was a sign that the runner has ended; whoever kills it then is late, unless it goes on.
-async fn ending(project: &Shown, kill: &CancellationToken) -> Ending {
-    loop {
-        if let Some(ending) = project.lock().await.ending().await {
-            return ending;
-        }
-        tokio::select! {
-            () = tokio::time::sleep(LOOK) => {}
-            () = kill.cancelled() => return Ending::Signalled(9),
-        }
-    }
-}
-
 impl Watchable for Shown {
+    fn ending(&self) -> Pending<'_, Option<Ending>> {
+        Box::pin(async { self.lock().await.ending().await })
+    }
+
+    fn remove(&self) -> Pending<'_, ()> {
+        Box::pin(async { self.lock().await.down().await })
+    }
+
     fn out_of_memory(&self) -> Pending<'_, Option<MemoryKiller>> {
         Box::pin(async { self.lock().await.out_of_memory().await })
     }

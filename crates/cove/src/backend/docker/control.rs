@@ -5,10 +5,7 @@ use std::time::Duration;
 use bollard::Docker as Client;
 use bollard::errors::Error as ClientError;
 use bollard::models::{ContainerInspectResponse, ContainerState};
-use bollard::query_parameters::{
-    InspectContainerOptions, RemoveContainerOptionsBuilder, WaitContainerOptions,
-};
-use futures_util::StreamExt;
+use bollard::query_parameters::{InspectContainerOptions, RemoveContainerOptionsBuilder};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -118,22 +115,56 @@ pub(super) struct Watched<W> {
     ended: watch::Receiver<Option<Ending>>,
 }
 
-/// Something that can be asked whether anything in it was killed for memory.
 pub(super) trait Watchable: Send + Sync {
+    /// How it ended; nothing while it runs.
+    fn ending(&self) -> Pending<'_, Option<Ending>>;
+    /// Whether anything in it was killed for memory.
     fn out_of_memory(&self) -> Pending<'_, Option<MemoryKiller>>;
+    /// Whatever it does.
+    fn remove(&self) -> Pending<'_, ()>;
 }
 
-impl<W> Watched<W> {
-    /// `see_through` tells how it ended, or ends it when the token says so or its time is over, and removes it.
-    pub(super) fn new<F>(what: W, words: LastWords, see_through: impl FnOnce(CancellationToken) -> F) -> Self
-    where
-        F: Future<Output = Ending> + Send + 'static,
-    {
+impl<W: Watchable + Clone + 'static> Watched<W> {
+    /// Nobody is asked before there is a sign that it has ended: the end of its stream. Podman would look without a pause
+    /// for whoever waits, and Docker would keep a connection open.
+    pub(super) fn new(what: W, words: LastWords, stream_ended: CancellationToken) -> Self {
         let kill = CancellationToken::new();
         let (tell, ended) = watch::channel(None);
-        let ending = see_through(kill.clone());
-        tokio::spawn(async move { tell.send(Some(ending.await)) });
+        let (watched, killed) = (what.clone(), kill.clone());
+        tokio::spawn(async move {
+            let ending = end_of(&watched, &stream_ended, &killed).await;
+            watched.remove().await;
+            tell.send(Some(ending))
+        });
         Self { what, words, kill, ended }
+    }
+}
+
+/// By itself, or as we end it.
+async fn end_of(what: &impl Watchable, stream_ended: &CancellationToken, kill: &CancellationToken) -> Ending {
+    const LOOK: Duration = Duration::from_millis(50);
+    tokio::select! {
+        // Whoever kills it because of that is late.
+        biased;
+        () = stream_ended.cancelled() => {}
+        () = kill.cancelled() => return Ending::Signalled(9),
+        () = tokio::time::sleep(LIFE) => {
+            let hours = LIFE.as_secs() / 3600;
+            return Ending::Lost(format!("it had lived for {hours} hours, the most a container may"));
+        }
+    }
+    let until = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        if let Some(ending) = what.ending().await {
+            return ending;
+        }
+        if tokio::time::Instant::now() >= until {
+            return Ending::Lost("the connection to its container broke while it ran".into());
+        }
+        tokio::select! {
+            () = tokio::time::sleep(LOOK) => {}
+            () = kill.cancelled() => return Ending::Signalled(9),
+        }
     }
 }
 
@@ -176,71 +207,56 @@ impl<W: Watchable> Control for Watched<W> {
     }
 }
 
-/// Waits for the end of what lasts at most so long: by itself, or as we end it.
-pub(super) async fn end_of<T>(ends: impl Future<Output = T>, kill: &CancellationToken) -> Result<T, Ending> {
-    tokio::select! {
-        ended = ends => Ok(ended),
-        () = kill.cancelled() => Err(Ending::Signalled(9)),
-        () = tokio::time::sleep(LIFE) => {
-            let hours = LIFE.as_secs() / 3600;
-            Err(Ending::Lost(format!("it had lived for {hours} hours, the most a container may")))
-        }
-    }
-}
-
 /// One container.
+#[derive(Clone)]
 pub(super) struct Container {
-    client: Client,
-    id: String,
-}
-
-/// Takes charge of a container that was started.
-pub(super) fn watch(client: Client, id: String, words: LastWords) -> Watched<Container> {
-    let container = Container { client: client.clone(), id: id.clone() };
-    Watched::new(container, words, |kill| async move {
-        let mut waited = client.wait_container(&id, None::<WaitContainerOptions>);
-        let ending = match end_of(waited.next(), &kill).await {
-            // Its exit code is in its state, with what else there is to know; whoever kills it now is late.
-            Ok(_) => ending(&client, &id).await,
-            Err(ending) => ending,
-        };
-        see_gone(client, id).await;
-        ending
-    })
+    pub(super) client: Client,
+    pub(super) id: String,
 }
 
 impl Watchable for Container {
+    fn ending(&self) -> Pending<'_, Option<Ending>> {
+        Box::pin(async {
+            match inspect(&self.client, &self.id).await {
+                Ok(ContainerInspectResponse { state: Some(state), .. }) => of_state(&state),
+                Ok(_) => Some(Ending::Lost("its state is not told".into())),
+                Err(ClientError::DockerResponseServerError { status_code: 404, .. }) => {
+                    Some(Ending::Lost("somebody removed its container".into()))
+                }
+                Err(error) => {
+                    Some(Ending::Lost(format!("the connection to its container broke: {}", said(&error))))
+                }
+            }
+        })
+    }
+
     fn out_of_memory(&self) -> Pending<'_, Option<MemoryKiller>> {
         Box::pin(async {
             let state = inspect(&self.client, &self.id).await.ok()?.state?;
             state.oom_killed.unwrap_or(false).then_some(MemoryKiller::Kernel)
         })
     }
-}
 
-async fn ending(client: &Client, id: &str) -> Ending {
-    match inspect(client, id).await {
-        Ok(ContainerInspectResponse { state: Some(state), .. }) => of_state(&state),
-        Ok(_) => Ending::Lost("its state is not told".into()),
-        Err(ClientError::DockerResponseServerError { status_code: 404, .. }) => {
-            Ending::Lost("somebody removed its container".into())
-        }
-        Err(error) => Ending::Lost(format!("the connection to its container broke: {}", said(&error))),
+    fn remove(&self) -> Pending<'_, ()> {
+        Box::pin(see_gone(self.client.clone(), self.id.clone()))
     }
 }
 
-fn of_state(state: &ContainerState) -> Ending {
+/// Nothing while it runs.
+fn of_state(state: &ContainerState) -> Option<Ending> {
     let code = state.exit_code.unwrap_or(0);
-    if state.oom_killed == Some(true) && code != 0 {
-        return Ending::OutOfMemory(MemoryKiller::Kernel);
+    if state.running == Some(true) {
+        return None;
     }
-    match (state.running, state.error.as_deref()) {
-        (Some(true), _) => Ending::Lost("the connection to its container broke while it ran".into()),
-        (_, Some(error)) if !error.is_empty() => Ending::Lost(error.to_owned()),
+    if state.oom_killed == Some(true) && code != 0 {
+        return Some(Ending::OutOfMemory(MemoryKiller::Kernel));
+    }
+    Some(match state.error.as_deref() {
+        Some(error) if !error.is_empty() => Ending::Lost(error.to_owned()),
         _ if code == SIGKILL => Ending::Lost("somebody killed its container".into()),
         _ if (129..=128 + 64).contains(&code) => Ending::Signalled((code - 128) as i32),
         _ => Ending::Exited(i32::try_from(code).unwrap_or(-1)),
-    }
+    })
 }
 
 /// Tried for a while: whoever restarts answers again soon, and whoever is gone must not be waited for. Podman also has a
@@ -268,16 +284,18 @@ mod tests {
     fn every_end_has_its_cause() {
         let state =
             |code: i64| ContainerState { exit_code: Some(code), running: Some(false), ..Default::default() };
-        assert_eq!(of_state(&state(0)), Ending::Exited(0));
-        assert_eq!(of_state(&state(3)), Ending::Exited(3));
-        assert_eq!(of_state(&state(139)), Ending::Signalled(11));
-        assert_eq!(of_state(&state(137)), Ending::Lost("somebody killed its container".into()));
+        let ended = |state: ContainerState| of_state(&state).unwrap();
+        assert_eq!(ended(state(0)), Ending::Exited(0));
+        assert_eq!(ended(state(3)), Ending::Exited(3));
+        assert_eq!(ended(state(139)), Ending::Signalled(11));
+        assert_eq!(ended(state(137)), Ending::Lost("somebody killed its container".into()));
         let memory = ContainerState { oom_killed: Some(true), ..state(137) };
-        assert_eq!(of_state(&memory), Ending::OutOfMemory(MemoryKiller::Kernel));
+        assert_eq!(ended(memory), Ending::OutOfMemory(MemoryKiller::Kernel));
         // Something inside was, and it went on.
         let survived = ContainerState { oom_killed: Some(true), ..state(0) };
-        assert_eq!(of_state(&survived), Ending::Exited(0));
+        assert_eq!(ended(survived), Ending::Exited(0));
         let odd = ContainerState { error: Some("exec format error".into()), ..state(126) };
-        assert_eq!(of_state(&odd), Ending::Lost("exec format error".into()));
+        assert_eq!(ended(odd), Ending::Lost("exec format error".into()));
+        assert_eq!(of_state(&ContainerState { running: Some(true), ..state(0) }), None);
     }
 }

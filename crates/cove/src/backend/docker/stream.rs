@@ -49,10 +49,14 @@ pub(super) struct ContainerStream {
 
 impl ContainerStream {
     /// The token tells of the end of the output, or of whoever reads it.
-    pub(super) fn new(output: Output, input: Input, words: LastWords) -> (Self, CancellationToken) {
+    pub(super) fn new(output: Output, input: Input) -> (Self, CancellationToken) {
         let ended = CancellationToken::new();
         let guard = ended.clone().drop_guard();
-        (Self { output, input, rest: Bytes::new(), words, ended: guard }, ended)
+        (Self { output, input, rest: Bytes::new(), words: LastWords::default(), ended: guard }, ended)
+    }
+
+    pub(super) fn words(&self) -> LastWords {
+        self.words.clone()
     }
 
     fn has_ended(&self) {
@@ -121,9 +125,9 @@ mod tests {
             Ok(LogOutput::StdErr { message: Bytes::from_static(b"end\n") }),
             out("c"),
         ];
-        let words = LastWords::default();
         let output: Output = Box::pin(futures_util::stream::iter(parts));
-        let (mut stream, ended) = ContainerStream::new(output, Box::pin(tokio::io::sink()), words.clone());
+        let (mut stream, ended) = ContainerStream::new(output, Box::pin(tokio::io::sink()));
+        let words = stream.words();
         let mut read = String::new();
         assert!(!ended.is_cancelled());
         stream.read_to_string(&mut read).await.unwrap();

@@ -231,7 +231,7 @@ impl Project {
         let mut seen = self.seen().await?;
         // Of a kill, Docker hears a moment later that it was for memory, and that the whole container has ended.
         for _ in 0..5 {
-            if !matches!(seen, Ending::Signalled(9) | Ending::Lost(_)) {
+            if seen != Ending::Signalled(9) && seen != killed() {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -260,7 +260,7 @@ impl Project {
         };
         Some(match code {
             137 if container.oom_killed == Some(true) => Ending::OutOfMemory(MemoryKiller::Kernel),
-            137 if !runs => Ending::Lost("its main container was killed".into()),
+            137 if !runs => killed(),
             // As a shell says it.
             129..=159 => Ending::Signalled(i32::try_from(code - 128).unwrap_or(9)),
             _ => Ending::Exited(i32::try_from(code).unwrap_or(-1)),
@@ -416,6 +416,10 @@ fn told(what: &str, name: &str, removed: Result<(), Error>) -> String {
         Ok(()) => format!("{what} `{name}` was there"),
         Err(error) => format!("{what} `{name}`: {error}"),
     }
+}
+
+fn killed() -> Ending {
+    Ending::Lost("its main container was killed".into())
 }
 
 fn is_missing(error: &Error) -> bool {
