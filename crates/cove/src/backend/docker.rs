@@ -157,6 +157,14 @@ impl Docker {
         })
     }
 
+    /// The digests by which the images are labelled that are built for a Compose file as it is now.
+    pub async fn digests(&self, policy: &Policy) -> Result<Vec<String>, StartError> {
+        let connected = self.shared.connected().await?;
+        let program = self.shared.program().await?;
+        let wish = Wish::new(&self.shared, policy, recipe(policy)?, program, &Whose::default());
+        composed::digests(&self.shared, connected, &wish).await
+    }
+
     /// The digest by which the volume with our own program is labelled.
     pub async fn runner(&self) -> Result<String, StartError> {
         Ok(self.shared.program().await?.digest().to_owned())

@@ -34,17 +34,20 @@ pub enum What {
 }
 
 /// The settings that decide which images there are and what serves them.
-const LISTING: [&str; 6] = ["backend", "network", "runtime", "image-dir", "pull", "config"];
+const LISTING: [&str; 7] = ["backend", "network", "runtime", "image-dir", "pull", "allow-compose", "config"];
 /// Those that decide what is built, and with what.
-const BUILDING: [&str; 4] = ["backend", "image-dir", "pull", "config"];
+const BUILDING: [&str; 7] =
+    ["backend", "network", "image-dir", "pull", "allow-compose", "allow-mount", "config"];
 
 pub fn command() -> Command {
     let only =
         |names: &'static [&str]| settings_of(|_| true).filter(|arg| names.contains(&arg.get_id().as_str()));
+    let every = settings_of(|_| true)
+        .filter(|arg| LISTING.contains(&arg.get_id().as_str()) || BUILDING.contains(&arg.get_id().as_str()));
     Command::new("images")
         .about("Show, build and export the images that sessions can be started in")
         .subcommand_required(true)
-        .args(only(&LISTING).map(|arg| arg.hide(true)))
+        .args(every.map(|arg| arg.hide(true)))
         .subcommand(
             Command::new("list")
                 .about("List every image with what serves it, and what is wrong with the rest")

@@ -56,7 +56,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let directory = directory.path().join("new/images");
         assert_eq!(export(&directory).unwrap(), ["python", "node", "ubuntu"]);
-        let found = folder::images(&directory);
+        let found = folder::images(&directory, &[]);
         assert_eq!(found.problems, []);
         assert!(found.images.iter().all(|image| image.origin == Origin::Exported), "{found:?}");
         assert_eq!(export(&directory).unwrap(), [] as [&str; 0], "a second time is fine");

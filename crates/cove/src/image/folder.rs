@@ -6,12 +6,14 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use super::definition::{self, Parts, Place};
-use super::{Found, Image, Origin, Problem, built_in};
+use super::{Found, Image, Origin, Problem, Source, built_in};
+use crate::backend::docker::compose;
+use crate::config::ComposeRisk;
 use crate::error::{shown, shown_path};
 
-/// In the order in which Compose itself prefers them.
+/// In the order in which Compose itself looks for them.
 pub const COMPOSE_FILES: [&str; 4] =
-    ["compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml"];
+    ["compose.yaml", "compose.yml", "docker-compose.yml", "docker-compose.yaml"];
 
 /// Folders that are read; the rest are told.
 const MAX_FOLDERS: usize = 256;
@@ -22,8 +24,8 @@ const MAX_FILE: u64 = 1024 * 1024;
 /// Longest name of an image.
 const MAX_NAME: usize = 64;
 
-/// All images in a directory, by name.
-pub fn images(directory: &Path) -> Found {
+/// All images in a directory, by name. `allowed` is what Compose files may have.
+pub fn images(directory: &Path, allowed: &[ComposeRisk]) -> Found {
     let mut found = Found::default();
     let whole = shown_path(directory);
     let listed = directory.canonicalize().and_then(|real| Ok((folders(&real)?, real)));
@@ -47,7 +49,7 @@ pub fn images(directory: &Path) -> Found {
         ));
     }
     for name in names.iter().take(MAX_FOLDERS) {
-        match image(&real, name) {
+        match image(&real, name, allowed) {
             Ok(image) => found.images.push(image),
             Err(problem) => found.problems.push(problem),
         }
@@ -73,7 +75,7 @@ fn folders(directory: &Path) -> io::Result<(Vec<String>, bool)> {
     Ok((names, is_cut))
 }
 
-fn image(directory: &Path, name: &str) -> Result<Image, Problem> {
+fn image(directory: &Path, name: &str, allowed: &[ComposeRisk]) -> Result<Image, Problem> {
     check_name(name)?;
     let named = directory.join(name);
     let folder = inside(directory, &named).map_err(|why| {
@@ -92,14 +94,27 @@ fn image(directory: &Path, name: &str) -> Result<Image, Problem> {
     let has_dockerfile = folder.text("Dockerfile", MAX_FILE)?.is_some();
     let mut compose = None;
     for file in COMPOSE_FILES {
-        if folder.text(file, MAX_FILE)?.is_some() {
-            compose = Some(file);
+        if let Some(text) = folder.text(file, MAX_FILE)? {
+            compose = Some((file, text));
             break;
         }
     }
     let origin = if folder.is_exported() { Origin::Exported } else { Origin::Folder };
     let place = Place::Folder(folder.path);
-    definition::image(&Parts { name, toml: toml.as_deref(), has_dockerfile, compose, place, origin })
+    let image = definition::image(&Parts {
+        name,
+        toml: toml.as_deref(),
+        has_dockerfile,
+        compose: compose.as_ref().map(|(file, _)| *file),
+        place,
+        origin,
+    })?;
+    if let (Some((file, text)), Source::Compose { folder, main }) = (&compose, &image.recipe.source) {
+        compose::first_look(text, folder, main.as_deref(), allowed).map_err(|wrong| {
+            Problem::new(name, format!("could not use `{name}/{file}`: {}", wrong.cause), wrong.hint)
+        })?;
+    }
+    Ok(image)
 }
 
 /// What Docker and Podman take for a name, so that what is built can carry it.

@@ -95,8 +95,9 @@ impl Shelf {
     /// Every definition, whatever could serve it.
     pub async fn read(&self) -> Found {
         let Some(directory) = self.images.dir.clone() else { return built_in::images() };
+        let allowed = self.images.compose_allowed.clone();
         // Off the threads that others wait on; it does not panic.
-        tokio::task::spawn_blocking(move || folder::images(&directory)).await.unwrap_or_default()
+        tokio::task::spawn_blocking(move || folder::images(&directory, &allowed)).await.unwrap_or_default()
     }
 
     pub async fn list(&self) -> Listed {
@@ -227,12 +228,17 @@ impl Shelf {
     }
 
     fn in_container(&self, image: Image, why: String) -> Served {
-        let policy = Policy {
+        let policy = self.policy_in_container(&image);
+        Served { image, by: By::Container, why, policy }
+    }
+
+    /// What holds for its sessions if a container serves it.
+    pub fn policy_in_container(&self, image: &Image) -> Policy {
+        Policy {
             root: Root::Image(image.recipe.clone()),
             limits: image.limits.over(self.policy.limits),
             ..self.policy.clone()
-        };
-        Served { image, by: By::Container, why, policy }
+        }
     }
 
     /// What was asked for that only containers have.

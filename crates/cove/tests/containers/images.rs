@@ -8,8 +8,12 @@ use std::sync::{Mutex, PoisonError};
 use bollard::Docker;
 use bollard::models::VolumeCreateRequest;
 use bollard::query_parameters::{ListImagesOptionsBuilder, ListVolumesOptions, RemoveImageOptions};
+use cove::backend::Backend;
 use cove::backend::docker::build::prune::{Kept, LABEL_RUNNER, prune};
 use cove::backend::docker::build::{self, Files, LABEL_DIGEST, LABEL_IMAGE};
+use cove::config::{Config, Flags, Surroundings};
+use cove::image::{Recipe, Source};
+use cove::policy::{Policy, Root};
 use cove_testkit::{Program, Who};
 
 use crate::{daemons, each};
@@ -77,6 +81,80 @@ fn one_image_that_fails_does_not_keep_the_others_from_being_built() {
     }
 }
 
+fn file(directory: &Path, path: &str, text: &str) {
+    let path = directory.join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+/// Compose files are built by the same builder as all others: within the same bounds, told in the same words.
+#[test]
+fn what_a_compose_file_needs_is_built_ahead_of_time() {
+    each("what_a_compose_file_needs_is_built_ahead_of_time", async |maker, address, docker| {
+        let daemon = maker.name();
+        let directory = tempfile::tempdir().unwrap();
+        let (dir, name) = (directory.path().to_str().unwrap(), "cove-test-composed");
+        let at = |path: &str, text: &str| file(directory.path(), path, text);
+        at(
+            "cove-test-composed/compose.yaml",
+            "services:\n  web:\n    build:\n      {context: ., dockerfile: docker/Web, target: one, args: {BASE: '${TAG}'}}\n",
+        );
+        at("cove-test-composed/.env", "TAG=24.04\n");
+        at("cove-test-composed/.dockerignore", "docker\nleft-out\n");
+        at("cove-test-composed/left-out", "x\n");
+        at(
+            "cove-test-composed/docker/Web",
+            "# syntax=cove-tests/absent:1\nARG BASE\nFROM ubuntu:$BASE AS one\nCOPY . /data\nRUN test ! -e /data/left-out\nFROM one\nRUN exit 1\n",
+        );
+        at("cove-test-late/compose.yaml", "services: {web: {image: 'ubuntu:24.04', privileged: '${P}'}}\n");
+        at("cove-test-late/.env", "P=true\n");
+        at("cove-test-step/compose.yaml", "services: {web: {build: .}}\n");
+        at(
+            "cove-test-step/Dockerfile",
+            "FROM ubuntu:24.04\nRUN for n in $(seq 30); do echo line $n; done; sleep 0.5; exit 9\n",
+        );
+        at("cove-test-absent/compose.yaml", "services: {web: {image: 'cove-tests/absent:1'}}\n");
+        at("cove-test-broken/compose.yaml", "services: [\n");
+        let output = cove(address, &["images", "build", "--image-dir", dir]);
+        let (text, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert_eq!(output.status.code(), Some(1), "{daemon}: {output:?}");
+        assert!(
+            text.starts_with("cove-test-composed: built `web` of the image `cove-test-composed` in "),
+            "{text}"
+        );
+        assert_eq!(text.lines().count(), 1, "{daemon}: {text}");
+        let lower = told.to_lowercase();
+        assert!(told.contains("could not build `web` of the image `cove-test-step`"), "{daemon}: {told}");
+        assert!(lower.contains("step 2/") && lower.contains("run for n in"), "{daemon}: {told}");
+        assert!(told.contains("  line 30\n") && !told.contains("line 2\n"), "{daemon}: {told}");
+        assert!(told.contains("could not use the Compose file of `cove-test-late`"), "{daemon}: {told}");
+        assert!(told.contains("`--allow-compose privileged`"), "{daemon}: {told}");
+        assert!(told.contains("could not find the image `cove-tests/absent:1`"), "{daemon}: {told}");
+        assert!(told.contains("could not use `cove-test-broken/compose.yaml`"), "{daemon}: {told}");
+
+        let built = tags(&docker, name).await;
+        assert!(built.len() == 1 && built[0].contains("cove/compose-cove-test-composed-web:"), "{built:?}");
+        let labels = docker.inspect_image(&built[0]).await.unwrap().config.unwrap().labels.unwrap();
+        assert!(built[0].ends_with(&labels[LABEL_DIGEST][..12]), "{built:?}: {labels:?}");
+        at("cove-test-composed/left-out", "changed\n");
+        for args in [
+            &["images", "build", name, "--image-dir", dir][..],
+            &["images", "build", "--image-dir", dir, name],
+        ] {
+            let again = cove(address, args);
+            assert!(again.status.success(), "{again:?}");
+            assert_eq!(String::from_utf8_lossy(&again.stdout), "cove-test-composed: nothing to do\n");
+        }
+        let allowed =
+            ["images", "build", "cove-test-late", "--allow-compose", "privileged", "--image-dir", dir];
+        assert_eq!(
+            String::from_utf8_lossy(&cove(address, &allowed).stdout),
+            "cove-test-late: nothing to do\n"
+        );
+        docker.remove_image(&built[0], None::<RemoveImageOptions>, None).await.unwrap();
+    });
+}
+
 #[test]
 fn a_daemon_that_is_not_there_is_told() {
     let output = cove("unix:///nonexistent/docker.sock", &["images", "build", "python"]);
@@ -106,7 +184,7 @@ fn what_is_defined_no_longer_is_removed_and_nothing_else() {
 
         // Whatever others have here is to stay.
         let mut kept = others(&docker, name).await;
-        kept.push(Kept { name: name.into(), digest: Some(files.digest().unwrap()) });
+        kept.push(Kept::one(name, files.digest().unwrap()));
         let runners = other_runners(&docker, volume).await;
         let pruned = prune(&docker, &kept, &runners).await.unwrap();
         assert_eq!(pruned.removed.len(), 2, "{daemon}: {pruned:?}");
@@ -121,6 +199,49 @@ fn what_is_defined_no_longer_is_removed_and_nothing_else() {
         kept.pop();
         let last = prune(&docker, &kept, &runners).await.unwrap();
         assert!(last.removed.len() == 1 && last.removed[0].ends_with(&new), "{daemon}: {last:?}");
+    });
+}
+
+#[test]
+fn what_was_built_for_a_compose_file_is_removed_when_it_changed() {
+    let _alone = PRUNING.lock().unwrap_or_else(PoisonError::into_inner);
+    each("what_was_built_for_a_compose_file_is_removed_when_it_changed", async |maker, address, docker| {
+        let daemon = maker.name();
+        let folder = tempfile::tempdir().unwrap();
+        let name = "cove-test-old-compose";
+        let source = Source::Compose { folder: folder.path().to_owned(), main: None };
+        let recipe = Recipe { name: name.into(), source, languages: Vec::new() };
+        let around = Surroundings { env: Default::default(), cwd: "/".into(), stdin_is_terminal: false };
+        let config = Config::load(&Flags::default(), &around).unwrap();
+        let policy = Policy { root: Root::Image(recipe), ..config.policy };
+        let backend = maker.backend(address, crate::cove().path());
+        let build = async |dockerfile: &str| {
+            image(folder.path(), ".", dockerfile);
+            backend.prepare(&policy, &|_| {}).await.unwrap();
+            tags(&docker, name).await
+        };
+        file(folder.path(), "compose.yaml", "services: {web: {build: .}}\n");
+        let old = build("FROM ubuntu:24.04\nRUN echo 1\n").await;
+        let both = build("FROM ubuntu:24.04\nRUN echo 2\n").await;
+        assert_eq!((old.len(), both.len()), (1, 2), "{daemon}: {both:?}");
+
+        let others = others(&docker, name).await;
+        let runners = other_runners(&docker, "").await;
+        let prune = async |own: Vec<Kept>| {
+            let pruned = prune(&docker, &[others.clone(), own].concat(), &runners).await.unwrap();
+            assert_eq!(pruned.left, [], "{daemon}");
+            pruned.removed
+        };
+        let nothing: [String; 0] = [];
+        assert_eq!(prune(vec![Kept::all(name)]).await, nothing, "{daemon}: nobody knows");
+        let digests = backend.digests(&policy).await.unwrap();
+        let own: Vec<Kept> = digests.into_iter().map(|digest| Kept::one(name, digest)).collect();
+        assert_eq!(prune(own.clone()).await, [format!("image {}", old[0])], "{daemon}");
+        assert_eq!(prune(own).await, nothing, "{daemon}: the present one stays");
+        // A file that cannot be used says nothing about what is needed.
+        file(folder.path(), "compose.yaml", "services: {web: {build: ., privileged: true}}\n");
+        assert!(backend.digests(&policy).await.is_err(), "{daemon}");
+        assert_eq!(prune(Vec::new()).await.len(), 1, "{daemon}: it is gone");
     });
 }
 
@@ -158,7 +279,8 @@ fn what_is_in_use_is_left_and_told() {
     });
 }
 
-async fn tags(docker: &Docker, name: &str) -> Vec<String> {
+/// Of what was built for an image.
+pub(crate) async fn tags(docker: &Docker, name: &str) -> Vec<String> {
     let filters = [("label".to_owned(), vec![format!("{LABEL_IMAGE}={name}")])].into();
     let options = ListImagesOptionsBuilder::default().filters(&filters).build();
     let found = docker.list_images(Some(options)).await.unwrap();
@@ -170,7 +292,7 @@ async fn others(docker: &Docker, name: &str) -> Vec<Kept> {
     let options = ListImagesOptionsBuilder::default().filters(&filters).build();
     let found = docker.list_images(Some(options)).await.unwrap();
     let names = found.iter().filter_map(|image| image.labels.get(LABEL_IMAGE)).filter(|one| *one != name);
-    names.map(|name| Kept { name: name.clone(), digest: None }).collect()
+    names.map(|name| Kept::all(name)).collect()
 }
 
 async fn other_runners(docker: &Docker, volume: &str) -> Vec<String> {

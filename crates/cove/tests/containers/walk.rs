@@ -4,11 +4,13 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use bollard::query_parameters::RemoveImageOptions;
 use cove_testkit::containers::Maker;
 use cove_testkit::mcp::{Called, Era, Stdio as Client};
 use cove_testkit::{Who, fixture};
 use serde_json::{Value, json};
 
+use crate::images::tags;
 use crate::{cove, daemons};
 
 /// The shell's blocks of the walk, in order.
@@ -51,6 +53,7 @@ fn the_walk_of_the_guide_works() {
         let mut blocks = blocks();
         let serve = blocks.pop().expect("the last one serves");
         assert!(serve.starts_with("cove serve"), "{serve}");
+        forget_nginx(&address);
         let mut said = String::new();
         for block in &blocks {
             let output = shell(folder.path(), maker, &address, block).output().expect("bash is there");
@@ -61,6 +64,10 @@ fn the_walk_of_the_guide_works() {
         for image in ["python", "node", "ubuntu", "nginx"] {
             assert!(said.lines().any(|line| line.starts_with(image)), "{image}: {said}");
         }
+        // By the command that says so, before anybody waits for it.
+        let built = "nginx: built `web` of the image `nginx` in ";
+        assert!(said.lines().any(|line| line.starts_with(built)), "{maker:?}: {said}");
+        assert_eq!(built_nginx(&address).len(), 1, "{maker:?}");
         let mut client =
             Client::start(shell(folder.path(), maker, &address, &format!("exec {serve}")), Era::Modern);
         let listed = client.call("list_images", json!({}));
@@ -104,7 +111,25 @@ fn the_walk_of_the_guide_works() {
         }
         client.close_input();
         client.wait();
+        assert_eq!(built_nginx(&address).len(), 1, "{maker:?}: what was built is what was started");
+        forget_nginx(&address);
     }
+}
+
+/// What was built for the walk's own image.
+fn built_nginx(address: &str) -> Vec<String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async { tags(&crate::connect(address).await, "nginx").await })
+}
+
+fn forget_nginx(address: &str) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let docker = crate::connect(address).await;
+        for tag in tags(&docker, "nginx").await {
+            docker.remove_image(&tag, None::<RemoveImageOptions>, None).await.expect("it can be removed");
+        }
+    });
 }
 
 /// Images that hold next to nothing: our program brings all that it needs.

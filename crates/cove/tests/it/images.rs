@@ -162,6 +162,56 @@ fn problems_are_told_to_people_and_agents_and_the_rest_works() {
     assert_eq!(served(listed.structured()), [("tools", "container"), ("typo", "container")]);
 }
 
+/// Without Docker, Podman and Compose: what is wrong with such a file is known as soon as it is listed.
+#[test]
+fn a_compose_file_that_would_be_refused_is_told_in_lists() {
+    let directory = open_directory();
+    write(
+        directory.path(),
+        &[
+            ("good/compose.yaml", "services: {web: {image: nginx}}\n"),
+            ("broken/compose.yaml", "services: {web: {image: nginx}\n"),
+            ("root/compose.yaml", "services: {web: {image: nginx, privileged: true}}\n"),
+        ],
+    );
+    let dir = directory.path().to_str().unwrap();
+    let text = cove().run(Who::Root, &["images", "list", "--image-dir", dir]).expect_success();
+    assert!(text.starts_with("good  persistent"), "{text}");
+    assert!(text.contains("broken: could not use `broken/compose.yaml`: "), "{text}");
+    let refused = "root: could not use `root/compose.yaml`: `services.web.privileged` is refused: it is as good as \
+                   root on this machine\n  hint: remove it; the operator can allow it with `--allow-compose \
+                   privileged`\n";
+    assert!(text.contains(refused), "{text}");
+    let allowed = list(&["--image-dir", dir, "--allow-compose", "privileged"]);
+    assert_eq!(served(&allowed), [("good", "container"), ("root", "container")]);
+
+    let mut command = cove().command(Who::Root);
+    command.args(["serve", "--tools", "sessions", "--image-dir", dir]);
+    let mut client = Stdio::start(command, Era::Modern);
+    let listed = client.call("list_images", json!({}));
+    assert_eq!(served(listed.structured()), [("good", "container")]);
+    let names: Vec<&Value> =
+        listed.structured()["problems"].as_array().unwrap().iter().map(|problem| &problem["name"]).collect();
+    assert_eq!(names, ["broken", "root"]);
+    let text = client.call("start_session", json!({"image": "root"})).failed();
+    assert!(text.contains("could not use the image `root`") && text.contains("--allow-compose"), "{text}");
+    write(directory.path(), &[("root/compose.yaml", "services: {web: {image: nginx}}\n")]);
+    let listed = client.call("list_images", json!({}));
+    assert_eq!(served(listed.structured()), [("good", "container"), ("root", "container")]);
+
+    let built = cove().run(Who::Root, &["images", "build", "broken", "--image-dir", dir]);
+    assert_eq!((built.code, built.stdout.as_str()), (Some(1), ""), "{built:?}");
+    assert!(built.stderr.starts_with("could not use `broken/compose.yaml`: "), "{built:?}");
+}
+
+/// What is not known to be gone is not removed.
+#[test]
+fn nothing_is_pruned_where_the_images_cannot_be_read() {
+    let finished = cove().run(Who::Root, &["images", "prune", "--image-dir", "/nonexistent/images"]);
+    assert_eq!(finished.code, Some(2), "{finished:?}");
+    assert!(finished.stderr.starts_with("could not tell which images are defined\n"), "{finished:?}");
+}
+
 #[test]
 fn sessions_for_which_nobody_names_an_image_stay_embedded_unless_told_otherwise() {
     let directory = open_directory();

@@ -18,13 +18,13 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use tokio::sync::Mutex;
 
-use super::dockerfile::{Arguments, Needs};
+use super::dockerfile::Needs;
 use crate::backend::{StartError, Tell};
 use crate::error::{shown, shown_path};
 use crate::image::{Recipe, Source, built_in};
 use crate::output::harmless;
 
-pub use archive::Files;
+pub use archive::{Files, Part};
 use output::Output;
 
 /// For a build, or for fetching one image.
@@ -47,8 +47,7 @@ pub struct Ready {
     pub done: Option<String>,
 }
 
-/// Sees to it that containers of the recipe can be made. Compose files are another's: their containers have recipes of
-/// their own.
+/// Sees to it that containers of the recipe can be made. A Compose file has several, which are seen to one by one.
 pub async fn ready(
     docker: &Docker,
     recipe: &Recipe,
@@ -81,9 +80,19 @@ pub async fn expected(recipe: &Recipe) -> Result<String, StartError> {
         Source::Compose { .. } => None,
     };
     match files {
-        Some(files) => Ok(tag(&recipe.name, &blocking(files, |files| files.digest()).await?)),
+        Some(files) => named(&recipe.name, &files).await,
         None => Err(StartError::new(format!("could not name the image `{}`", recipe.name))),
     }
+}
+
+/// What an image is called that is built from these files as they are now.
+pub async fn named(name: &str, files: &Files) -> Result<String, StartError> {
+    Ok(tag(name, files, &digest(files).await?))
+}
+
+/// Of the files as they are now.
+pub async fn digest(files: &Files) -> Result<String, StartError> {
+    blocking(files.clone(), |files| files.digest()).await
 }
 
 /// An image that is there, or may be fetched.
@@ -118,8 +127,8 @@ pub async fn built(
     pull: bool,
     tell: Tell<'_>,
 ) -> Result<Ready, StartError> {
-    let expected = blocking(files.clone(), |files| files.digest()).await?;
-    if let Some(ready) = already(docker, name, &expected).await? {
+    let expected = digest(&files).await?;
+    if let Some(ready) = already(docker, name, &files, &expected).await? {
         return Ok(ready);
     }
     let _one = match BUILDING.try_lock() {
@@ -132,22 +141,22 @@ pub async fn built(
     let start = Instant::now();
     // Written first and named after what was written: the folder may change at any time.
     let (archive, digest) = blocking(files.clone(), |files| files.archive()).await?;
-    if let Some(ready) = already(docker, name, &digest).await? {
+    if let Some(ready) = already(docker, name, &files, &digest).await? {
         return Ok(ready);
     }
     let dockerfile = blocking(files.clone(), |files| files.dockerfile()).await?;
-    let needs = Needs::of(&dockerfile, &Arguments::new());
+    let needs = Needs::of(&dockerfile, &files.arguments());
+    let result = files.result(name);
     for base in &needs.images {
-        has_base(docker, name, base, pull, tell).await?;
+        has_base(docker, &result, base, pull, tell).await?;
     }
     if let Some(unclear) = needs.unclear.first().filter(|_| !pull) {
-        return Err(StartError::new(format!("could not build the image `{name}`"))
+        return Err(StartError::new(format!("could not build {result}"))
             .because(format!("nothing says which image `{}` in its Dockerfile is", shown(unclear)))
             .with_hint("write its name, or allow it to be fetched with `--pull true`"));
     }
-    tell(&format!("building the image `{name}`"));
-    let reference = tag(name, &digest);
-    let building = build(docker, name, &reference, &digest, archive, tell);
+    tell(&format!("building {result}"));
+    let building = build(docker, name, &files, &digest, archive, tell);
     match tokio::time::timeout(TIMEOUT, building).await {
         Ok(outcome) => outcome.map_err(|words| failed(name, &files, words))?,
         Err(_) => {
@@ -156,19 +165,43 @@ pub async fn built(
         }
     }
     // Whatever it said: only what is there can be started.
-    let Some(ready) = already(docker, name, &digest).await? else {
+    let Some(ready) = already(docker, name, &files, &digest).await? else {
         return Err(failed(name, &files, "it said that it was built, and it is not there".into()));
     };
-    Ok(Ready { done: Some(format!("built the image `{name}` in {}", seconds(start))), ..ready })
+    Ok(Ready { done: Some(format!("built {result} in {}", seconds(start))), ..ready })
 }
 
 /// What an image is called that was built from files with this digest.
-pub fn tag(name: &str, digest: &str) -> String {
-    format!("cove/{name}:{}", digest.get(..12).unwrap_or(digest))
+fn tag(name: &str, files: &Files, digest: &str) -> String {
+    let digest = digest.get(..12).unwrap_or(digest);
+    match files {
+        Files::BuiltIn(_) | Files::Folder(_) => format!("{}:{digest}", repository(name)),
+        Files::Part(part) => format!("{}{}:{digest}", repository_of_parts(name), plain(&part.name)),
+    }
 }
 
-async fn already(docker: &Docker, name: &str, digest: &str) -> Result<Option<Ready>, StartError> {
-    let reference = tag(name, digest);
+fn repository(name: &str) -> String {
+    format!("cove/{name}")
+}
+
+/// How it begins for every container of a Compose file.
+fn repository_of_parts(name: &str) -> String {
+    format!("cove/compose-{}-", plain(name))
+}
+
+/// As Docker and Podman take it in the name of an image.
+fn plain(name: &str) -> String {
+    let keep = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    name.chars().map(keep).collect::<String>().trim_matches('-').to_owned()
+}
+
+async fn already(
+    docker: &Docker,
+    name: &str,
+    files: &Files,
+    digest: &str,
+) -> Result<Option<Ready>, StartError> {
+    let reference = tag(name, files, digest);
     let Some(image) = inspect(docker, &reference).await? else { return Ok(None) };
     // Anybody can give a tag to anything.
     let label = image.config.as_ref().and_then(|config| config.labels.as_ref()?.get(LABEL_DIGEST));
@@ -178,7 +211,7 @@ async fn already(docker: &Docker, name: &str, digest: &str) -> Result<Option<Rea
 
 async fn has_base(
     docker: &Docker,
-    name: &str,
+    result: &str,
     base: &str,
     pull: bool,
     tell: Tell<'_>,
@@ -190,13 +223,13 @@ async fn has_base(
         return fetch(docker, base, tell).await.map(drop);
     }
     let base = shown(base);
-    Err(StartError::new(format!("could not build the image `{name}`"))
+    Err(StartError::new(format!("could not build {result}"))
         .because(format!("the base image `{base}` is not there"))
         .with_hint(format!("run `docker pull {base}` (or `podman pull {base}`), or set `--pull true`")))
 }
 
 /// An image, if it is there.
-pub(super) async fn inspect(docker: &Docker, reference: &str) -> Result<Option<ImageInspect>, StartError> {
+async fn inspect(docker: &Docker, reference: &str) -> Result<Option<ImageInspect>, StartError> {
     match docker.inspect_image(reference).await {
         Ok(image) => Ok(Some(image)),
         Err(DockerError::DockerResponseServerError { status_code: 404, .. }) => Ok(None),
@@ -210,20 +243,24 @@ pub(super) async fn inspect(docker: &Docker, reference: &str) -> Result<Option<I
 async fn build(
     docker: &Docker,
     name: &str,
-    reference: &str,
+    files: &Files,
     digest: &str,
     archive: fs::File,
     tell: Tell<'_>,
 ) -> Result<(), String> {
     let labels = [(LABEL_IMAGE, name), (LABEL_DIGEST, digest)];
-    let options = BuildImageOptionsBuilder::default()
-        .dockerfile("Dockerfile")
-        .t(reference)
+    let mut options = BuildImageOptionsBuilder::default()
+        .dockerfile(&files.dockerfile_name().to_string_lossy())
+        .t(&tag(name, files, digest))
         .labels(&labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into())
+        .buildargs(&files.arguments().into_iter().collect())
         .nocache(false)
         .rm(true)
-        .forcerm(true)
-        .build();
+        .forcerm(true);
+    if let Some(target) = files.target() {
+        options = options.target(target);
+    }
+    let options = options.build();
     // Its own timeout is for the first byte of the answer, which comes when all is sent.
     let docker = docker.clone().with_timeout(TIMEOUT);
     let body = bollard::body_try_stream(chunks(archive));
@@ -282,7 +319,7 @@ async fn fetch(docker: &Docker, reference: &str, tell: Tell<'_>) -> Result<Image
             .with_hint("look at its name and at the network; for a registry that wants a sign-in, run `docker pull` yourself")
     };
     tell(&format!("fetching the image `{}`", shown(reference)));
-    let options = CreateImageOptionsBuilder::default().from_image(&tagged(reference)).build();
+    let options = CreateImageOptionsBuilder::default().from_image(&exact(reference)).build();
     let docker = docker.clone().with_timeout(TIMEOUT);
     let fetching = async {
         let mut messages = Box::pin(docker.create_image(Some(options), None, None));
@@ -313,10 +350,13 @@ async fn fetch(docker: &Docker, reference: &str, tell: Tell<'_>) -> Result<Image
         .ok_or_else(|| could_not("it is not there, though nothing was said to be wrong".into()))
 }
 
-/// With a tag, if it has neither that nor a digest: else every tag there is would be fetched.
-fn tagged(reference: &str) -> String {
+/// With a tag: whoever names none means `latest`, and Docker would fetch all there are.
+fn exact(reference: &str) -> String {
     let last = reference.rsplit('/').next().unwrap_or(reference);
-    if last.contains([':', '@']) { reference.to_owned() } else { format!("{reference}:latest") }
+    match last.contains(':') || last.contains('@') {
+        true => reference.to_owned(),
+        false => format!("{reference}:latest"),
+    }
 }
 
 fn words_of(error: &DockerError) -> String {
@@ -332,11 +372,12 @@ fn failed(name: &str, files: &Files, words: String) -> StartError {
         Files::BuiltIn(_) => format!(
             "`cove images export DIR` gives you its Dockerfile to change; use it with `--image-dir DIR`, then `cove images build {name}`"
         ),
-        Files::Folder(folder) => {
-            format!("correct `{}/Dockerfile`; `cove images build {name}` tries it again", shown_path(folder))
-        }
+        Files::Folder(folder) | Files::Part(Part { folder, .. }) => format!(
+            "correct `{}`; `cove images build {name}` tries it again",
+            shown_path(&folder.join(files.dockerfile_name()))
+        ),
     };
-    StartError::new(format!("could not build the image `{name}`")).because(words).with_hint(hint)
+    StartError::new(format!("could not build {}", files.result(name))).because(words).with_hint(hint)
 }
 
 fn seconds(since: Instant) -> String {
@@ -363,15 +404,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_tag_is_fetched() {
-        for (reference, fetched) in [
-            ("debian", "debian:latest"),
-            ("debian:12", "debian:12"),
-            ("localhost:5000/debian", "localhost:5000/debian:latest"),
-            ("localhost:5000/debian:12", "localhost:5000/debian:12"),
-            ("debian@sha256:00", "debian@sha256:00"),
+    fn one_tag_is_fetched_and_not_all() {
+        for (written, expected) in [
+            ("nginx", "nginx:latest"),
+            ("nginx:1.28", "nginx:1.28"),
+            ("host:5000/a/b", "host:5000/a/b:latest"),
+            ("host:5000/a/b:1", "host:5000/a/b:1"),
+            ("a@sha256:12", "a@sha256:12"),
         ] {
-            assert_eq!(tagged(reference), fetched);
+            assert_eq!(exact(written), expected);
         }
+    }
+
+    #[test]
+    fn names_of_what_is_built_are_those_that_docker_takes() {
+        let folder = Files::Folder("/x".into());
+        assert_eq!(tag("a.b_c", &folder, "0123456789abcdef"), "cove/a.b_c:0123456789ab");
+        let part = |name: &str| {
+            Files::Part(Part {
+                name: name.into(),
+                folder: "/x".into(),
+                dockerfile: "Dockerfile".into(),
+                arguments: Default::default(),
+                target: None,
+            })
+        };
+        assert_eq!(
+            tag("a.b_c", &part("Web_1-"), "0123456789abcdef"),
+            "cove/compose-a-b-c-web-1:0123456789ab"
+        );
+        assert_eq!(part("web").result("x"), "`web` of the image `x`");
     }
 }

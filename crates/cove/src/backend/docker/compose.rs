@@ -21,7 +21,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bollard::Docker;
-use bollard::query_parameters::RemoveImageOptions;
 use serde_json::Value;
 
 use self::check::{Checked, Mounted, Reach, Rules, Wrong};
@@ -35,8 +34,6 @@ use crate::config::{AllowedMount, ComposeRisk};
 use crate::error::{shown, shown_path};
 use crate::policy::{Network, Policy};
 
-/// With a build, or fetching an image.
-const LONG: Duration = Duration::from_secs(600);
 const SHORT: Duration = Duration::from_secs(60);
 
 /// A session in an image whose folder has a Compose file.
@@ -113,16 +110,26 @@ impl Compose {
         asked: &Asked<'_>,
         tell: Tell<'_>,
     ) -> Result<Option<String>, StartError> {
-        let ready = self.ready(asked).await?;
-        self.write(asked, &ready)?;
-        self.images(api, asked, &ready, tell).await
+        let mut ready = self.ready(asked).await?;
+        images(api, asked, &mut ready, tell).await
+    }
+
+    /// The digests of what is built for the file as it is now.
+    pub async fn digests(&self, asked: &Asked<'_>) -> Result<Vec<String>, StartError> {
+        let mut digests = Vec::new();
+        for (name, member) in &self.ready(asked).await?.checked.members {
+            if let Some(build) = &member.build {
+                digests.push(super::build::digest(&build::files(name, build)).await?);
+            }
+        }
+        Ok(digests)
     }
 
     /// Everything up to a running runner. Should it fail, or should nobody wait for it any longer, nothing is left.
     pub async fn up(&self, api: &Docker, asked: &Asked<'_>, tell: Tell<'_>) -> Result<Up, StartError> {
-        let ready = self.ready(asked).await?;
+        let mut ready = self.ready(asked).await?;
+        images(api, asked, &mut ready, tell).await?;
         self.write(asked, &ready)?;
-        self.images(api, asked, &ready, tell).await?;
         project::up(self, api, asked, &ready).await
     }
 
@@ -137,9 +144,6 @@ impl Compose {
         })?;
         let original = read::read(&folder)?;
         let document = check::before(&original, &folder).map_err(wrong)?;
-        if folder.join(".env").symlink_metadata().is_ok() {
-            check::inside(".env", ".env", &folder).map_err(wrong)?;
-        }
         let place = place::make()?;
         put(&place.path().join("written.yaml"), &read::write(&document))?;
         put(&place.path().join("empty.env"), "")?;
@@ -191,7 +195,8 @@ impl Compose {
         let mut built = BTreeMap::new();
         for (name, member) in &checked.members {
             if let Some(build) = &member.build {
-                built.insert(name.clone(), build::tag(asked.name, name, build).map_err(wrong)?);
+                let files = build::files(name, build);
+                built.insert(name.clone(), super::build::named(asked.name, &files).await?);
             }
         }
         Ok(Ready { checked, built, folder, place })
@@ -240,68 +245,6 @@ impl Compose {
         put(&ready.place.path().join("checked.yaml"), &read::write(&document))
     }
 
-    /// Sees to it that every image is there, so that nothing is fetched or built while containers are made.
-    async fn images(
-        &self,
-        api: &Docker,
-        asked: &Asked<'_>,
-        ready: &Ready,
-        tell: Tell<'_>,
-    ) -> Result<Option<String>, StartError> {
-        let mut done = Vec::new();
-        for (name, member) in &ready.checked.members {
-            if let (Some(build), Some(tag)) = (&member.build, ready.built.get(name)) {
-                if is_there(api, tag).await? {
-                    continue;
-                }
-                if !asked.pull {
-                    for base in build::bases(build).map_err(|wrong| cannot(asked, wrong))? {
-                        if !is_there(api, &base).await? {
-                            return Err(self.missing(&base, asked));
-                        }
-                    }
-                }
-                self.run(asked, ready, &["build", name], LONG, tell).await.map_err(|failure| {
-                    let message = format!("could not build `{}` of `{}`", shown(name), shown(asked.name));
-                    failure.into_error(message).with_hint("correct its Dockerfile")
-                })?;
-                if build::tag(asked.name, name, build).map_err(|wrong| cannot(asked, wrong))? != *tag {
-                    let _ = api.remove_image(tag, None::<RemoveImageOptions>, None).await;
-                    let message = format!("could not build `{}` of `{}`", shown(name), shown(asked.name));
-                    return Err(StartError::new(message)
-                        .because("its folder was changed meanwhile")
-                        .with_hint("try again"));
-                }
-                done.push(format!("built `{tag}`"));
-            } else if let Some(image) = &member.image {
-                if is_there(api, image).await? {
-                    continue;
-                }
-                if !asked.pull {
-                    return Err(self.missing(image, asked));
-                }
-                self.run(asked, ready, &["pull", name], LONG, tell)
-                    .await
-                    .map_err(|failure| failure.into_error(format!("could not fetch `{}`", shown(image))))?;
-                done.push(format!("fetched `{}`", shown(image)));
-            }
-        }
-        Ok((!done.is_empty()).then(|| done.join(", ")))
-    }
-
-    fn missing(&self, image: &str, asked: &Asked<'_>) -> StartError {
-        let program = match self.kind {
-            Maker::Docker => "docker",
-            Maker::Podman => "podman",
-        };
-        let image = shown(image);
-        StartError::new(format!("could not start `{}`", shown(asked.name)))
-            .because(format!("the image `{image}` is not there"))
-            .with_hint(format!(
-                "fetch it with `{program} pull {image}`, or let Cove do so with `--pull true`"
-            ))
-    }
-
     /// Runs Compose on what was checked, with no variable from anywhere.
     async fn run(
         &self,
@@ -348,6 +291,42 @@ impl Compose {
     }
 }
 
+/// What is wrong with a file, as far as it can be told without Docker, Podman and Compose. `folder` is the image's, with
+/// links followed.
+pub fn first_look(
+    text: &str,
+    folder: &Path,
+    main: Option<&str>,
+    allowed: &[ComposeRisk],
+) -> Result<(), Wrong> {
+    let original = read::parse(text).map_err(|cause| Wrong::new(cause, "correct the file"))?;
+    check::written(&original, folder, main, allowed)
+}
+
+/// Sees to it that every image is there, so that Compose neither fetches nor builds anything.
+async fn images(
+    api: &Docker,
+    asked: &Asked<'_>,
+    ready: &mut Ready,
+    tell: Tell<'_>,
+) -> Result<Option<String>, StartError> {
+    let mut all = Vec::new();
+    for (name, member) in &ready.checked.members {
+        all.extend(match (&member.build, &member.image) {
+            (Some(build), _) => {
+                let files = build::files(name, build);
+                let image = super::build::built(api, asked.name, files, asked.pull, tell).await?;
+                // Another than before, if the folder was changed meanwhile.
+                ready.built.insert(name.clone(), image.reference);
+                image.done
+            }
+            (None, Some(image)) => super::build::present(api, image, asked.pull, tell).await?.done,
+            (None, None) => None,
+        });
+    }
+    Ok((!all.is_empty()).then(|| all.join(", ")))
+}
+
 /// Which variables Compose puts into a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Variables {
@@ -360,10 +339,6 @@ fn cannot(asked: &Asked<'_>, wrong: Wrong) -> StartError {
     StartError::new(format!("could not use the Compose file of `{}`", shown(asked.name)))
         .because(wrong.cause)
         .with_hint(wrong.hint)
-}
-
-async fn is_there(api: &Docker, image: &str) -> Result<bool, StartError> {
-    Ok(super::build::inspect(api, image).await?.is_some())
 }
 
 fn is_project(name: &str) -> bool {

@@ -93,6 +93,14 @@ pub(super) async fn prepare(
     shared.compose(connected).await?.prepare(&connected.client, &asked, tell).await
 }
 
+pub(super) async fn digests(
+    shared: &Shared,
+    connected: &Connected,
+    wish: &Wish,
+) -> Result<Vec<String>, StartError> {
+    shared.compose(connected).await?.digests(&wish.asked(shared, connected)?).await
+}
+
 pub(super) async fn explain(
     shared: &Shared,
     connected: &Connected,

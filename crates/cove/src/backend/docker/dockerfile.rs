@@ -12,19 +12,16 @@ pub(super) struct Needs {
     pub images: Vec<String>,
     /// Names of images with something in them that has no value.
     pub unclear: Vec<String>,
-    /// Whether it names an image that shall read it, with `# syntax=`. Only some builders take notice.
-    pub reader: bool,
 }
 
 impl Needs {
     /// `given` are values that the builder is told, and that come before those in the text.
     pub(super) fn of(dockerfile: &str, given: &Arguments) -> Self {
-        let directives = Directives::of(dockerfile);
-        let mut needs = Self { reader: directives.reader, ..Self::default() };
+        let mut needs = Self::default();
         let mut arguments = Arguments::new();
         let mut stages: Vec<String> = Vec::new();
         let mut has_begun = false;
-        for line in instructions(dockerfile, directives.escape) {
+        for line in instructions(dockerfile, escape(dockerfile)) {
             let mut words = line.split_whitespace();
             let keyword = words.next().unwrap_or_default().to_ascii_uppercase();
             match keyword.as_str() {
@@ -83,28 +80,17 @@ fn unquoted(text: &str) -> &str {
     text.trim_matches(['"', '\''])
 }
 
-/// What comments before everything else may say.
-struct Directives {
-    escape: char,
-    reader: bool,
-}
-
-impl Directives {
-    fn of(text: &str) -> Self {
-        let mut found = Self { escape: '\\', reader: false };
-        for line in text.lines() {
-            let Some((key, value)) = line.trim().strip_prefix('#').and_then(|line| line.split_once('='))
-            else {
-                break;
-            };
-            match key.trim().to_ascii_lowercase().as_str() {
-                "escape" if value.trim() == "`" => found.escape = '`',
-                "syntax" => found.reader = true,
-                _ => {}
-            }
+/// What continues a line, which comments before everything else may say.
+fn escape(text: &str) -> char {
+    for line in text.lines() {
+        let Some((key, value)) = line.trim().strip_prefix('#').and_then(|line| line.split_once('=')) else {
+            break;
+        };
+        if key.trim().eq_ignore_ascii_case("escape") && value.trim() == "`" {
+            return '`';
         }
-        found
     }
+    '\\'
 }
 
 /// Lines as Dockerfiles have them: continued ones joined, without comments.
@@ -210,14 +196,5 @@ mod tests {
     fn lines_are_joined_as_the_text_says() {
         check("FROM \\\n# between\n  a:1 \\\r\n  AS x\r\nFROM a:1\n", &["a:1"], &[]);
         check("# syntax=docker/dockerfile:1\n# escape=`\nFROM `\n  a:1\n", &["a:1"], &[]);
-    }
-
-    #[test]
-    fn another_reader_is_noticed() {
-        let has_reader = |text| Needs::of(text, &Arguments::new()).reader;
-        assert!(has_reader("#  Syntax = docker/dockerfile:1\nFROM a"));
-        assert!(has_reader("# escape=`\n#syntax=x\nFROM a"));
-        assert!(!has_reader("# syntax is a word\nFROM a"));
-        assert!(!has_reader("FROM a\n# syntax=late\n"));
     }
 }

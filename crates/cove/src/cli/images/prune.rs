@@ -4,22 +4,36 @@ use std::io::Write;
 
 use super::connect::containers;
 use crate::backend::StartError;
-use crate::backend::docker::build::Files;
+use crate::backend::docker::Docker;
 use crate::backend::docker::build::prune::{Kept, Pruned, prune};
+use crate::backend::docker::build::{Files, digest};
 use crate::cli::shelf::shelf;
 use crate::config::{Config, Surroundings};
-use crate::error::{Error, Kind};
+use crate::error::{Error, Kind, in_one_line, shown_path};
+use crate::image::shelf::Shelf;
 use crate::image::{Found, Image, Source, built_in};
 
 pub(super) async fn text(config: &Config, around: &Surroundings) -> Result<String, Error> {
     let of = |error: StartError| Error::of(Kind::Operator, error);
+    let shelf = shelf(config, around);
+    let Found { images, problems } = shelf.read().await;
+    let directory = config.images.dir.as_ref().map(|directory| shown_path(directory));
+    if let Some(of_all) = problems.iter().find(|problem| Some(&problem.name) == directory.as_ref()) {
+        return Err(Error::usage("could not tell which images are defined")
+            .because(of_all.problem.clone())
+            .with_hint(of_all.hint.clone()));
+    }
     let containers = containers(config, around)?;
     let docker = containers.client().await.map_err(of)?;
-    let Found { images, problems } = shelf(config, around).read().await;
+    let mut kept = Vec::new();
     // Those that are built in stay too: they are there whenever `--image-dir` is left out.
-    let built_in = built_in::images().images;
-    let mut kept: Vec<Kept> = images.iter().chain(&built_in).map(kept).collect();
-    kept.extend(problems.into_iter().map(|problem| Kept { name: problem.name, digest: None }));
+    for image in images.iter().chain(&built_in::images().images) {
+        match digests(&containers, &shelf, image).await {
+            Ok(digests) => kept.extend(digests.into_iter().map(|digest| Kept::one(image.name(), digest))),
+            Err(error) => kept.push(all_of(image.name(), &in_one_line(&error))),
+        }
+    }
+    kept.extend(problems.iter().map(|problem| all_of(&problem.name, &problem.problem)));
     // Of other versions; one that is in use cannot be removed, and says so.
     let runners = [containers.runner().await.map_err(of)?];
     let Pruned { removed, left } = prune(&docker, &kept, &runners).await.map_err(of)?;
@@ -33,11 +47,22 @@ pub(super) async fn text(config: &Config, around: &Surroundings) -> Result<Strin
     Ok(text)
 }
 
-fn kept(image: &Image) -> Kept {
+/// Of what is built for an image as it is now.
+async fn digests(containers: &Docker, shelf: &Shelf, image: &Image) -> Result<Vec<String>, StartError> {
     let files = match &image.recipe.source {
         Source::BuiltIn(name) => built_in::find(name).map(Files::BuiltIn),
         Source::Folder(folder) => Some(Files::Folder(folder.clone())),
-        Source::Compose { .. } | Source::Reference(_) => None,
+        Source::Reference(_) => None,
+        Source::Compose { .. } => return containers.digests(&shelf.policy_in_container(image)).await,
     };
-    Kept { name: image.name().to_owned(), digest: files.and_then(|files| files.digest().ok()) }
+    match files {
+        Some(files) => Ok(vec![digest(&files).await?]),
+        None => Ok(Vec::new()),
+    }
+}
+
+/// Nobody knows which of them is needed.
+fn all_of(name: &str, why: &str) -> Kept {
+    let _ = writeln!(std::io::stderr(), "kept all that was built for the image `{name}`: {why}");
+    Kept::all(name)
 }

@@ -155,9 +155,18 @@ async fn the_standard_is_what_was_chosen_or_else_what_there_is() {
     write(own.path(), &[("once/Dockerfile", "FROM a\n")]);
     let changed = tempfile::tempdir().unwrap();
     export::export(changed.path()).unwrap();
-    write(changed.path(), &[("ubuntu/README", "mine\n"), ("tools/compose.yaml", "services: {}\n")]);
+    write(
+        changed.path(),
+        &[("ubuntu/README", "mine\n"), ("tools/compose.yaml", "services: {web: {image: x}}\n")],
+    );
     let many = tempfile::tempdir().unwrap();
-    write(many.path(), &[("a/compose.yaml", "services: {}\n"), ("b/compose.yaml", "services: {}\n")]);
+    write(
+        many.path(),
+        &[
+            ("a/compose.yaml", "services: {web: {image: x}}\n"),
+            ("b/compose.yaml", "services: {web: {image: x}}\n"),
+        ],
+    );
     let tree = tempfile::tempdir().unwrap();
     write(tree.path(), &[("usr/bin/sh", "")]);
     let [own, changed, many, tree] =

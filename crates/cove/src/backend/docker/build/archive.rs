@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 use tar::{Builder, EntryType, Header};
 
+use super::super::dockerfile::Arguments;
 use super::ignore::Ignored;
 use crate::backend::StartError;
-use crate::error::shown_path;
+use crate::error::{shown, shown_path};
 use crate::image::built_in::BuiltIn;
 
 /// Of all files together.
@@ -30,6 +31,27 @@ pub enum Files {
     BuiltIn(&'static BuiltIn),
     /// With a Dockerfile at its top.
     Folder(PathBuf),
+    Part(Part),
+}
+
+/// One container of a Compose file, built as that file says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// Its name in the file.
+    pub name: String,
+    pub folder: PathBuf,
+    /// Within the folder.
+    pub dockerfile: PathBuf,
+    pub arguments: Arguments,
+    /// The stage to end with, where it is not the last.
+    pub target: Option<String>,
+}
+
+impl Part {
+    /// All that makes a difference beside the files, for their digest.
+    fn says(&self) -> String {
+        serde_json::json!([self.dockerfile.to_string_lossy(), self.arguments, self.target]).to_string()
+    }
 }
 
 /// Bounds, to be smaller in tests.
@@ -56,11 +78,35 @@ impl Files {
     }
 
     pub(super) fn dockerfile(&self) -> Result<String, StartError> {
-        match self {
-            Self::BuiltIn(built_in) => Ok(built_in.file(DOCKERFILE).unwrap_or_default().to_owned()),
-            Self::Folder(folder) => {
-                bounded(&folder.join(DOCKERFILE)).map_err(|error| unreadable(&folder.join(DOCKERFILE), error))
+        let path = match self {
+            Self::BuiltIn(built_in) => {
+                return Ok(built_in.file(DOCKERFILE).unwrap_or_default().to_owned());
             }
+            Self::Folder(folder) | Self::Part(Part { folder, .. }) => folder.join(self.dockerfile_name()),
+        };
+        bounded(&path).map_err(|error| unreadable(&path, error))
+    }
+
+    /// Where the Dockerfile is, within the archive.
+    pub(super) fn dockerfile_name(&self) -> &Path {
+        match self {
+            Self::BuiltIn(_) | Self::Folder(_) => Path::new(DOCKERFILE),
+            Self::Part(part) => &part.dockerfile,
+        }
+    }
+
+    /// What the builder is told beside the files.
+    pub(super) fn arguments(&self) -> Arguments {
+        match self {
+            Self::BuiltIn(_) | Self::Folder(_) => Arguments::new(),
+            Self::Part(part) => part.arguments.clone(),
+        }
+    }
+
+    pub(super) fn target(&self) -> Option<&str> {
+        match self {
+            Self::BuiltIn(_) | Self::Folder(_) => None,
+            Self::Part(part) => part.target.as_deref(),
         }
     }
 
@@ -68,7 +114,17 @@ impl Files {
     pub(super) fn shown(&self) -> String {
         match self {
             Self::BuiltIn(built_in) => format!("the image `{}` that is built in", built_in.name),
-            Self::Folder(folder) => format!("the folder `{}`", shown_path(folder)),
+            Self::Folder(folder) | Self::Part(Part { folder, .. }) => {
+                format!("the folder `{}`", shown_path(folder))
+            }
+        }
+    }
+
+    /// How messages name what is built of it for an image of this name.
+    pub(super) fn result(&self, image: &str) -> String {
+        match self {
+            Self::BuiltIn(_) | Self::Folder(_) => format!("the image `{image}`"),
+            Self::Part(part) => format!("`{}` of the image `{image}`", shown(&part.name)),
         }
     }
 
@@ -83,14 +139,17 @@ impl Files {
                         .map_err(|error| self.failed(error))?;
                 }
             }
-            Self::Folder(folder) => {
+            Self::Folder(folder) | Self::Part(Part { folder, .. }) => {
                 let most = Most { bytes: MAX_BYTES, entries: MAX_ENTRIES };
-                for entry in entries(folder, most)? {
+                for entry in entries(folder, self.dockerfile_name(), most)? {
                     append(&mut builder, &entry).map_err(|error| unreadable(&entry.path, error))?;
                 }
             }
         }
-        let digesting = builder.into_inner().map_err(|error| self.failed(error))?;
+        let mut digesting = builder.into_inner().map_err(|error| self.failed(error))?;
+        if let Self::Part(part) = self {
+            digesting.hasher.update(part.says());
+        }
         Ok(digesting.hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
@@ -138,7 +197,7 @@ enum Kind {
 }
 
 /// Sorted by name. What is neither a file nor a folder nor a link, such as a socket, is left out.
-fn entries(folder: &Path, most: Most) -> Result<Vec<Entry>, StartError> {
+fn entries(folder: &Path, dockerfile: &Path, most: Most) -> Result<Vec<Entry>, StartError> {
     let ignored = match bounded(&folder.join(DOCKERIGNORE)) {
         Ok(text) => Ignored::parse(&text),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ignored::default(),
@@ -164,9 +223,10 @@ fn entries(folder: &Path, most: Most) -> Result<Vec<Entry>, StartError> {
             let about = fs::symlink_metadata(&path).map_err(|error| unreadable(&path, error))?;
             let text = name.to_string_lossy();
             // The builder wants to see these two whatever they say.
-            let is_needed = [DOCKERFILE, DOCKERIGNORE].contains(&&*text);
+            let is_needed = name == dockerfile || text == DOCKERIGNORE;
             let is_out = !is_needed && ignored.leaves_out(&text.split('/').collect::<Vec<_>>());
-            if about.is_dir() && (!is_out || ignored.has_exceptions()) {
+            let leads_on = !is_out || ignored.has_exceptions() || dockerfile.starts_with(&name);
+            if about.is_dir() && leads_on {
                 waiting.push(name.clone());
             }
             if is_out {

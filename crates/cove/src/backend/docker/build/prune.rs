@@ -6,19 +6,29 @@ use bollard::query_parameters::{
     ListImagesOptionsBuilder, ListVolumesOptionsBuilder, RemoveImageOptions, RemoveVolumeOptions,
 };
 
-use super::{LABEL_DIGEST, LABEL_IMAGE, words_of};
+use super::{LABEL_DIGEST, LABEL_IMAGE, repository, repository_of_parts, words_of};
 use crate::backend::StartError;
 use crate::error::shown;
 
 /// The label of volumes that hold the runner of one version.
 pub const LABEL_RUNNER: &str = "cove.runner";
 
-/// A definition whose image is to stay.
+/// What is to stay of what was built for an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kept {
-    pub name: String,
-    /// If it could not be read now, whatever was built under its name stays.
-    pub digest: Option<String>,
+    name: String,
+    /// Nothing where it could not be found out: then all of it stays.
+    digest: Option<String>,
+}
+
+impl Kept {
+    pub fn one(name: &str, digest: String) -> Self {
+        Self { name: name.to_owned(), digest: Some(digest) }
+    }
+
+    pub fn all(name: &str) -> Self {
+        Self { name: name.to_owned(), digest: None }
+    }
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -91,13 +101,11 @@ fn stays(kept: &[Kept], name: &str, digest: &str) -> bool {
     })
 }
 
-/// `cove/NAME:…`, with whatever host Podman puts before it.
+/// `cove/NAME:…` or `cove/compose-NAME-PART:…`, with whatever host Podman puts before it.
 fn is_ours(tag: &str, name: &str) -> bool {
-    let ours = format!("cove/{name}:");
-    tag.starts_with(&ours)
-        || ["localhost/", "docker.io/"]
-            .iter()
-            .any(|host| tag.strip_prefix(host).is_some_and(|tag| tag.starts_with(&ours)))
+    let hosts = ["localhost/", "docker.io/"];
+    let tag = hosts.iter().find_map(|host| tag.strip_prefix(host)).unwrap_or(tag);
+    tag.starts_with(&format!("{}:", repository(name))) || tag.starts_with(&repository_of_parts(name))
 }
 
 fn could_not_list(what: &str, error: DockerError) -> StartError {
@@ -112,12 +120,14 @@ mod tests {
 
     #[test]
     fn what_is_defined_stays_and_so_does_what_is_somebody_else_s() {
-        let kept = |digest: Option<&str>| [Kept { name: "x".into(), digest: digest.map(str::to_owned) }];
+        let kept = |digest: Option<&str>| [digest.map_or(Kept::all("x"), |one| Kept::one("x", one.into()))];
         assert!(stays(&kept(Some("12")), "x", "12"));
         assert!(!stays(&kept(Some("12")), "x", "34"), "it changed");
         assert!(stays(&kept(None), "x", "34"), "nobody knows");
         assert!(!stays(&kept(None), "y", "34"));
         assert!(is_ours("cove/x:12", "x") && is_ours("localhost/cove/x:12", "x"));
         assert!(!is_ours("mine/x:12", "x") && !is_ours("cove/xy:12", "x"));
+        assert!(is_ours("cove/compose-a-b-web:12", "a.b") && is_ours("localhost/cove/compose-x-db:1", "x"));
+        assert!(!is_ours("mine/compose-x-db:1", "x") && !is_ours("cove/compose-y-db:1", "x"));
     }
 }

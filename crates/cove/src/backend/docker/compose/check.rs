@@ -6,6 +6,7 @@ mod member;
 pub(super) mod mounts;
 #[cfg(test)]
 mod tests;
+mod written;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -15,6 +16,7 @@ use serde_json::{Map, Value, json};
 use self::keys::Rule;
 pub(super) use self::member::{Build, Member, Net, ORDINARY};
 pub(super) use self::mounts::Mounted;
+pub(super) use self::written::written;
 use super::super::facts::Maker;
 use super::read::Original;
 pub(super) use crate::config::value::Wrong;
@@ -63,6 +65,9 @@ pub(super) struct Checked {
 
 /// The file as it was written, ready for Compose: every key known, and no path in it that leads out of the folder.
 pub(super) fn before(original: &Original, folder: &Path) -> Result<Value, Wrong> {
+    if folder.join(".env").symlink_metadata().is_ok() {
+        inside(".env", ".env", folder)?;
+    }
     let top = mapping(&original.document, "")?;
     let mut result = Map::new();
     for (key, rule) in keys::known(top, keys::TOP, "")? {
@@ -116,8 +121,8 @@ pub(super) fn after(resolved: &Value, order: &[String], rules: &Rules<'_>) -> Re
         return Err(Wrong::new(format!("it has {} services", members.len()), "see that each is always on"));
     }
     let main = main_of(members, order, rules.main)?;
-    let networks = shared(top, "networks", keys::NETWORK, rules)?;
-    let volumes = shared(top, "volumes", keys::VOLUME, rules)?;
+    let networks = shared(top, "networks", keys::NETWORK, Some(rules.project))?;
+    let volumes = shared(top, "volumes", keys::VOLUME, Some(rules.project))?;
     let mut checked = BTreeMap::new();
     for (name, value) in members {
         let place = at("services", self::name(name, "services")?);
@@ -193,12 +198,13 @@ fn main_of(members: &Map<String, Value>, order: &[String], named: Option<&str>) 
     first.cloned().ok_or_else(|| Wrong::new("it has no `services`", "add at least one"))
 }
 
-/// Networks or volumes: made for the session and gone with it, and nothing in disguise.
+/// Networks or volumes: made for the session and gone with it, and nothing in disguise. Compose names them after the
+/// project; nobody else may.
 fn shared(
     top: &Map<String, Value>,
     key: &str,
     table: &[(&str, Rule)],
-    rules: &Rules<'_>,
+    project: Option<&str>,
 ) -> Result<BTreeSet<String>, Wrong> {
     let nothing = json!({});
     let map = mapping(top.get(key).filter(|value| !value.is_null()).unwrap_or(&nothing), key)?;
@@ -229,7 +235,7 @@ fn shared(
                     return refuse(key, "it can show any place of this machine");
                 }
                 "ipam" if !is_empty => return refuse(key, "sessions would take each other's addresses"),
-                "name" if *value != format!("{}_{name}", rules.project) => {
+                "name" if project.is_none_or(|project| *value != format!("{project}_{name}")) => {
                     return refuse(key, "sessions would share it with each other");
                 }
                 _ => {}

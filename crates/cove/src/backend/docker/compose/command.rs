@@ -14,8 +14,8 @@ use super::super::facts::Maker;
 use crate::backend::{StartError, Tell};
 use crate::output::harmless;
 
-/// The first that can name files as we write them.
-const OLDEST: (u32, u32) = (1, 27);
+/// The oldest that is tested.
+const OLDEST: (u32, u32) = (1, 29);
 const MAX_TAIL: usize = 8 * 1024;
 const TAIL_LINES: usize = 20;
 const MAX_LINE: usize = 400;
@@ -25,7 +25,7 @@ const MAX_LINE: usize = 400;
 pub struct Environment {
     pub path: OsString,
     pub home: Option<OsString>,
-    /// `DOCKER_CONFIG`: where the person keeps plug-ins and the credentials of registries.
+    /// `DOCKER_CONFIG`: where the person keeps plug-ins.
     pub config: Option<OsString>,
 }
 
@@ -48,8 +48,6 @@ pub(super) struct Program {
     /// As `DOCKER_HOST` wants it.
     host: String,
     version: (u32, u32),
-    /// Compose 2 fetches a program that builds, and runs it privileged, where Docker has none of its own, as Podman.
-    builder: Option<&'static str>,
 }
 
 /// What a command that ended well wrote to standard output.
@@ -75,7 +73,6 @@ impl Program {
                 environment: environment.clone(),
                 host: host.to_owned(),
                 version: (0, 0),
-                builder: (kind == Maker::Podman).then_some("0"),
             };
             let asked =
                 program.run(&["version"], Path::new("/"), Duration::from_secs(15), MAX_TAIL, &|_| {}).await;
@@ -93,7 +90,7 @@ impl Program {
             }
         }
         Err(StartError::new("could not find Compose").because(tried.join("; ")).with_hint(
-            "install Docker's plug-in `docker-compose-plugin`, or `docker-compose` 1.27 or later; with Podman too",
+            "install Docker's plug-in `docker-compose-plugin`, or `docker-compose` 1.29 or later; with Podman too",
         ))
     }
 
@@ -118,9 +115,6 @@ impl Program {
             .env_clear()
             .env("PATH", &self.environment.path)
             .env("DOCKER_HOST", &self.host)
-            // Else Compose 1 asks Docker's own program to build, which need not be there.
-            .env("COMPOSE_DOCKER_CLI_BUILD", "0")
-            .envs(self.builder.iter().map(|value| ("DOCKER_BUILDKIT", value)))
             .envs(self.environment.home.iter().map(|home| ("HOME", home)))
             .envs(self.environment.config.iter().map(|config| ("DOCKER_CONFIG", config)))
             .current_dir(folder)
@@ -288,10 +282,10 @@ mod tests {
 
     #[tokio::test]
     async fn what_cannot_be_used_is_told() {
-        let (_place, environment) = place("echo docker-compose version 1.20.0");
+        let (_place, environment) = place("echo docker-compose version 1.28.6");
         let error = Program::find(Maker::Docker, "unix:///x.sock", environment).await.unwrap_err();
         let cause = error.cause.unwrap().to_string();
-        assert_eq!(cause, "`docker compose`: no `docker` on `PATH`; `docker-compose`: 1.20 is too old");
+        assert_eq!(cause, "`docker compose`: no `docker` on `PATH`; `docker-compose`: 1.28 is too old");
         assert!(error.hint.unwrap().contains("docker-compose-plugin"));
         let (_place, environment) = place("echo podman-compose version 1.3.0");
         let error = Program::find(Maker::Podman, "unix:///x.sock", environment).await.unwrap_err();
@@ -308,7 +302,7 @@ mod tests {
         let mut names: Vec<&str> = text.lines().filter_map(|line| line.split('=').next()).collect();
         names.retain(|name| !own.contains(name));
         names.sort_unstable();
-        assert_eq!(names, ["COMPOSE_DOCKER_CLI_BUILD", "DOCKER_HOST", "HOME", "PATH"]);
+        assert_eq!(names, ["DOCKER_HOST", "HOME", "PATH"]);
     }
 
     #[tokio::test]

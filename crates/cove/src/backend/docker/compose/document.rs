@@ -84,6 +84,7 @@ fn container(name: &str, member: &Member, is_main: bool, terms: &Terms<'_>) -> V
         (Some(_), Some(tag)) => set("image", json!(tag)),
         _ => set("image", json!(member.image)),
     }
+    // Built already; without this Compose would fetch what has its name, should it be gone.
     if let Some(build) = &member.build {
         let mut section = build.kept.clone();
         section.insert("context".into(), json!(build.context));

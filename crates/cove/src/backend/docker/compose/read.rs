@@ -12,9 +12,7 @@ use serde_saphyr::options::DuplicateKeyPolicy;
 use super::refused;
 use crate::backend::StartError;
 use crate::error::{shown, shown_path};
-
-/// In the order in which Compose itself looks.
-const NAMES: [&str; 4] = ["compose.yaml", "compose.yml", "docker-compose.yml", "docker-compose.yaml"];
+use crate::image::folder::COMPOSE_FILES;
 
 const MAX_FILE: usize = 256 * 1024;
 
@@ -43,7 +41,7 @@ pub(super) fn read(folder: &Path) -> Result<Original, StartError> {
 }
 
 fn find(folder: &Path) -> Result<PathBuf, StartError> {
-    NAMES.iter().map(|name| folder.join(name)).find(|path| path.exists()).ok_or_else(|| {
+    COMPOSE_FILES.iter().map(|name| folder.join(name)).find(|path| path.exists()).ok_or_else(|| {
         refused(format!("there is no Compose file in `{}`", shown_path(folder)), "add a `compose.yaml`")
     })
 }

@@ -105,13 +105,17 @@ fn an_exported_folder_is_the_one_that_is_built_in() {
 fn too_much_is_refused() {
     let folder = folder(&[("Dockerfile", "FROM a\n"), ("a", "12345"), ("b", "12345"), ("c/d", "")]);
     let refused = |bytes, entries| {
-        let error = super::entries(folder.path(), Most { bytes, entries }).unwrap_err();
+        let error =
+            super::entries(folder.path(), Path::new(DOCKERFILE), Most { bytes, entries }).unwrap_err();
         assert!(error.hint.as_ref().unwrap().contains(".dockerignore"));
         format!("{error}: {}", error.cause.as_ref().unwrap())
     };
     assert!(refused(16, 100).contains("it has more than 0 MB"));
     assert!(refused(1 << 20, 4).contains("it has more than 4 files"));
-    assert_eq!(super::entries(folder.path(), Most { bytes: 17, entries: 5 }).unwrap().len(), 5);
+    assert_eq!(
+        super::entries(folder.path(), Path::new(DOCKERFILE), Most { bytes: 17, entries: 5 }).unwrap().len(),
+        5
+    );
 }
 
 #[test]

@@ -80,9 +80,22 @@ impl Around<'_> {
     pub(super) fn at(&self, key: &str) -> String {
         at(self.place, key)
     }
+}
+
+/// What of a container the operator has a say in.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Risks<'a> {
+    pub(super) allowed: &'a [ComposeRisk],
+    pub(super) place: &'a str,
+}
+
+impl Risks<'_> {
+    fn at(&self, key: &str) -> String {
+        at(self.place, key)
+    }
 
     fn risk(&self, risk: ComposeRisk, key: &str, why: &str) -> Result<(), Wrong> {
-        if self.rules.allowed.contains(&risk) {
+        if self.allowed.contains(&risk) {
             return Ok(());
         }
         let hint = format!("remove it; the operator can allow it with `--allow-compose {}`", risk.as_str());
@@ -93,6 +106,52 @@ impl Around<'_> {
         let what = format!("`{}: {}` is refused: it {why}", self.at(key), shown(value));
         Wrong::new(what, "remove it; nothing allows it")
     }
+}
+
+/// What a container has that is refused by name, unless it is allowed.
+pub(super) struct Named {
+    is_privileged: bool,
+    capabilities: BTreeSet<String>,
+    has_devices: bool,
+    has_ports: bool,
+    /// Nothing where the networks that it joins say it.
+    net: Option<Net>,
+}
+
+pub(super) fn named(map: &Map<String, Value>, risks: Risks<'_>) -> Result<Named, Wrong> {
+    let get = |key: &str| map.get(key).filter(|value| !value.is_null());
+    let is_privileged = flag(get("privileged"), &risks.at("privileged"))?;
+    if is_privileged {
+        risks.risk(ComposeRisk::Privileged, "privileged", "is as good as root on this machine")?;
+    }
+    let capabilities = capabilities(get("cap_add"), risks)?;
+    let has_some =
+        |key: &str| get(key).is_some_and(|value| value.as_array().is_none_or(|list| !list.is_empty()));
+    let has_devices = has_some("devices");
+    if has_devices {
+        risks.risk(ComposeRisk::Devices, "devices", "opens devices of this machine")?;
+    }
+    let has_ports = has_some("ports");
+    if has_ports {
+        risks.risk(ComposeRisk::Ports, "ports", "opens ports of this machine")?;
+    }
+    for option in texts(get("security_opt"), &risks.at("security_opt"))? {
+        if !matches!(
+            option.as_str(),
+            "no-new-privileges" | "no-new-privileges:true" | "no-new-privileges=true"
+        ) {
+            return Err(risks.never("security_opt", &option, "can weaken what Cove sets"));
+        }
+    }
+    if let Some(sysctls) = get("sysctls") {
+        for name in names_of_settings(sysctls, &risks.at("sysctls"))? {
+            if name != SYSCTL {
+                return Err(risks.never("sysctls", &name, "is a setting of the kernel"));
+            }
+        }
+    }
+    let net = get("network_mode").map(|mode| network_mode(mode, risks)).transpose()?;
+    Ok(Named { is_privileged, capabilities, has_devices, has_ports, net })
 }
 
 pub(super) fn check(value: &Value, around: &Around<'_>) -> Result<Member, Wrong> {
@@ -108,37 +167,9 @@ pub(super) fn check(value: &Value, around: &Around<'_>) -> Result<Member, Wrong>
             Rule::Checked | Rule::Ours => {}
         }
     }
-    let is_privileged = flag(get("privileged"), &around.at("privileged"))?;
-    if is_privileged {
-        around.risk(ComposeRisk::Privileged, "privileged", "is as good as root on this machine")?;
-    }
-    let capabilities = capabilities(get("cap_add"), around)?;
-    let has_devices =
-        get("devices").is_some_and(|value| value.as_array().is_none_or(|list| !list.is_empty()));
-    if let Some(devices) = get("devices").filter(|_| has_devices) {
-        around.risk(ComposeRisk::Devices, "devices", "opens devices of this machine")?;
-        kept.insert("devices".into(), devices.clone());
-    }
-    let has_ports = get("ports").is_some_and(|value| value.as_array().is_none_or(|list| !list.is_empty()));
-    if let Some(ports) = get("ports").filter(|_| has_ports) {
-        around.risk(ComposeRisk::Ports, "ports", "opens ports of this machine")?;
-        kept.insert("ports".into(), ports.clone());
-    }
-    for option in texts(get("security_opt"), &around.at("security_opt"))? {
-        if !matches!(
-            option.as_str(),
-            "no-new-privileges" | "no-new-privileges:true" | "no-new-privileges=true"
-        ) {
-            return Err(around.never("security_opt", &option, "can weaken what Cove sets"));
-        }
-    }
-    if let Some(sysctls) = get("sysctls") {
-        for name in names_of_settings(sysctls, &around.at("sysctls"))? {
-            if name != SYSCTL {
-                return Err(around.never("sysctls", &name, "is a setting of the kernel"));
-            }
-        }
-        kept.insert("sysctls".into(), sysctls.clone());
+    let named = named(map, Risks { allowed: around.rules.allowed, place: around.place })?;
+    for key in ["devices", "ports", "sysctls"] {
+        kept.extend(get(key).map(|value| (key.to_owned(), value.clone())));
     }
     let build = get("build").map(|build| self::build(build, around)).transpose()?;
     let image = match get("image") {
@@ -156,11 +187,14 @@ pub(super) fn check(value: &Value, around: &Around<'_>) -> Result<Member, Wrong>
         kept,
         image,
         build,
-        is_privileged,
-        capabilities,
-        has_devices,
-        has_ports,
-        net: net(get("network_mode"), get("networks"), around)?,
+        is_privileged: named.is_privileged,
+        capabilities: named.capabilities,
+        has_devices: named.has_devices,
+        has_ports: named.has_ports,
+        net: match named.net {
+            Some(net) => net,
+            None => Net::Joined(joined(get("networks"), around)?),
+        },
         mounts,
         memory,
         // Zero and less mean no limit to Compose.
@@ -169,33 +203,35 @@ pub(super) fn check(value: &Value, around: &Around<'_>) -> Result<Member, Wrong>
     })
 }
 
-fn capabilities(value: Option<&Value>, around: &Around<'_>) -> Result<BTreeSet<String>, Wrong> {
+fn capabilities(value: Option<&Value>, risks: Risks<'_>) -> Result<BTreeSet<String>, Wrong> {
     let mut result = BTreeSet::new();
-    for text in texts(value, &around.at("cap_add"))? {
+    for text in texts(value, &risks.at("cap_add"))? {
         let upper = text.to_ascii_uppercase();
         let name = upper.strip_prefix("CAP_").unwrap_or(&upper);
         if !ORDINARY.contains(&name) {
             let key = format!("cap_add: {}", shown(&text));
-            around.risk(ComposeRisk::Capabilities, &key, "is more than Docker gives a container unasked")?;
+            risks.risk(ComposeRisk::Capabilities, &key, "is more than Docker gives a container unasked")?;
         }
         result.insert(name.to_owned());
     }
     Ok(result)
 }
 
-fn net(mode: Option<&Value>, networks: Option<&Value>, around: &Around<'_>) -> Result<Net, Wrong> {
-    if let Some(mode) = mode {
-        let mode = text(mode, &around.at("network_mode"))?;
-        return match mode.split_once(':') {
-            None if mode == "none" => Ok(Net::None),
-            None if mode == "host" => {
-                let why = "is in this machine's own network";
-                around.risk(ComposeRisk::HostNetwork, "network_mode: host", why).map(|()| Net::Host)
-            }
-            Some(("service", other)) => Ok(Net::Of(other.to_owned())),
-            _ => Err(around.never("network_mode", mode, "reaches networks that are not the session's own")),
-        };
+fn network_mode(mode: &Value, risks: Risks<'_>) -> Result<Net, Wrong> {
+    let mode = text(mode, &risks.at("network_mode"))?;
+    match mode.split_once(':') {
+        None if mode == "none" => Ok(Net::None),
+        None if mode == "host" => {
+            let why = "is in this machine's own network";
+            risks.risk(ComposeRisk::HostNetwork, "network_mode: host", why).map(|()| Net::Host)
+        }
+        Some(("service", other)) => Ok(Net::Of(other.to_owned())),
+        _ => Err(risks.never("network_mode", mode, "reaches networks that are not the session's own")),
     }
+}
+
+/// Networks of the file, with the names that the container has in each.
+fn joined(networks: Option<&Value>, around: &Around<'_>) -> Result<Vec<(String, Vec<String>)>, Wrong> {
     let place = around.at("networks");
     let mut joined = Vec::new();
     match networks {
@@ -222,7 +258,7 @@ fn net(mode: Option<&Value>, networks: Option<&Value>, around: &Around<'_>) -> R
             }
         }
     }
-    Ok(Net::Joined(joined))
+    Ok(joined)
 }
 
 fn build(value: &Value, around: &Around<'_>) -> Result<Build, Wrong> {

@@ -345,3 +345,19 @@ fn target(text: &str, place: &str, around: &Around<'_>) -> Result<String, Wrong>
     }
     Ok(text.to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_mounted_below_is_found() {
+        let table = b"22 1 0:21 / / rw - ext4 /dev/vda rw\n\
+            23 22 0:4 / /srv/with\\040space/sub rw,relatime shared:3 - tmpfs tmpfs rw\n\
+            24 22 0:4 / /bad\\9 rw - tmpfs tmpfs rw\nshort\n";
+        let found: Vec<PathBuf> = points(table).collect();
+        assert_eq!(found, [Path::new("/"), Path::new("/srv/with space/sub")]);
+        assert_eq!(mounted_below(Path::new("/proc/self")), None);
+        assert!(mounted_below(Path::new("/")).is_some(), "`/proc` is, at least");
+    }
+}

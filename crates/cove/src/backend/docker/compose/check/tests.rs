@@ -78,6 +78,7 @@ fn what_compose_would_read_is_looked_at_first() {
         (member("env_file: [a.env, etc/passwd]"), "`services.web.env_file` leads to `/etc/passwd`"),
         (member("env_file: [{path: /etc/passwd}]"), "out of the image's folder"),
         (member("env_file: '${HOME}/x'"), "has a variable"),
+        (member("env_file: '~/a.env'"), "has a variable or `~`"),
         (member("env_file: nothing"), "could not be followed"),
         (member("extends: {file: other.yaml, service: x}"), "has not looked at"),
         (member("label_file: x"), "`services.web.label_file`"),
@@ -109,6 +110,65 @@ fn what_compose_would_read_is_looked_at_first() {
         before_of(text, &place).unwrap(),
         json!({"services": {"web": {"image": "x", "env_file": "a.env", "extends": {"service": "db"}}}}),
     );
+}
+
+#[test]
+fn what_can_be_told_before_compose_has_seen_it() {
+    let place = place();
+    let look = |text: &str, allowed: &[ComposeRisk], main: Option<&str>| {
+        written(&read::parse(text).unwrap(), &place.folder, main, allowed)
+    };
+    for (rest, expected) in [
+        ("privileged: true", "--allow-compose privileged"),
+        ("network_mode: host", "--allow-compose host-network"),
+        ("network_mode: 'container:x'", "networks that are not the session's own"),
+        ("ports: ['${PORT}:80']", "--allow-compose ports"),
+        ("cap_add: ['$OTHER', SYS_ADMIN]", "--allow-compose capabilities"),
+        ("devices: [/dev/fuse]", "--allow-compose devices"),
+        ("security_opt: ['seccomp:unconfined']", "nothing allows it"),
+        ("sysctls: {kernel.shmmax: '${MAX}', kernel.msgmax: 1}", "`services.web.sysctls: kernel.msgmax`"),
+        ("pid: host", "the key `services.web.pid` is refused"),
+        ("env_file: ../outside.env", "out of the image's folder"),
+    ] {
+        let text = format!("services: {{web: {{image: x, {rest}}}}}");
+        refused(look(&text, &[], None), expected, &text);
+    }
+    for (text, expected) in [
+        ("services: {web: {image: x}}\nvolumes: {d: {external: true}}", "`volumes.d.external` is refused"),
+        ("services: {web: {image: x}}\nnetworks: {n: {name: bridge}}", "sessions would share it"),
+    ] {
+        refused(look(text, &[], None), expected, text);
+    }
+    let text = "services: {web: {image: x, privileged: true, ports: ['80:80']}}";
+    refused(look(text, &[ComposeRisk::Privileged], None), "--allow-compose ports", text);
+    assert!(look(text, &[ComposeRisk::Privileged, ComposeRisk::Ports], Some("web")).is_ok());
+    refused(
+        look(text, &ComposeRisk::ALL, Some("db")),
+        "`db`, which is not a service; name one of `web`",
+        text,
+    );
+    // What Compose fills in, follows or converts is looked at when it has.
+    for rest in [
+        "privileged: '${P}'",
+        "privileged: 'true'",
+        "privileged: false",
+        "network_mode: '${MODE}'",
+        "cap_add: ['${CAP}', CHOWN]",
+        "cap_add: ",
+        "ports: []",
+        "security_opt: ['${X}']",
+        "sysctls: ['${X}=1']",
+        "volumes: ['./html:/x', '~/y:/y', '${Z}:/z']",
+        "build: '${DIR}'",
+    ] {
+        let text = format!(
+            "services: {{web: {{image: x, {rest}}}}}\nvolumes: {{d: {{external: '${{E}}', driver: '${{D}}'}}}}"
+        );
+        assert!(look(&text, &[], None).is_ok(), "{text}");
+    }
+    symlink("/etc/hostname", place.folder.join(".env")).unwrap();
+    let text = "services: {web: {image: x}}";
+    refused(look(text, &[], None), "`.env` leads to `/etc/hostname`, out of the image's folder", text);
 }
 
 #[test]
