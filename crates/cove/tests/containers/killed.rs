@@ -90,7 +90,7 @@ fn a_killed_server_leaves_nothing_after_the_next_start() {
         first.close_input();
         first.wait();
         let mut dead = BTreeSet::new();
-        let (mut seen, mut files) = (0, 0);
+        let (mut seen, mut files, mut instance) = (0, 0, None);
         for round in 0..rounds {
             let mut server = place.serve();
             for image in IMAGES {
@@ -104,13 +104,18 @@ fn a_killed_server_leaves_nothing_after_the_next_start() {
             let pid = rustix::process::Pid::from_raw(process as i32).expect("a process");
             rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it can be killed");
             server.wait();
-            seen += of_process(&labelled(&docker).await, process);
+            let all = labelled(&docker).await;
+            seen += of_process(&all, process);
+            let own = all.into_iter().find(|one| of_process(std::slice::from_ref(one), process) == 1);
+            instance = own.map(|(_, instance)| instance).or(instance);
             files += place.files().len();
             dead.insert(process);
         }
         eprintln!("{maker:?}: {seen} things and {files} folders were there after a kill");
         assert!(seen > 0, "{maker:?}: no server was killed while it had containers");
-        assert!(files > 0, "{maker:?}: no server was killed while it had files");
+        // Few are killed while Compose reads their files.
+        let folder = format!("cove-compose-{}.one", instance.expect("one was seen").replace('/', "_"));
+        std::fs::create_dir(place.folder.path().join("temporary").join(folder)).expect("a folder");
         let mut next = place.serve();
         assert_eq!(next.call("execute_code", json!({"code": "6*7"})).ok(), "42\n");
         // What Compose went on making when its master was dead is found at the second or third look.

@@ -34,7 +34,8 @@ use crate::config::{AllowedMount, ComposeRisk};
 use crate::error::{shown, shown_path};
 use crate::policy::{Network, Policy};
 
-const SHORT: Duration = Duration::from_secs(60);
+/// For one call of Compose, which builds and fetches nothing.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A session in an image whose folder has a Compose file.
 #[derive(Debug, Clone, Copy)]
@@ -148,7 +149,7 @@ impl Compose {
         put(&place.path().join("written.yaml"), &read::write(&document))?;
         put(&place.path().join("empty.env"), "")?;
         let resolved = self
-            .compose(asked, &folder, &place, "written.yaml", Variables::Folder, &["config"], SHORT, &|_| {})
+            .compose(asked, &folder, &place, "written.yaml", Variables::Folder, &["config"])
             .await
             .map_err(|failure| {
                 failure
@@ -246,28 +247,10 @@ impl Compose {
     }
 
     /// Runs Compose on what was checked, with no variable from anywhere.
-    async fn run(
-        &self,
-        asked: &Asked<'_>,
-        ready: &Ready,
-        args: &[&str],
-        patience: Duration,
-        tell: Tell<'_>,
-    ) -> Result<String, command::Failure> {
-        self.compose(
-            asked,
-            &ready.folder,
-            &ready.place,
-            "checked.yaml",
-            Variables::None,
-            args,
-            patience,
-            tell,
-        )
-        .await
+    async fn run(&self, asked: &Asked<'_>, ready: &Ready, args: &[&str]) -> Result<String, command::Failure> {
+        self.compose(asked, &ready.folder, &ready.place, "checked.yaml", Variables::None, args).await
     }
 
-    #[expect(clippy::too_many_arguments, reason = "they are one command line")]
     async fn compose(
         &self,
         asked: &Asked<'_>,
@@ -276,8 +259,6 @@ impl Compose {
         file: &str,
         variables: Variables,
         args: &[&str],
-        patience: Duration,
-        tell: Tell<'_>,
     ) -> Result<String, command::Failure> {
         let file = place.path().join(file).to_string_lossy().into_owned();
         let none = place.path().join("empty.env").to_string_lossy().into_owned();
@@ -287,7 +268,7 @@ impl Compose {
             all.extend(["--env-file", &none]);
         }
         all.extend(args);
-        self.program.run(&all, folder, patience, read::MAX_RESOLVED, tell).await
+        self.program.run(&all, folder, PATIENCE, read::MAX_RESOLVED).await
     }
 }
 

@@ -268,7 +268,10 @@ pub(super) async fn inspect(client: &Client, id: &str) -> Result<ContainerInspec
         let asked = client.inspect_container(id, None::<InspectContainerOptions>);
         match tokio::time::timeout(PATIENCE / 2, asked).await {
             Ok(Ok(found)) => return Ok(found),
-            Ok(Err(error @ ClientError::DockerResponseServerError { .. })) => return Err(error),
+            // A container that is just being removed is an error of Podman's own first, and missing later.
+            Ok(Err(error @ ClientError::DockerResponseServerError { status_code: ..500, .. })) => {
+                return Err(error);
+            }
             Ok(Err(error)) if tokio::time::Instant::now() >= until => return Err(error),
             Err(_) => return Err(ClientError::RequestTimeoutError),
             Ok(Err(_)) => tokio::time::sleep(PAUSE).await,

@@ -11,14 +11,13 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
 
 use super::super::facts::Maker;
-use crate::backend::{StartError, Tell};
+use crate::backend::StartError;
 use crate::output::harmless;
 
 /// The oldest that is tested.
 const OLDEST: (u32, u32) = (1, 29);
 const MAX_TAIL: usize = 8 * 1024;
 const TAIL_LINES: usize = 20;
-const MAX_LINE: usize = 400;
 
 /// What of our own environment Compose sees. It puts variables into files, so it sees nothing else.
 #[derive(Debug, Clone, Default)]
@@ -74,8 +73,7 @@ impl Program {
                 host: host.to_owned(),
                 version: (0, 0),
             };
-            let asked =
-                program.run(&["version"], Path::new("/"), Duration::from_secs(15), MAX_TAIL, &|_| {}).await;
+            let asked = program.run(&["version"], Path::new("/"), Duration::from_secs(15), MAX_TAIL).await;
             match asked.map(|text| version(&text)) {
                 Ok(Some(version)) if version >= OLDEST => {
                     program.version = version;
@@ -99,14 +97,13 @@ impl Program {
         self.version
     }
 
-    /// Runs it to its end. Every line that it writes is told; of standard output at most `most` bytes are taken.
+    /// Runs it to its end. Of standard output at most `most` bytes are taken.
     pub(super) async fn run(
         &self,
         args: &[&str],
         folder: &Path,
         patience: Duration,
         most: usize,
-        tell: Tell<'_>,
     ) -> Result<Written, Failure> {
         let mut command = Command::new(&self.path);
         command
@@ -129,7 +126,7 @@ impl Program {
             return Err(failed("it has no output".into()));
         };
         let all = async {
-            let (out, words) = tokio::join!(heard(stdout, most, tell), heard(stderr, MAX_TAIL, tell));
+            let (out, words) = tokio::join!(heard(stdout, most), heard(stderr, MAX_TAIL));
             (out, words, group.0.wait().await)
         };
         let Ok((out, words, status)) = tokio::time::timeout(patience, all).await else {
@@ -184,9 +181,8 @@ struct Heard {
 }
 
 /// Reads to the end, so that nobody blocks on a full pipe.
-async fn heard(mut from: impl AsyncRead + Unpin, most: usize, tell: Tell<'_>) -> Heard {
+async fn heard(mut from: impl AsyncRead + Unpin, most: usize) -> Heard {
     let mut heard = Heard { kept: Vec::new(), is_cut: false, tail: Vec::new() };
-    let mut line = Vec::new();
     let mut piece = vec![0; 8 * 1024];
     while let Ok(count @ 1..) = from.read(&mut piece).await {
         let piece = &piece[..count];
@@ -196,23 +192,8 @@ async fn heard(mut from: impl AsyncRead + Unpin, most: usize, tell: Tell<'_>) ->
         heard.tail.extend(piece);
         let excess = heard.tail.len().saturating_sub(MAX_TAIL);
         heard.tail.drain(..excess);
-        for byte in piece {
-            match byte {
-                b'\n' | b'\r' => tell_line(&mut line, tell),
-                _ if line.len() < MAX_LINE => line.push(*byte),
-                _ => {}
-            }
-        }
     }
-    tell_line(&mut line, tell);
     heard
-}
-
-fn tell_line(line: &mut Vec<u8>, tell: Tell<'_>) {
-    let text = harmless(std::mem::take(line));
-    if !text.trim().is_empty() {
-        tell(text.trim_end());
-    }
 }
 
 fn last_lines(text: &str) -> String {
@@ -245,7 +226,6 @@ fn version(text: &str) -> Option<(u32, u32)> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
-    use std::sync::Mutex;
     use std::time::Instant;
 
     use super::*;
@@ -297,7 +277,7 @@ mod tests {
         assert!(std::env::var_os("CARGO").is_some());
         let (_place, program) = found("/usr/bin/env").await;
         assert_eq!(program.version(), (1, 29));
-        let text = program.run(&["x"], Path::new("/"), Duration::from_secs(10), 4096, &|_| {}).await.unwrap();
+        let text = program.run(&["x"], Path::new("/"), Duration::from_secs(10), 4096).await.unwrap();
         let own = ["PWD", "_", "SHLVL", "OLDPWD"];
         let mut names: Vec<&str> = text.lines().filter_map(|line| line.split('=').next()).collect();
         names.retain(|name| !own.contains(name));
@@ -308,25 +288,17 @@ mod tests {
     #[tokio::test]
     async fn failures_have_its_last_words_and_no_control_of_the_terminal() {
         let (_place, program) = found("echo one; printf 'two\\033[2J\\n' >&2; exit 3").await;
-        let told = Mutex::new(Vec::new());
-        let tell = |line: &str| told.lock().unwrap().push(line.to_owned());
-        let failure =
-            program.run(&["x"], Path::new("/"), Duration::from_secs(10), 99, &tell).await.unwrap_err();
+        let failure = program.run(&["x"], Path::new("/"), Duration::from_secs(10), 99).await.unwrap_err();
         assert_eq!(failure, Failure { what: "it ended with exit code 3".into(), words: "one\ntwo".into() });
-        let mut told = told.into_inner().unwrap();
-        told.sort();
-        assert_eq!(told, ["one", "two"]);
     }
 
     #[tokio::test]
     async fn time_and_output_are_bounded() {
         let (place, program) = found("if [ $1 = long ]; then /bin/sleep 60 & echo $! > $0.pid; wait; fi; /usr/bin/yes | /usr/bin/head -c 100000").await;
-        let failure =
-            program.run(&["x"], Path::new("/"), Duration::from_secs(20), 1000, &|_| {}).await.unwrap_err();
+        let failure = program.run(&["x"], Path::new("/"), Duration::from_secs(20), 1000).await.unwrap_err();
         assert_eq!(failure.what, "it wrote more than 1000 bytes");
         let began = Instant::now();
-        let failure =
-            program.run(&["long"], Path::new("/"), Duration::from_secs(1), 1000, &|_| {}).await.unwrap_err();
+        let failure = program.run(&["long"], Path::new("/"), Duration::from_secs(1), 1000).await.unwrap_err();
         assert_eq!(failure.what, "it had not ended after 1 s");
         assert!(began.elapsed() < Duration::from_secs(10));
         // What it started has ended with it.

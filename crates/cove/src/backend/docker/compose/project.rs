@@ -24,7 +24,7 @@ use super::super::marked::{self, Marked};
 use super::super::plan::{PATH, data_limit};
 use super::check::Net;
 use super::document::RUNNER;
-use super::{Asked, Compose, Ready, SHORT, verify};
+use super::{Asked, Compose, Ready, verify};
 use crate::backend::{Ending, MemoryKiller, StartError};
 use crate::error::shown;
 use crate::output::harmless;
@@ -96,7 +96,7 @@ async fn started(
     let failed = || StartError::new(format!("could not start `{}`", shown(asked.name)));
     let said = |failure: super::command::Failure| failure.into_error(failed().message);
     let asking = |error: Error| failed().because(error);
-    compose.run(asked, ready, &["up", "--no-start", "--no-build"], SHORT, &|_| {}).await.map_err(said)?;
+    compose.run(asked, ready, &["up", "--no-start", "--no-build"]).await.map_err(said)?;
 
     let made = project.members().await.map_err(asking)?;
     let profile = compose.profile(ready);
@@ -134,7 +134,7 @@ async fn started(
         }
     }
     let start = ["up", "-d", "--no-recreate", "--no-build"];
-    let up = compose.run(asked, ready, &start, SHORT, &|_| {}).await;
+    let up = compose.run(asked, ready, &start).await;
     for (name, id) in made {
         if name == ready.checked.main {
             project.main = id;
