@@ -30,7 +30,6 @@ use bollard::query_parameters::{
     AttachContainerOptionsBuilder, CreateContainerOptions, InspectContainerOptions, StartContainerOptions,
 };
 use tokio::sync::{Mutex, OnceCell};
-use tokio_util::sync::CancellationToken;
 
 use crate::backend::{Backend, Form, Pending, Sandbox, StartError, Tell, Whose};
 use crate::config::{AllowedMount, ComposeRisk, Surroundings};
@@ -302,13 +301,12 @@ impl Shared {
         // Also if whoever asked goes away meanwhile.
         let guard = Guard::new(client.clone(), made.id.clone());
         match start_made(client, facts, plan, &made.id).await {
-            Ok((stream, ended)) => {
+            Ok(stream) => {
                 guard.release();
                 let container = Container { client: client.clone(), id: made.id };
-                let words = stream.words();
                 Ok(Sandbox {
+                    control: Box::new(Watched::new(container, &stream)),
                     stream: Box::new(stream),
-                    control: Box::new(Watched::new(container, words, ended)),
                     interpreters: plan.interpreters.clone(),
                     own: Some(plan.own.clone()),
                 })
@@ -326,7 +324,7 @@ async fn start_made(
     facts: &Facts,
     plan: &Plan,
     id: &str,
-) -> Result<(ContainerStream, CancellationToken), Failed> {
+) -> Result<ContainerStream, Failed> {
     let found = client
         .inspect_container(id, None::<InspectContainerOptions>)
         .await

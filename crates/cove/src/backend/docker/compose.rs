@@ -72,7 +72,7 @@ pub struct Compose {
 /// A file that was looked at, and the private place that its document is written to.
 struct Ready {
     checked: Checked,
-    /// By name of the container.
+    /// The images of what is built, by name of the container; empty until they are there.
     built: BTreeMap<String, String>,
     folder: PathBuf,
     place: tempfile::TempDir,
@@ -99,7 +99,13 @@ impl Compose {
 
     /// The document that would be run.
     pub async fn explain(&self, asked: &Asked<'_>) -> Result<Value, StartError> {
-        let ready = self.ready(asked).await?;
+        let mut ready = self.ready(asked).await?;
+        for (name, member) in &ready.checked.members {
+            if let Some(build) = &member.build {
+                let image = super::build::named(asked.name, &build::files(name, build)).await?;
+                ready.built.insert(name.clone(), image);
+            }
+        }
         let profile = self.profile(&ready);
         Ok(document::document(&ready.checked, &self.terms(asked, &ready, profile.as_deref())))
     }
@@ -193,14 +199,7 @@ impl Compose {
             }
         }
         self.see_binds(&checked).map_err(wrong)?;
-        let mut built = BTreeMap::new();
-        for (name, member) in &checked.members {
-            if let Some(build) = &member.build {
-                let files = build::files(name, build);
-                built.insert(name.clone(), super::build::named(asked.name, &files).await?);
-            }
-        }
-        Ok(Ready { checked, built, folder, place })
+        Ok(Ready { checked, built: BTreeMap::new(), folder, place })
     }
 
     /// A path that was looked at here is another one on another machine.
@@ -297,7 +296,6 @@ async fn images(
             (Some(build), _) => {
                 let files = build::files(name, build);
                 let image = super::build::built(api, asked.name, files, asked.pull, tell).await?;
-                // Another than before, if the folder was changed meanwhile.
                 ready.built.insert(name.clone(), image.reference);
                 image.done
             }

@@ -144,11 +144,10 @@ pub(super) async fn start(
     };
     shared.see_whole_volume(client, program, &image).await?;
     let Up { output, input, project, path } = compose.up(client, &asked, &|_| {}).await?;
-    let (stream, ended) = ContainerStream::new(output, input);
-    let words = stream.words();
+    let stream = ContainerStream::new(output, input);
     Ok(Sandbox {
+        control: Box::new(Watched::new(Arc::new(Mutex::new(project)), &stream)),
         stream: Box::new(stream),
-        control: Box::new(Watched::new(Arc::new(Mutex::new(project)), words, ended)),
         interpreters: interpreters(&wish.recipe.languages, &path),
         own: None,
     })

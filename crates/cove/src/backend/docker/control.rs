@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::instance::LIFE;
 use super::said;
-use super::stream::LastWords;
+use super::stream::{ContainerStream, LastWords};
 use crate::backend::{Control, Ending, MemoryKiller, Pending, StartError};
 
 /// How long the end of a container may take to be told and cleaned up when Docker or Podman does not answer.
@@ -127,7 +127,8 @@ pub(super) trait Watchable: Send + Sync {
 impl<W: Watchable + Clone + 'static> Watched<W> {
     /// Nobody is asked before there is a sign that it has ended: the end of its stream. Podman would look without a pause
     /// for whoever waits, and Docker would keep a connection open.
-    pub(super) fn new(what: W, words: LastWords, stream_ended: CancellationToken) -> Self {
+    pub(super) fn new(what: W, stream: &ContainerStream) -> Self {
+        let (words, stream_ended) = (stream.words(), stream.ended());
         let kill = CancellationToken::new();
         let (tell, ended) = watch::channel(None);
         let (watched, killed) = (what.clone(), kill.clone());

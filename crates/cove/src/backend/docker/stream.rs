@@ -48,11 +48,14 @@ pub(super) struct ContainerStream {
 }
 
 impl ContainerStream {
-    /// The token tells of the end of the output, or of whoever reads it.
-    pub(super) fn new(output: Output, input: Input) -> (Self, CancellationToken) {
-        let ended = CancellationToken::new();
-        let guard = ended.clone().drop_guard();
-        (Self { output, input, rest: Bytes::new(), words: LastWords::default(), ended: guard }, ended)
+    pub(super) fn new(output: Output, input: Input) -> Self {
+        let ended = CancellationToken::new().drop_guard();
+        Self { output, input, rest: Bytes::new(), words: LastWords::default(), ended }
+    }
+
+    /// Tells of the end of the output, or of whoever reads it.
+    pub(super) fn ended(&self) -> CancellationToken {
+        self.ended.token().clone()
     }
 
     pub(super) fn words(&self) -> LastWords {
@@ -126,8 +129,8 @@ mod tests {
             out("c"),
         ];
         let output: Output = Box::pin(futures_util::stream::iter(parts));
-        let (mut stream, ended) = ContainerStream::new(output, Box::pin(tokio::io::sink()));
-        let words = stream.words();
+        let mut stream = ContainerStream::new(output, Box::pin(tokio::io::sink()));
+        let (words, ended) = (stream.words(), stream.ended());
         let mut read = String::new();
         assert!(!ended.is_cancelled());
         stream.read_to_string(&mut read).await.unwrap();

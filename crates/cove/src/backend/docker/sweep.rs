@@ -34,13 +34,10 @@ pub(super) async fn sweep(client: &Client, own: &Instance, ended: &mut Ended) {
         let age = now().saturating_sub(container.created.and_then(|at| at.try_into().ok()).unwrap_or(0));
         let project = container.labels.as_ref().and_then(|labels| labels.get(PROJECT));
         if let (Found::Elsewhere, Some(project), true) = (whose, project, age > SLOW.as_secs()) {
-            let known = abandoned.get(project).copied();
-            let is_abandoned = match known {
-                Some(known) => known,
-                None => is_abandoned(client, project).await,
-            };
-            abandoned.insert(project.clone(), is_abandoned);
-            whose = if is_abandoned { Found::LeftBehind } else { Found::Kept };
+            if !abandoned.contains_key(project) {
+                abandoned.insert(project.clone(), is_abandoned(client, project).await);
+            }
+            whose = if abandoned[project] { Found::LeftBehind } else { Found::Kept };
         }
         let Some(id) = container.id else { continue };
         let runs = container.state == Some(ContainerSummaryStateEnum::RUNNING);

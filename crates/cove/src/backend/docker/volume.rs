@@ -20,7 +20,7 @@ use crate::backend::StartError;
 use crate::session::registry::random;
 
 /// The label of the volume: which program is in it.
-pub(crate) const RUNNER: &str = "cove.runner";
+pub const RUNNER: &str = "cove.runner";
 
 /// A program by its content.
 #[derive(Debug, Clone)]

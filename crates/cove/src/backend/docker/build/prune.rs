@@ -6,12 +6,10 @@ use bollard::query_parameters::{
     ListImagesOptionsBuilder, ListVolumesOptionsBuilder, RemoveImageOptions, RemoveVolumeOptions,
 };
 
+pub use super::super::volume::RUNNER as LABEL_RUNNER;
 use super::{LABEL_DIGEST, LABEL_IMAGE, repository, repository_of_parts, words_of};
 use crate::backend::StartError;
 use crate::error::shown;
-
-/// The label of volumes that hold the runner of one version.
-pub const LABEL_RUNNER: &str = "cove.runner";
 
 /// What is to stay of what was built for an image.
 #[derive(Debug, Clone, PartialEq, Eq)]

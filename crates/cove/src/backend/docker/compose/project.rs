@@ -2,11 +2,9 @@
 //! are made, compared with what must hold, and only then started. Whoever drops a project takes it down.
 
 use std::collections::HashMap;
-use std::pin::Pin;
 use std::time::{Duration, Instant};
 
 use bollard::Docker;
-use bollard::container::LogOutput;
 use bollard::errors::Error;
 use bollard::exec::{CreateExecOptions, StartExecOptions, StartExecResults};
 use bollard::models::{ContainerInspectResponse, NetworkConnectRequest};
@@ -14,14 +12,13 @@ use bollard::query_parameters::{
     LogsOptionsBuilder, RemoveContainerOptionsBuilder, RemoveVolumeOptionsBuilder,
 };
 use cove_jail::plan::COMMANDS;
-use futures_core::Stream;
 use futures_util::StreamExt;
-use tokio::io::AsyncWrite;
 
 use super::super::control::{inspect, is_silent, until_done};
 use super::super::facts::Maker;
 use super::super::marked::{self, Marked};
 use super::super::plan::{PATH, data_limit};
+use super::super::stream::{Input, Output};
 use super::check::Net;
 use super::document::RUNNER;
 use super::{Asked, Compose, Ready, verify};
@@ -42,8 +39,8 @@ const ROUND: Duration = Duration::from_secs(20);
 /// A runner in the main container, and all around it.
 pub struct Up {
     /// What the runner writes, with standard error apart.
-    pub output: Pin<Box<dyn Stream<Item = Result<LogOutput, Error>> + Send>>,
-    pub input: Pin<Box<dyn AsyncWrite + Send>>,
+    pub output: Output,
+    pub input: Input,
     pub project: Project,
     /// Where the main container looks for programs.
     pub path: String,
@@ -83,8 +80,7 @@ pub(super) async fn up(
     }
 }
 
-type Streams =
-    (Pin<Box<dyn Stream<Item = Result<LogOutput, Error>> + Send>>, Pin<Box<dyn AsyncWrite + Send>>);
+type Streams = (Output, Input);
 
 async fn started(
     compose: &Compose,
