@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bollard::Docker as Client;
 use bollard::errors::Error as ClientError;
-use bollard::models::{ContainerInspectResponse, ContainerState};
+use bollard::models::{ContainerInspectResponse, ContainerState, ContainerStateStatusEnum as Status};
 use bollard::query_parameters::{InspectContainerOptions, RemoveContainerOptionsBuilder};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -197,9 +197,10 @@ impl<W: Watchable> Control for Watched<W> {
     fn wait(&mut self) -> Pending<'_, Ending> {
         Box::pin(async {
             match self.ended.wait_for(Option::is_some).await {
-                Ok(ending) => ending.clone().unwrap_or(Ending::Exited(0)),
-                Err(_) => Ending::Lost("nobody watches over it any more".into()),
+                Ok(ending) => ending.clone(),
+                Err(_) => None,
             }
+            .unwrap_or_else(|| Ending::Lost("nobody watches over it any more".into()))
         })
     }
 
@@ -243,12 +244,18 @@ impl Watchable for Container {
     }
 }
 
-/// Nothing while it runs.
+/// The exit code of a container that has ended. One that Podman is stopping runs no longer and has not ended: its code
+/// is zero until the true one is known, and so is the time of its end.
+pub(super) fn exit_code(state: &ContainerState) -> Option<i64> {
+    const NEVER: &str = "0001-";
+    let is_over = matches!(state.status, Some(Status::EXITED | Status::DEAD | Status::REMOVING));
+    let is_settled = state.finished_at.as_deref().is_some_and(|at| !at.starts_with(NEVER));
+    (is_over && is_settled).then_some(state.exit_code).flatten()
+}
+
+/// Nothing while it runs, or while its end is not settled.
 fn of_state(state: &ContainerState) -> Option<Ending> {
-    let code = state.exit_code.unwrap_or(0);
-    if state.running == Some(true) {
-        return None;
-    }
+    let code = exit_code(state)?;
     if state.oom_killed == Some(true) && code != 0 {
         return Some(Ending::OutOfMemory(MemoryKiller::Kernel));
     }
@@ -286,8 +293,12 @@ mod tests {
 
     #[test]
     fn every_end_has_its_cause() {
-        let state =
-            |code: i64| ContainerState { exit_code: Some(code), running: Some(false), ..Default::default() };
+        let state = |code: i64| ContainerState {
+            exit_code: Some(code),
+            status: Some(Status::EXITED),
+            finished_at: Some("2026-01-02T03:04:05Z".into()),
+            ..Default::default()
+        };
         let ended = |state: ContainerState| of_state(&state).unwrap();
         assert_eq!(ended(state(0)), Ending::Exited(0));
         assert_eq!(ended(state(3)), Ending::Exited(3));
@@ -300,6 +311,30 @@ mod tests {
         assert_eq!(ended(survived), Ending::Exited(0));
         let odd = ContainerState { error: Some("exec format error".into()), ..state(126) };
         assert_eq!(ended(odd), Ending::Lost("exec format error".into()));
-        assert_eq!(of_state(&ContainerState { running: Some(true), ..state(0) }), None);
+    }
+
+    /// As Podman 4.3 tells of a container that somebody removes, and Docker of one that runs.
+    #[test]
+    fn what_has_not_ended_has_not_succeeded() {
+        let told = |status, finished_at: &str| ContainerState {
+            exit_code: Some(0),
+            status: Some(status),
+            finished_at: Some(finished_at.into()),
+            ..Default::default()
+        };
+        let (never, now) = ("0001-01-01T00:00:00Z", "2026-01-02T03:04:05Z");
+        for (state, settled) in [
+            (told(Status::RUNNING, never), false),
+            (told(Status::PAUSED, never), false),
+            (told(Status::STOPPING, never), false),
+            (told(Status::STOPPING, now), false),
+            (told(Status::REMOVING, never), false),
+            (told(Status::EXITED, never), false),
+            (told(Status::EXITED, now), true),
+            (told(Status::REMOVING, now), true),
+            (ContainerState { exit_code: None, ..told(Status::EXITED, now) }, false),
+        ] {
+            assert_eq!(of_state(&state), settled.then_some(Ending::Exited(0)), "{state:?}");
+        }
     }
 }

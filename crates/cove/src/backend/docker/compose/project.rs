@@ -14,7 +14,7 @@ use bollard::query_parameters::{
 use cove_jail::plan::COMMANDS;
 use futures_util::StreamExt;
 
-use super::super::control::{inspect, is_silent, until_done};
+use super::super::control::{exit_code, inspect, is_silent, until_done};
 use super::super::facts::Maker;
 use super::super::marked::{self, Marked};
 use super::super::plan::{PATH, data_limit};
@@ -252,7 +252,7 @@ impl Project {
                 Err(error) => return Some(Ending::Lost(format!("the runner is gone: {error}"))),
             }
         } else {
-            container.exit_code.unwrap_or(-1)
+            exit_code(&container)?
         };
         Some(match code {
             137 if container.oom_killed == Some(true) => Ending::OutOfMemory(MemoryKiller::Kernel),
