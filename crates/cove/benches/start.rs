@@ -133,7 +133,8 @@ fn session(program: PathBuf, parked: usize) -> Box<dyn FnMut(&str) -> Duration> 
             // Between two people who ask there is time to park another; here the other peers take their turns.
             let start = Instant::now();
             let warm = Some(Language::Python);
-            let session = sessions.hold(&owner, Which::New, warm).await.expect("a session starts");
+            let session = sessions.hold(&owner, Which::New, &config.policy, warm).await;
+            let session = session.expect("a session starts");
             let mut first = None;
             let mut written: Vec<u8> = Vec::new();
             let show = |shown: Shown<'_>| {

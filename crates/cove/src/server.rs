@@ -12,22 +12,22 @@ mod progress;
 mod prompt;
 mod render;
 mod resources;
+mod standard;
 mod tools;
 mod transport;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use cove_protocol::Language;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::Backend;
 use crate::broker::Broker;
 use crate::config::{Config, Surroundings};
-use crate::error::Error;
 use crate::image::shelf::Shelf;
-use crate::session::registry::{Bounds, Held, Principal, Sessions, Which};
+use crate::policy::Policy;
+use crate::session::registry::{Bounds, Sessions};
 use crate::telemetry::metrics::Metrics;
 
 pub use transport::{serve_http, serve_stdio};
@@ -58,10 +58,19 @@ pub struct Server {
 }
 
 impl Server {
-    /// The policy of `config` is that of sessions for which nobody names an image.
-    pub fn new(config: Config, around: Surroundings, backend: Arc<dyn Backend>, shelf: Shelf) -> Arc<Self> {
-        let bounds =
-            Bounds { most: config.server.max_sessions, idle: config.server.idle_timeout, parked: PARKED };
+    /// `standard` is the policy that sessions have now for which nobody names an image, if they can be started.
+    pub fn new(
+        mut config: Config,
+        standard: Option<Policy>,
+        around: Surroundings,
+        backend: Arc<dyn Backend>,
+        shelf: Shelf,
+    ) -> Arc<Self> {
+        let parked = if standard.is_some() { PARKED } else { 0 };
+        if let Some(standard) = standard {
+            config.policy = standard;
+        }
+        let bounds = Bounds { most: config.server.max_sessions, idle: config.server.idle_timeout, parked };
         let sessions = Sessions::new(Arc::clone(&backend), config.policy.clone(), bounds);
         let broker = Broker::open(&config, &around, manual::text(&config));
         let tools = tools::chosen(&config.server.tools, &broker.roster()).into_iter();
@@ -82,15 +91,6 @@ impl Server {
 
     fn tool(&self, name: &str) -> Option<&(Tool, rmcp::model::Tool)> {
         self.tools.iter().find(|(_, shown)| shown.name == name)
-    }
-
-    /// A session for a call, found or made.
-    async fn hold(&self, owner: &Principal, which: Which, warm: Option<Language>) -> Result<Held, Error> {
-        let held = self.sessions.hold(owner, which, warm).await.map_err(answer::refused)?;
-        if held.is_new() {
-            self.metrics.session_started();
-        }
-        Ok(held)
     }
 
     /// Tells and stops whatever runs.

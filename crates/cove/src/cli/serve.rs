@@ -28,27 +28,29 @@ pub fn run(config: Config, around: Surroundings) -> Result<ExitCode, Error> {
     served.map(|()| ExitCode::SUCCESS)
 }
 
-async fn serve(mut config: Config, around: Surroundings) -> Result<(), Error> {
+async fn serve(config: Config, around: Surroundings) -> Result<(), Error> {
     let backend = Arc::from(backend(&config, &around)?);
     let shelf = shelf(&config, &around);
     for problem in shelf.read().await.problems {
         tracing::warn!(image = problem.name, hint = problem.hint, "{}", problem.problem);
     }
-    match shelf.standard().await {
-        Ok(standard) => config.policy = standard.policy,
-        // Whoever can only start sessions in images by name misses nothing.
-        Err(error) if config.server.tools.is_only(Toolset::Sessions) => {
+    // Whoever can start sessions in images by name can use the others.
+    let may_be_missing = config.server.tools.contains(Toolset::Sessions) && config.images.standard.is_none();
+    let standard = match shelf.standard().await {
+        Ok(standard) => Some(standard.policy),
+        Err(error) if may_be_missing => {
             tracing::warn!("{}", error.report().to_string().replace('\n', "; "));
+            None
         }
         Err(error) => return Err(error),
-    }
+    };
     let over_http = config.server.http.address.is_some();
-    let policy = config.policy.clone();
-    let server = Server::new(config, around, Arc::clone(&backend), shelf);
+    let server = Server::new(config, standard.clone(), around, Arc::clone(&backend), shelf);
     // What a killed server left behind takes longest to look for, and nobody waits for it.
     tokio::spawn(async move {
         backend.sweep().await;
         // Nor is anybody to wait for an image that sessions will want in any case.
+        let Some(policy) = standard else { return };
         match backend.prepare(&policy, &|line| tracing::debug!("{line}")).await {
             Ok(Some(done)) => tracing::info!("{done}"),
             Ok(None) => {}

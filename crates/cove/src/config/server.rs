@@ -82,10 +82,6 @@ impl Toolsets {
     pub fn contains(&self, toolset: Toolset) -> bool {
         self.0.contains(&toolset)
     }
-
-    pub fn is_only(&self, toolset: Toolset) -> bool {
-        self.0 == [toolset]
-    }
 }
 
 impl fmt::Display for Toolsets {

@@ -115,19 +115,12 @@ impl Shelf {
 
     pub async fn find(&self, name: &str) -> Result<Served, Error> {
         let Found { images, problems } = self.read().await;
-        let could_not = |problem: &Problem| {
-            Error::usage(format!("could not use the image `{}`", shown(name)))
-                .because(problem.problem.clone())
-                .with_hint(problem.hint.clone())
-        };
+        let could_not = |problem: &Problem| unusable(name, problem);
         let names: Vec<String> = images.iter().map(|image| image.name().to_owned()).collect();
         if let Some(image) = images.into_iter().find(|image| image.name() == name) {
             return self.serve(image).await.map_err(|problem| could_not(&problem));
         }
-        let of_directory = self.images.dir.as_ref().map(|directory| shown_path(directory));
-        let of_all = |problem: &&Problem| Some(&problem.name) == of_directory.as_ref();
-        let known = problems.iter().find(|problem| problem.name == name);
-        if let Some(problem) = known.or_else(|| problems.iter().find(of_all).filter(|_| names.is_empty())) {
+        if let Some(problem) = self.in_the_way(name, &problems) {
             return Err(could_not(problem));
         }
         let meant = nearest(name, names.iter().map(String::as_str));
@@ -168,7 +161,13 @@ impl Shelf {
         if self.backend == BackendChoice::Jail {
             return Ok(embedded("`--backend jail`"));
         }
-        let Found { images, .. } = self.read().await;
+        let Found { images, problems } = self.read().await;
+        // Whoever has one of their own must not get another in silence.
+        if images.iter().all(|image| image.name() != built_in::STANDARD)
+            && let Some(problem) = self.in_the_way(built_in::STANDARD, &problems)
+        {
+            return Err(unusable(built_in::STANDARD, problem));
+        }
         let mut staying = images.into_iter().filter(|image| image.lifetime == Lifetime::Persistent);
         let (usual, others): (Vec<Image>, Vec<Image>) =
             staying.by_ref().partition(|image| image.name() == built_in::STANDARD);
@@ -185,7 +184,7 @@ impl Shelf {
                 (BackendChoice::Podman, ..) => "`--backend podman`".to_owned(),
                 (_, Some(needed), _) => format!("{needed} needs a container"),
                 (_, _, Some(Err(why))) => format!("the embedded sandbox does not start here: {why}"),
-                _ => format!("the image `{}` needs a container", image.name()),
+                _ => format!("the image `{}` {}", image.name(), choice::why_no_sandbox(&image)),
             };
             return Ok(Standard::of(self.in_container(image, why)));
         }
@@ -200,6 +199,13 @@ impl Shelf {
         Err(Error::usage("could not choose an image for sessions for which nobody names one")
             .because(why)
             .with_hint("set `--image NAME`, or add a persistent image; `cove images list` shows all"))
+    }
+
+    /// Why an image cannot be read: its own folder, or the directory of all.
+    fn in_the_way<'a>(&self, name: &str, problems: &'a [Problem]) -> Option<&'a Problem> {
+        let of_directory = self.images.dir.as_ref().map(|directory| shown_path(directory));
+        let of_all = |problem: &&Problem| Some(&problem.name) == of_directory.as_ref();
+        problems.iter().find(|problem| problem.name == name).or_else(|| problems.iter().find(of_all))
     }
 
     async fn serve(&self, image: Image) -> Result<Served, Problem> {
@@ -273,6 +279,12 @@ impl Shelf {
     fn languages(&self) -> &[Language] {
         self.languages.get_or_init(|| self.probe.languages())
     }
+}
+
+fn unusable(name: &str, problem: &Problem) -> Error {
+    Error::usage(format!("could not use the image `{}`", shown(name)))
+        .because(problem.problem.clone())
+        .with_hint(problem.hint.clone())
 }
 
 impl Standard {

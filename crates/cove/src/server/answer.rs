@@ -53,13 +53,12 @@ impl Answer {
     }
 }
 
-/// An answer, or a refusal, with what became of the session before this one, if that is news.
+/// An answer, or a refusal, with what is news of its session.
 pub(super) fn noted(answer: Result<Answer, Error>, held: &Held) -> Answer {
     let answer = answer.unwrap_or_else(Answer::from);
-    match held.take_before() {
-        Some(before) => answer.with(Block::Note(format!("note: {}", render::replaced(&before)))),
-        None => answer,
-    }
+    render::news(held)
+        .into_iter()
+        .fold(answer, |answer, note| answer.with(Block::Note(format!("note: {note}"))))
 }
 
 impl From<Error> for Answer {

@@ -9,11 +9,12 @@ use cove_protocol::SessionId;
 use super::Server;
 use super::caller::Caller;
 use super::progress::Latest;
+use super::render;
 use super::resources::output_id;
 use crate::broker::{Outputs, Run, Tell};
 use crate::ending::Bounds;
 use crate::output::{Collected, Collector, Spool};
-use crate::session::registry::{Gone, Held, Lifetime, OutputId, Principal, Sessions};
+use crate::session::registry::{Held, Lifetime, OutputId, Principal, Sessions};
 use crate::session::{Cell, CellEnd, Program, Survived};
 
 /// A cell that has ended, and all there is to say of it.
@@ -25,8 +26,8 @@ pub(super) struct Ran {
     pub(super) session: SessionId,
     /// Whether the agent knows the session only from this answer.
     pub(super) must_be_named: bool,
-    /// What became of the session of that name before this one.
-    pub(super) before: Option<Gone>,
+    /// Of its session.
+    pub(super) news: Vec<String>,
     pub(super) bounds: Bounds,
     pub(super) took: Duration,
     /// Whether something else than the code and its limits ended it.
@@ -164,7 +165,7 @@ impl Server {
             output,
             session: held.id().clone(),
             must_be_named: asked.must_be_named,
-            before: held.take_before(),
+            news: render::news(held),
             bounds,
             took,
             cut,

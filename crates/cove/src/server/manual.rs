@@ -3,9 +3,14 @@
 use crate::config::Config;
 use crate::config::value::show_size;
 use crate::ending::seconds;
+use crate::policy::Network;
 
 pub(crate) fn text(config: &Config) -> String {
     let limits = &config.policy.limits;
+    let network = match &config.policy.network {
+        Network::None => "no network but the sandbox's own loopback".to_owned(),
+        Network::Named(name) => format!("the network `{name}`"),
+    };
     format!(
         "\
 # Cove: code in a sandbox
@@ -22,7 +27,7 @@ expression; images that it shows (matplotlib, PIL, an image file as the trailing
   answer named. A session ends after {idle} without use.
 - Calls that are sent at once may run in any order: wait for one before sending another that needs it.
 - Limits: {timeout} for a cell unless `timeout` says otherwise (at most {most}), {memory} memory, {cpus} processors,
-  {pids} processes, no network but the sandbox's own loopback.
+  {pids} processes, {network}.
 - Long output is cut in the middle, with a note where all of it can be read (`cove://outputs/…`): print less, or
   write to a file and look at parts of it.
 - A failure says what happened, what survived, and what to do next.

@@ -25,11 +25,20 @@ use super::resources::{Content, MANUAL, ReadError, TEMPLATES};
 use super::tools::{Chosen, Tool};
 use super::{Server, prompt};
 use crate::error::{Error, shown};
+use crate::policy::Network;
 use crate::session::registry::{Principal, Which};
 
 /// Shown to every agent at the start, so every word counts.
-const INSTRUCTIONS: &str = "Do whole jobs in one call: loop, filter and join in code, print only what you need. \
-                            No network. Manual: cove://manual";
+fn instructions(network: &Network) -> String {
+    let network = match network {
+        Network::None => "No network. ",
+        Network::Named(_) => "",
+    };
+    format!(
+        "Do whole jobs in one call: loop, filter and join in code, print only what you need. \
+         {network}Manual: cove://manual"
+    )
+}
 
 /// How long clients may take the lists for fresh. They change only when the server starts anew.
 const TTL_MS: u64 = 300_000;
@@ -129,7 +138,7 @@ impl ServerHandler for Connection {
         implementation.title = Some("Cove".into());
         ServerConfig::new(capabilities.build())
             .with_server_info(implementation)
-            .with_instructions(INSTRUCTIONS)
+            .with_instructions(instructions(&self.server.config.policy.network))
     }
 
     async fn list_tools(

@@ -9,7 +9,7 @@ use crate::config::OutputFormat;
 use crate::ending::{self, Audience, Told};
 use crate::output::harmless;
 use crate::session::CellEnd;
-use crate::session::registry::Gone;
+use crate::session::registry::Held;
 
 /// The result of a cell, in the format that the operator chose.
 pub(super) fn cell(ran: Ran, format: OutputFormat, knows_links: bool) -> Answer {
@@ -85,8 +85,8 @@ fn compact(ran: &Ran) -> String {
     if let Some(told) = told(ran) {
         say(told.to_string());
     }
-    if let Some(before) = &ran.before {
-        say(format!("note: {}", replaced(before)));
+    for news in &ran.news {
+        say(format!("note: {news}"));
     }
     if let Some(output) = &ran.output {
         say(format!("note: whole output at {} ({})", resources::output_uri(&output.id), extent(output)));
@@ -137,9 +137,11 @@ fn whole(ran: &Ran) -> Map<String, Value> {
     fields
 }
 
-/// What became of the session before, for whoever finds another in its place.
-pub(super) fn replaced(before: &Gone) -> String {
-    format!("the session before this one {before}; this is a new one")
+/// What became of the session before, for whoever finds another in its place, and what was done for this one.
+pub(super) fn news(held: &Held) -> Vec<String> {
+    let replaced =
+        held.take_before().map(|before| format!("the session before this one {before}; this is a new one"));
+    replaced.into_iter().chain(held.note().map(str::to_owned)).collect()
 }
 
 fn add_told(fields: &mut Map<String, Value>, told: Option<Told>) {
@@ -150,8 +152,8 @@ fn add_told(fields: &mut Map<String, Value>, told: Option<Told>) {
 }
 
 fn add_notes(fields: &mut Map<String, Value>, ran: &Ran) {
-    if let Some(before) = &ran.before {
-        fields.insert("note".into(), json!(replaced(before)));
+    if !ran.news.is_empty() {
+        fields.insert("note".into(), json!(ran.news.join("; ")));
     }
     if let Some(output) = &ran.output {
         fields.insert("output".into(), json!(resources::output_uri(&output.id)));

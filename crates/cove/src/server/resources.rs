@@ -97,9 +97,10 @@ impl Server {
         })?;
         let held = self
             .sessions
-            .hold(reader, Which::Handle(id), None)
+            .find(reader, &Which::Handle(id), None)
             .await
-            .map_err(|error| ReadError::NotFound(error.to_string()))?;
+            .map_err(|error| ReadError::NotFound(error.to_string()))?
+            .ok_or_else(|| ReadError::NotFound("there is no such session".into()))?;
         let path = decode(path).ok_or_else(|| ReadError::Failed("the path is not text".into()))?;
         match held.get(&format!("/{path}")).await {
             Ok(bytes) => Ok(content(bytes)),

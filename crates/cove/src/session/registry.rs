@@ -47,6 +47,13 @@ pub struct Blueprint {
     pub speaks: Language,
 }
 
+impl Blueprint {
+    /// Of a session that nobody asked anything special of.
+    fn standard(policy: Policy) -> Self {
+        Self { image: None, policy, lifetime: Lifetime::Persistent, speaks: Language::Python }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lifetime {
     /// One sandbox from the first call to the end.
@@ -145,6 +152,7 @@ pub struct Bounds {
 
 pub struct Sessions {
     backend: Arc<dyn Backend>,
+    /// What those kept ready are made of.
     standard: Arc<Blueprint>,
     bounds: Bounds,
     table: Mutex<Table>,
@@ -172,13 +180,9 @@ struct Table {
 }
 
 impl Sessions {
+    /// `policy` is that of the sessions that are kept ready.
     pub fn new(backend: Arc<dyn Backend>, policy: Policy, bounds: Bounds) -> Arc<Self> {
-        let standard = Arc::new(Blueprint {
-            image: None,
-            policy,
-            lifetime: Lifetime::Persistent,
-            speaks: Language::Python,
-        });
+        let standard = Arc::new(Blueprint::standard(policy));
         let sessions = Arc::new(Self {
             backend,
             standard,
@@ -196,30 +200,45 @@ impl Sessions {
         self.park_another();
     }
 
-    /// What sessions are made of that nobody asked anything special of.
-    pub fn standard(&self) -> &Blueprint {
-        &self.standard
+    /// Holds a session that is there. Nothing if there is none of that name.
+    pub async fn find(
+        &self,
+        owner: &Principal,
+        which: &Which,
+        warm: Option<Language>,
+    ) -> Result<Option<Held>, SessionError> {
+        self.bury_dead(owner, which).await;
+        let Some(hold) = lock(&self.table).known(owner, which)? else { return Ok(None) };
+        self.start(hold, warm).await.map(Some)
     }
 
-    /// Finds or makes a session, and holds it.
+    /// Finds a session, or makes one that is confined by `policy`, and holds it.
     pub async fn hold(
         &self,
         owner: &Principal,
         which: Which,
+        policy: &Policy,
         warm: Option<Language>,
     ) -> Result<Held, SessionError> {
         self.bury_dead(owner, &which).await;
-        let hold = self.reserve(owner, which, &self.standard, Origin::Asked)?;
+        let blueprint = match *policy == self.standard.policy {
+            true => Arc::clone(&self.standard),
+            false => Arc::new(Blueprint::standard(policy.clone())),
+        };
+        let hold = self.reserve(owner, which, &blueprint, Origin::Asked)?;
         self.start(hold, warm).await
     }
 
-    /// Makes a session of its own kind; one that lasts is started at once, so that a failure shows here.
+    /// Makes a session of its own kind; one that lasts is started at once, so that a failure shows here. Should nobody
+    /// wait for it any more, it is not there.
     pub async fn open(&self, owner: &Principal, blueprint: Blueprint) -> Result<SessionId, SessionError> {
         let (lifetime, speaks) = (blueprint.lifetime, blueprint.speaks);
         let hold = self.reserve(owner, Which::New, &Arc::new(blueprint), Origin::Started)?;
         let id = hold.entry.id.clone();
         if lifetime == Lifetime::Persistent {
+            let unwanted = Unwanted { sessions: self, entry: Some(Arc::clone(&hold.entry)) };
             self.start(hold, Some(speaks)).await?;
+            unwanted.keep();
         }
         Ok(id)
     }
@@ -371,20 +390,13 @@ impl Sessions {
         origin: Origin,
     ) -> Result<Hold, SessionError> {
         let mut table = lock(&self.table);
-        if table.closed {
-            return Err(SessionError::Closed);
+        // Held before the table is let go, so that it cannot end in between for being idle.
+        if let Some(hold) = table.known(owner, &which)? {
+            return Ok(hold);
         }
         let name = match which {
-            // Held before the table is let go, so that it cannot end in between for being idle.
-            Which::Handle(id) => return table.find(owner, &id).map(Hold::new),
-            Which::Name(name) => {
-                let known = table.names.get(&(owner.clone(), name.clone()));
-                if let Some(entry) = known.and_then(|id| table.entries.get(id)) {
-                    return Ok(Hold::new(Arc::clone(entry)));
-                }
-                Some(name)
-            }
-            Which::New => None,
+            Which::Name(name) => Some(name),
+            Which::New | Which::Handle(_) => None,
         };
         table.bury_ended();
         if table.entries.len() >= self.bounds.most && !table.make_room(owner) {
@@ -478,7 +490,43 @@ impl Sessions {
     }
 }
 
+/// Takes a session out that was started for somebody who went away meanwhile.
+struct Unwanted<'a> {
+    sessions: &'a Sessions,
+    entry: Option<Arc<Entry>>,
+}
+
+impl Unwanted<'_> {
+    fn keep(mut self) {
+        self.entry = None;
+    }
+}
+
+impl Drop for Unwanted<'_> {
+    fn drop(&mut self) {
+        let Some(entry) = self.entry.take() else { return };
+        entry.over.cancel();
+        self.sessions.remove(&entry.id);
+    }
+}
+
 impl Table {
+    /// What is there of what is meant; a handle must be.
+    fn known(&self, owner: &Principal, which: &Which) -> Result<Option<Hold>, SessionError> {
+        if self.closed {
+            return Err(SessionError::Closed);
+        }
+        let entry = match which {
+            Which::Handle(id) => Some(self.find(owner, id)?),
+            Which::Name(name) => {
+                let id = self.names.get(&(owner.clone(), name.clone()));
+                id.and_then(|id| self.entries.get(id)).cloned()
+            }
+            Which::New => None,
+        };
+        Ok(entry.map(Hold::new))
+    }
+
     /// Whose it is decides, not who knows it; and a stranger learns nothing from the answer.
     fn find(&self, owner: &Principal, id: &SessionId) -> Result<Arc<Entry>, SessionError> {
         match self.entries.get(id) {

@@ -10,6 +10,7 @@ mod examined;
 mod images;
 mod inside;
 mod killed;
+mod standard;
 mod walk;
 
 use std::collections::HashMap;

@@ -105,7 +105,13 @@ fn exported_images_are_used_as_they_are_and_edited_ones_need_a_container() {
         assert!(refused.stderr.contains("python/Dockerfile` is there already, and differs"), "{refused:?}");
         let jail = list(&["--image-dir", target_text, "--backend", "jail"]);
         assert_eq!(jail["problems"][0]["name"], "python", "{jail}");
-        assert!(jail["problems"][0]["problem"].as_str().unwrap().contains("needs a container"), "{jail}");
+        assert!(
+            jail["problems"][0]["problem"]
+                .as_str()
+                .unwrap()
+                .contains("differs from the one that is built in"),
+            "{jail}"
+        );
     }
     let both = cove().run(Who::Root, &["--export-images", "/tmp/x", "run", "-c", "1"]);
     assert_eq!(both.code, Some(2), "{both:?}");
@@ -145,8 +151,7 @@ fn problems_are_told_to_people_and_agents_and_the_rest_works() {
     let words = listed.ok();
     assert!(
         words.starts_with(
-            "tools (persistent; container, since the image `tools` needs a container; memory 1g): mine\nproblems, \
-             for the operator:\n"
+            "tools (persistent; container, since it is not built in; memory 1g): mine\nproblems, for the operator:\n"
         ),
         "{words}"
     );
@@ -230,7 +235,7 @@ fn sessions_for_which_nobody_names_an_image_stay_embedded_unless_told_otherwise(
     for (args, code, expected) in [
         (&["--image-dir", dir, "--image", "once"][..], 2, "a new container for each call"),
         (&["--image-dir", dir, "--image", "tols"], 2, "did you mean `tools`?"),
-        (&["--image-dir", dir, "--image", "tools", "--backend", "jail"], 2, "needs a container"),
+        (&["--image-dir", dir, "--image", "tools", "--backend", "jail"], 2, "it is not built in"),
         (&["--image", "python"], 2, "`oneshot = false`"),
     ] {
         let args = [&["run", "-c", "1"], args].concat();

@@ -7,7 +7,7 @@ use cove::backend::{Backend, Ending};
 use cove::config::{Config, Flags, Surroundings};
 use cove::image::{Recipe, Source};
 use cove::policy::{Policy, Root};
-use cove::session::registry::{Bounds, Gone, Principal, SessionError, Sessions, Which};
+use cove::session::registry::{Blueprint, Bounds, Gone, Lifetime, Principal, SessionError, Sessions, Which};
 use cove::session::{Cell, CellEnd, Session};
 use cove_protocol::{FromRunner, Language, Outcome, ToRunner};
 use cove_testkit::FakeBackend;
@@ -63,11 +63,14 @@ const LONG: Duration = Duration::from_secs(1800);
 #[tokio::test]
 async fn a_name_is_one_session_and_a_handle_finds_it() {
     let sessions = sessions(obedient(), 8, LONG);
-    let first = sessions.hold(&alice(), Which::parse("work").unwrap(), None).await.unwrap();
-    let again = sessions.hold(&alice(), Which::parse("work").unwrap(), None).await.unwrap();
-    let by_handle = sessions.hold(&alice(), Which::parse(first.id().as_str()).unwrap(), None).await.unwrap();
+    let first = sessions.hold(&alice(), Which::parse("work").unwrap(), &config().policy, None).await.unwrap();
+    let again = sessions.hold(&alice(), Which::parse("work").unwrap(), &config().policy, None).await.unwrap();
+    let by_handle = sessions
+        .hold(&alice(), Which::parse(first.id().as_str()).unwrap(), &config().policy, None)
+        .await
+        .unwrap();
     assert_eq!((first.id(), first.id()), (again.id(), by_handle.id()));
-    let other = sessions.hold(&alice(), Which::New, None).await.unwrap();
+    let other = sessions.hold(&alice(), Which::New, &config().policy, None).await.unwrap();
     assert_ne!(first.id(), other.id());
     assert_eq!(run(&first).await, CellEnd::Completed { forgotten: false });
     assert_eq!(sessions.count(), 2);
@@ -76,11 +79,11 @@ async fn a_name_is_one_session_and_a_handle_finds_it() {
 #[tokio::test]
 async fn names_and_handles_are_private() {
     let sessions = sessions(obedient(), 8, LONG);
-    let hers = sessions.hold(&alice(), Which::Name("work".into()), None).await.unwrap();
+    let hers = sessions.hold(&alice(), Which::Name("work".into()), &config().policy, None).await.unwrap();
     let bob = Principal("bob".into());
-    let his = sessions.hold(&bob, Which::Name("work".into()), None).await.unwrap();
+    let his = sessions.hold(&bob, Which::Name("work".into()), &config().policy, None).await.unwrap();
     assert_ne!(hers.id(), his.id());
-    let stolen = sessions.hold(&bob, Which::Handle(hers.id().clone()), None).await;
+    let stolen = sessions.hold(&bob, Which::Handle(hers.id().clone()), &config().policy, None).await;
     assert!(matches!(stolen, Err(SessionError::Unknown { .. })));
     let stopped = sessions.stop(&bob, Which::Handle(hers.id().clone())).await;
     assert!(matches!(stopped, Err(SessionError::Unknown { .. })));
@@ -90,13 +93,13 @@ async fn names_and_handles_are_private() {
 #[tokio::test]
 async fn there_are_only_so_many() {
     let sessions = sessions(obedient(), 2, LONG);
-    let first = sessions.hold(&alice(), Which::New, None).await.unwrap();
-    let _second = sessions.hold(&alice(), Which::New, None).await.unwrap();
-    let third = sessions.hold(&alice(), Which::New, None).await;
+    let first = sessions.hold(&alice(), Which::New, &config().policy, None).await.unwrap();
+    let _second = sessions.hold(&alice(), Which::New, &config().policy, None).await.unwrap();
+    let third = sessions.hold(&alice(), Which::New, &config().policy, None).await;
     assert!(matches!(third, Err(SessionError::TooMany { most: 2 })));
     sessions.stop(&alice(), Which::Handle(first.id().clone())).await.unwrap();
     assert!(first.ended().is_some(), "what was stopped has ended");
-    sessions.hold(&alice(), Which::New, None).await.unwrap();
+    sessions.hold(&alice(), Which::New, &config().policy, None).await.unwrap();
 }
 
 #[tokio::test]
@@ -105,7 +108,12 @@ async fn many_who_ask_at_once_get_one_session() {
     let asked = (0..20).map(|_| {
         let sessions = Arc::clone(&sessions);
         tokio::spawn(async move {
-            sessions.hold(&alice(), Which::Name("one".into()), None).await.unwrap().id().clone()
+            sessions
+                .hold(&alice(), Which::Name("one".into()), &config().policy, None)
+                .await
+                .unwrap()
+                .id()
+                .clone()
         })
     });
     let mut ids = Vec::new();
@@ -119,13 +127,18 @@ async fn many_who_ask_at_once_get_one_session() {
 #[tokio::test(start_paused = true)]
 async fn an_idle_session_ends_and_one_in_use_does_not() {
     let sessions = sessions(obedient(), 8, Duration::from_secs(60));
-    let held = sessions.hold(&alice(), Which::Name("held".into()), None).await.unwrap();
-    let idle = sessions.hold(&alice(), Which::Name("idle".into()), None).await.unwrap().id().clone();
+    let held = sessions.hold(&alice(), Which::Name("held".into()), &config().policy, None).await.unwrap();
+    let idle = sessions
+        .hold(&alice(), Which::Name("idle".into()), &config().policy, None)
+        .await
+        .unwrap()
+        .id()
+        .clone();
     tokio::time::sleep(Duration::from_secs(90)).await;
     assert_eq!(sessions.count(), 1);
-    let gone = sessions.hold(&alice(), Which::Handle(idle), None).await;
+    let gone = sessions.hold(&alice(), Which::Handle(idle), &config().policy, None).await;
     assert!(matches!(gone, Err(SessionError::Gone { why: Gone::Idle(_), .. })));
-    let again = sessions.hold(&alice(), Which::Name("idle".into()), None).await.unwrap();
+    let again = sessions.hold(&alice(), Which::Name("idle".into()), &config().policy, None).await.unwrap();
     assert_eq!(again.take_before(), Some(Gone::Idle(Duration::from_secs(60))), "the first who asks is told");
     assert_eq!(again.take_before(), None);
     drop(again);
@@ -142,12 +155,12 @@ async fn a_session_whose_sandbox_died_is_replaced_under_its_name() {
     })
     .ending_as(Ending::Signalled(9));
     let sessions = sessions(backend, 8, LONG);
-    let first = sessions.hold(&alice(), Which::Name("n".into()), None).await.unwrap();
+    let first = sessions.hold(&alice(), Which::Name("n".into()), &config().policy, None).await.unwrap();
     assert_eq!(run(&first).await, CellEnd::SandboxEnded(Ending::Signalled(9)));
-    let gone = sessions.hold(&alice(), Which::Handle(first.id().clone()), None).await;
+    let gone = sessions.hold(&alice(), Which::Handle(first.id().clone()), &config().policy, None).await;
     let why = Gone::Ended(Ending::Signalled(9));
     assert!(matches!(gone, Err(SessionError::Gone { why: found, .. }) if found == why));
-    let second = sessions.hold(&alice(), Which::Name("n".into()), None).await.unwrap();
+    let second = sessions.hold(&alice(), Which::Name("n".into()), &config().policy, None).await.unwrap();
     assert_ne!(first.id(), second.id());
 }
 
@@ -171,7 +184,7 @@ async fn cells_of_one_session_queue_and_too_many_are_refused() {
         }
     });
     let sessions = sessions(backend, 8, LONG);
-    let held = Arc::new(sessions.hold(&alice(), Which::New, None).await.unwrap());
+    let held = Arc::new(sessions.hold(&alice(), Which::New, &config().policy, None).await.unwrap());
     let cells: Vec<_> = (0..20)
         .map(|_| {
             let held = Arc::clone(&held);
@@ -202,9 +215,9 @@ async fn a_parked_session_is_handed_out_once_and_made_up_for() {
     let settle = || tokio::time::sleep(Duration::from_millis(50));
     settle().await;
     assert_eq!((STARTED.load(Ordering::SeqCst), sessions.count()), (1, 0), "one is ready, and nobody's");
-    let first = sessions.hold(&alice(), Which::New, None).await.unwrap();
+    let first = sessions.hold(&alice(), Which::New, &config().policy, None).await.unwrap();
     settle().await;
-    let second = sessions.hold(&alice(), Which::New, None).await.unwrap();
+    let second = sessions.hold(&alice(), Which::New, &config().policy, None).await.unwrap();
     settle().await;
     assert_ne!(first.id(), second.id());
     assert_eq!((STARTED.load(Ordering::SeqCst), sessions.count()), (3, 2), "two in use, one ready");
@@ -229,8 +242,42 @@ async fn a_parked_session_that_died_is_not_handed_out() {
         Sessions::new(Arc::new(backend), config().policy, Bounds { most: 8, idle: LONG, parked: 1 });
     sessions.park();
     tokio::time::sleep(Duration::from_millis(50)).await;
-    let held = sessions.hold(&alice(), Which::New, None).await.unwrap();
+    let held = sessions.hold(&alice(), Which::New, &config().policy, None).await.unwrap();
     assert_eq!(run(&held).await, CellEnd::Completed { forgotten: false });
+}
+
+#[tokio::test]
+async fn a_session_of_other_limits_is_never_a_parked_one() {
+    let bounds = Bounds { most: 8, idle: LONG, parked: 1 };
+    let sessions = Sessions::new(Arc::new(obedient()), config().policy, bounds);
+    sessions.park();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let mut policy = config().policy;
+    policy.limits.memory = 1 << 20;
+    let held = sessions.hold(&alice(), Which::Name("small".into()), &policy, None).await.unwrap();
+    assert_eq!(held.blueprint().policy.limits.memory, 1 << 20);
+    let again = sessions.find(&alice(), &Which::Name("small".into()), None).await.unwrap().unwrap();
+    assert_eq!(again.id(), held.id());
+    assert!(sessions.find(&alice(), &Which::Name("other".into()), None).await.unwrap().is_none());
+    assert!(sessions.find(&alice(), &Which::New, None).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_start_that_nobody_waits_for_leaves_no_session() {
+    let silent = FakeBackend::new(|mut runner| async move { while runner.hear().await.is_some() {} });
+    let sessions = sessions(silent, 2, LONG);
+    for _ in 0..5 {
+        let blueprint = Blueprint {
+            image: Some("x".into()),
+            policy: config().policy,
+            lifetime: Lifetime::Persistent,
+            speaks: Language::Python,
+        };
+        let alice = alice();
+        let opened = sessions.open(&alice, blueprint);
+        assert!(tokio::time::timeout(Duration::from_millis(20), opened).await.is_err(), "it is never ready");
+        assert_eq!(sessions.count(), 0);
+    }
 }
 
 #[tokio::test]
@@ -248,9 +295,10 @@ async fn containers_are_not_parked() {
         languages: vec![Language::Python],
     };
     let policy = Policy { root: Root::Image(recipe), ..config().policy };
-    let sessions = Sessions::new(Arc::new(backend), policy, Bounds { most: 8, idle: LONG, parked: 1 });
+    let bounds = Bounds { most: 8, idle: LONG, parked: 1 };
+    let sessions = Sessions::new(Arc::new(backend), policy.clone(), bounds);
     sessions.park();
-    let _held = sessions.hold(&alice(), Which::New, None).await.unwrap();
+    let _held = sessions.hold(&alice(), Which::New, &policy, None).await.unwrap();
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(STARTED.load(Ordering::SeqCst), 1, "the one that was asked for");
 }

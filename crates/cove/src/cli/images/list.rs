@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::cli::shelf::shelf;
 use crate::config::{Config, Surroundings};
 use crate::error::{Error, shown_path};
-use crate::image::shelf::{Listed, Served};
+use crate::image::shelf::{By, Listed, Served};
 use crate::image::{Image, Origin, Problem, Source};
 
 pub(super) async fn text(config: &Config, around: &Surroundings, json: bool) -> Result<String, Error> {
@@ -19,13 +19,14 @@ pub(super) async fn text(config: &Config, around: &Surroundings, json: bool) -> 
 }
 
 fn value(listed: &Listed) -> Value {
-    let row = |Served { image, by, .. }: &Served| {
+    let row = |Served { image, by, why, .. }: &Served| {
         json!({
             "name": image.name(),
             "kind": image.lifetime.as_str(),
             "languages": image.languages(),
             "description": image.description,
             "backend": by.as_str(),
+            "why": why,
             "source": source(image),
             "limits": image.limits,
         })
@@ -37,11 +38,11 @@ fn value(listed: &Listed) -> Value {
 }
 
 fn table(Listed { images, problems }: &Listed) -> String {
-    let cells = |Served { image, by, .. }: &Served| {
+    let cells = |Served { image, by, why, .. }: &Served| {
         let languages: Vec<&str> = image.languages().iter().map(|language| language.as_str()).collect();
         let languages = if languages.is_empty() { "-".to_owned() } else { languages.join(", ") };
         let kind = image.lifetime.as_str().to_owned();
-        [image.name().to_owned(), kind, languages, by.as_str().to_owned(), about(image)]
+        [image.name().to_owned(), kind, languages, by.as_str().to_owned(), about(image, *by, why)]
     };
     let rows: Vec<[String; 5]> = images.iter().map(cells).collect();
     let widths: Vec<usize> =
@@ -64,8 +65,11 @@ fn table(Listed { images, problems }: &Listed) -> String {
     text
 }
 
-fn about(image: &Image) -> String {
+fn about(image: &Image, by: By, why: &str) -> String {
     let mut about = format!("{} ({}", image.description, source(image));
+    if by == By::Container {
+        about += &format!(", {why}");
+    }
     for limit in image.limits.shown() {
         about += &format!(", {limit}");
     }

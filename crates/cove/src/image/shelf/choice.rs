@@ -3,7 +3,7 @@
 use cove_protocol::Language;
 
 use crate::config::BackendChoice;
-use crate::image::Image;
+use crate::image::{Image, built_in};
 
 /// What the operator asked for.
 #[derive(Debug, Clone)]
@@ -30,11 +30,10 @@ pub(super) enum Choice {
 /// The embedded sandbox serves what is built in and unchanged, if it starts here and has what the image takes plain lines
 /// for; of other languages it offers those that are installed.
 pub(super) fn choose(image: &Image, terms: &Terms, here: &Here) -> Choice {
-    let name = image.name();
     let nothing = |why: String, hint: &str| Choice::Nothing { why, hint: hint.to_owned() };
     let why_not = if !image.is_as_built_in() {
         Some((
-            format!("the image `{name}` needs a container"),
+            format!("it {}", why_no_sandbox(image)),
             "set `--backend auto`, `docker` or `podman`, or leave `--image-dir` out",
         ))
     } else if let Some(needed) = &terms.needs_containers {
@@ -67,10 +66,18 @@ pub(super) fn choose(image: &Image, terms: &Terms, here: &Here) -> Choice {
     }
 }
 
+/// What is said of an image that is not as built in.
+pub(super) fn why_no_sandbox(image: &Image) -> &'static str {
+    match built_in::find(image.name()) {
+        Some(_) => "differs from the one that is built in",
+        None => "is not built in",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image::{Origin, built_in};
+    use crate::image::Origin;
 
     #[test]
     fn every_combination_has_one_answer() {
@@ -85,7 +92,7 @@ mod tests {
         let cases = [
             (&python, None, &fine, "sandbox", "sandbox"),
             (&exported, None, &fine, "sandbox", "sandbox"),
-            (&own, None, &fine, "container", "the image `python` needs a container"),
+            (&own, None, &fine, "container", "it differs from the one that is built in"),
             (
                 &python,
                 Some("the runtime `runsc`"),

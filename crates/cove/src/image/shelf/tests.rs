@@ -167,11 +167,13 @@ async fn the_standard_is_what_was_chosen_or_else_what_there_is() {
             ("b/compose.yaml", "services: {web: {image: x}}\n"),
         ],
     );
+    let broken = tempfile::tempdir().unwrap();
+    write(broken.path(), &[("ubuntu/Dockerfile", "FROM a\n"), ("ubuntu/image.toml", "descripton = \"x\"\n")]);
+    write(broken.path(), &[("tools/compose.yaml", "services: {web: {image: x}}\n")]);
     let tree = tempfile::tempdir().unwrap();
     write(tree.path(), &[("usr/bin/sh", "")]);
-    let [own, changed, many, tree] =
-        [&own, &changed, &many, &tree].map(|one| one.path().to_str().unwrap().to_owned());
-    let (own, changed, many, tree) = (own.as_str(), changed.as_str(), many.as_str(), tree.as_str());
+    let [own, changed, many, broken, tree] =
+        [&own, &changed, &many, &broken, &tree].map(|one| one.path().to_str().unwrap());
     let cases: &[(Settings<'_>, bool, &str)] = &[
         (&[], true, "-"),
         (&[], false, "ubuntu"),
@@ -186,11 +188,19 @@ async fn the_standard_is_what_was_chosen_or_else_what_there_is() {
         (&[("image-dir", own)], false, "tools"),
         (&[("image-dir", own), ("backend", "podman")], true, "tools"),
         (&[("image-dir", own), ("image", "tools")], true, "tools"),
-        (&[("image-dir", own), ("image", "tools"), ("backend", "jail")], true, "needs a container"),
+        (&[("image-dir", own), ("image", "tools"), ("backend", "jail")], true, "it is not built in"),
         (&[("image-dir", changed)], true, "ubuntu"),
         (&[("image-dir", changed), ("backend", "jail")], true, "-"),
         (&[("image-dir", many)], true, "-"),
         (&[("image-dir", many), ("backend", "docker")], true, "`a`, `b` could all be meant"),
+        // What is broken is not replaced by something else in silence.
+        (&[("image-dir", broken)], true, "`description`"),
+        (&[("image-dir", broken)], false, "could not use the image `ubuntu`"),
+        (&[("image-dir", broken), ("backend", "docker")], true, "could not use the image `ubuntu`"),
+        (&[("image-dir", broken), ("backend", "jail")], true, "-"),
+        (&[("image-dir", broken), ("image", "tools")], true, "tools"),
+        (&[("image-dir", "/nonexistent")], true, "could not read the directory of images"),
+        (&[("image-dir", "/nonexistent"), ("backend", "jail")], true, "-"),
         (&[("rootfs", tree), ("backend", "docker")], true, "could not use `--rootfs`"),
     ];
     for (settings, works, expected) in cases {

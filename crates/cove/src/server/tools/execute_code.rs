@@ -67,7 +67,7 @@ pub(super) struct Asked {
 pub(super) async fn run(server: &Server, caller: &Caller, asked: Asked) -> Result<Answer, Error> {
     check(&asked.code)?;
     let meant = caller.session(asked.session.as_deref())?;
-    let held = server.hold(&caller.principal, meant.which, Some(asked.language)).await?;
+    let held = server.hold(caller, meant.which, Some(asked.language)).await?;
     let cell = cell(server, asked.language, asked.code, asked.timeout);
     let terms = Terms { must_be_named: meant.must_be_named, servers: asked.servers };
     let ran = server.run(&held, Task::Cell(cell), caller, terms).await;

@@ -37,7 +37,7 @@ pub(super) async fn call(
 ) -> Result<Answer, Error> {
     let path = arguments.optional_text("path")?.unwrap_or_else(|| "/workspace".into());
     let which = caller.existing_session(arguments.optional_text("session")?.as_deref())?;
-    let held = server.hold(&caller.principal, which, None).await?;
+    let held = server.hold(caller, which, None).await?;
     let listing = held.list(&path).await.map_err(|error| Error::of(Kind::Usage, error));
     Ok(noted(listing.map(|listing| show(&listing, server.config.server.output)), &held))
 }

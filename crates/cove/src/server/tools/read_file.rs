@@ -30,7 +30,7 @@ pub(super) async fn call(
 ) -> Result<Answer, Error> {
     let path = arguments.text("path")?;
     let which = caller.existing_session(arguments.optional_text("session")?.as_deref())?;
-    let held = server.hold(&caller.principal, which, None).await?;
+    let held = server.hold(caller, which, None).await?;
     let read = held.get(&path).await.map_err(|error| Error::of(Kind::Usage, error));
     Ok(noted(read.map(|bytes| show(bytes, &path, &held, server.config.cell.max_output, caller)), &held))
 }

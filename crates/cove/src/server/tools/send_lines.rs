@@ -64,7 +64,7 @@ pub(super) async fn call(
     let speaks = blueprint.speaks;
     let ran = match blueprint.lifetime {
         Lifetime::Persistent => {
-            let held = server.hold(owner, Which::Handle(id), Some(speaks)).await?;
+            let held = server.hold(caller, Which::Handle(id), Some(speaks)).await?;
             store(&held, files).await?;
             let cell = cell(server, speaks, code, timeout);
             server.run(&held, Task::Cell(cell), caller, Terms::default()).await

@@ -6,14 +6,12 @@ use super::super::Server;
 use super::super::answer::{Answer, refused};
 use super::super::arguments::Arguments;
 use super::super::caller::Caller;
-use super::super::progress::Latest;
 use super::{Definition, object};
-use crate::backend::StartError;
 use crate::config::requested_mount;
-use crate::error::{Error, Kind, shown};
-use crate::image::shelf::{By, Served};
-use crate::policy::{Access, Policy};
-use crate::session::registry::Blueprint;
+use crate::error::{Error, shown};
+use crate::image::shelf::Served;
+use crate::policy::Access;
+use crate::session::registry::{Blueprint, Which};
 
 /// Mounts of one session.
 const MAX_MOUNTS: usize = 16;
@@ -71,38 +69,24 @@ pub(super) async fn call(
                 .with_hint(wrong.hint)
         })?);
     }
-    let note = match by {
-        By::Sandbox => None,
-        By::Container => prepare(server, &policy, caller).await?,
-    };
+    let note = server.prepare(by, &policy, caller).await?;
     let blueprint =
         Blueprint { image: Some(image.recipe.name), policy, lifetime: image.lifetime, speaks: image.speaks };
-    let id = server.sessions.open(&caller.principal, blueprint).await.map_err(refused)?;
+    let owner = &caller.principal;
+    let id = tokio::select! {
+        opened = server.sessions.open(owner, blueprint) => opened.map_err(refused)?,
+        () = caller.cancelled.cancelled() => return Err(Error::usage("could not start a session: nobody waits any more")),
+    };
+    if caller.cancelled.is_cancelled() {
+        // Nobody will ever learn its handle.
+        let _ = server.sessions.stop(owner, Which::Handle(id.clone())).await;
+    }
     server.metrics.session_started();
     let mut value = json!({"session_id": id.as_str()});
     if let Some(note) = note {
         value["note"] = note.into();
     }
     Ok(Answer::structured(value))
-}
-
-/// Building an image may take minutes; whoever waits hears of it, and may stop waiting.
-async fn prepare(server: &Server, policy: &Policy, caller: &Caller) -> Result<Option<String>, Error> {
-    let latest = Latest::default();
-    let told = async {
-        match &caller.progress {
-            Some(progress) => progress.tell(&latest).await,
-            None => std::future::pending().await,
-        }
-    };
-    let tell = |line: &str| latest.say(line);
-    let prepared = tokio::select! {
-        prepared = server.backend.prepare(policy, &tell) => prepared,
-        () = caller.cancelled.cancelled() => Err(StartError::new("could not start a session: nobody waits any more")),
-        () = server.ending.cancelled() => Err(StartError::new("could not start a session: the server is ending")),
-        () = told => unreachable!("progress is told until the image is ready"),
-    };
-    prepared.map_err(|error| Error::of(Kind::Operator, error))
 }
 
 #[cfg(test)]

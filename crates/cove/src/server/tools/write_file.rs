@@ -34,7 +34,7 @@ pub(super) async fn call(
 ) -> Result<Answer, Error> {
     let (path, content) = (arguments.text("path")?, arguments.text("content")?);
     let which = caller.existing_session(arguments.optional_text("session")?.as_deref())?;
-    let held = server.hold(&caller.principal, which, None).await?;
+    let held = server.hold(caller, which, None).await?;
     let written = held.put(&path, content.as_bytes()).await.map_err(|error| Error::of(Kind::Usage, error));
     let answer = written.map(|bytes| Answer::text(format!("wrote {bytes} bytes to {}", shown(&path))));
     Ok(noted(answer, &held))

@@ -103,15 +103,17 @@ pub struct Held {
     /// Of this call alone, where each call has its own sandbox.
     own: Option<(Session, OwnedSemaphorePermit)>,
     is_new: bool,
+    /// What was done for it, in words.
+    note: Option<String>,
 }
 
 impl Held {
     pub(super) fn shared(hold: Hold, is_new: bool) -> Self {
-        Self { hold, own: None, is_new }
+        Self { hold, own: None, is_new, note: None }
     }
 
     pub(super) fn own(hold: Hold, session: Session, permit: OwnedSemaphorePermit) -> Self {
-        Self { hold, own: Some((session, permit)), is_new: true }
+        Self { hold, own: Some((session, permit)), is_new: true, note: None }
     }
 
     pub fn id(&self) -> &SessionId {
@@ -134,6 +136,15 @@ impl Held {
 
     pub fn blueprint(&self) -> &Blueprint {
         &self.hold.entry.blueprint
+    }
+
+    pub fn with_note(self, note: Option<String>) -> Self {
+        Self { note, ..self }
+    }
+
+    /// What was done for it before it could be started.
+    pub fn note(&self) -> Option<&str> {
+        self.note.as_deref()
     }
 
     /// What became of the session of that name before, told to the first who asks.

@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::backend::{Backend, Form, Pending, Sandbox, Tell, Whose};
+use crate::backend::{Backend, Form, Pending, Sandbox, StartError, Tell, Whose};
 use crate::config::{Config, Flags, Surroundings};
 use crate::image::shelf::{Probe, Shelf};
-use crate::policy::Root;
+use crate::policy::{Policy, Root};
 use crate::server::caller::Unnamed;
-use crate::session::registry::{Principal, Which};
+use crate::session::registry::Principal;
 
 /// What comes of getting ready; nothing for never.
 type Outcome = Option<Result<Option<String>, String>>;
@@ -86,7 +86,7 @@ fn place(outcome: Outcome) -> Place {
     let config = Config::load(&Flags { config: None, values }, &around).unwrap();
     let shelf = Shelf::new(&config, Box::new(Nothing));
     let backend = Arc::new(Preparing { outcome, policies: Mutex::default() });
-    let server = Server::new(config, around, Arc::clone(&backend) as Arc<dyn Backend>, shelf);
+    let server = Server::new(config, None, around, Arc::clone(&backend) as Arc<dyn Backend>, shelf);
     let caller = Caller {
         principal: Principal("alice".into()),
         unnamed: Unnamed::New,
