@@ -401,6 +401,7 @@ fn image_facts(found: bollard::models::ImageInspect) -> ImageFacts {
         command: config.entrypoint.into_iter().chain(config.cmd).flatten().collect(),
         folder: config.working_dir.filter(|folder| !folder.is_empty()),
         volumes: config.volumes.unwrap_or_default(),
+        checks_health: config.healthcheck.and_then(|check| check.test).is_some_and(|test| !test.is_empty()),
     }
 }
 

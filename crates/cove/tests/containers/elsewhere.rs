@@ -7,11 +7,10 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::thread;
 
-use cove_testkit::Who;
 use cove_testkit::containers::Maker;
 use cove_testkit::program::Finished;
 
-use crate::{cove, daemons};
+use crate::{daemons, run_sh};
 
 /// An address of TCP that leads to a socket, for as long as the test runs.
 fn over_tcp(address: &str) -> String {
@@ -41,10 +40,7 @@ fn join(near: TcpStream, far: UnixStream) {
 }
 
 fn run(maker: Maker, address: &str, images: &Path, image: &str, args: &[&str]) -> Finished {
-    let mut command = cove().command(Who::Root);
-    command.args(["run", "--backend", maker.name(), "--image", image, "--image-dir"]).arg(images);
-    command.args(["--language", "sh", "-c", "echo ran"]).args(args).env(maker.variable(), address);
-    Finished::of(command.output().expect("the program can be started"))
+    run_sh(maker, address, images, image, &[&["-c", "echo ran"], args].concat())
 }
 
 #[test]

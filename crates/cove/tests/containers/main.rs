@@ -4,6 +4,7 @@
 mod build;
 mod compose;
 mod composed;
+mod declared;
 mod elsewhere;
 mod ends;
 mod examined;
@@ -14,6 +15,7 @@ mod standard;
 mod walk;
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::time::Duration;
 
 use bollard::Docker;
@@ -21,8 +23,9 @@ use bollard::models::ContainerSummary;
 use bollard::query_parameters::{
     ListContainersOptionsBuilder, ListNetworksOptionsBuilder, ListVolumesOptionsBuilder,
 };
-use cove_testkit::Program;
 use cove_testkit::containers::Maker;
+use cove_testkit::program::Finished;
+use cove_testkit::{Program, Who};
 
 /// Those that are here, with their addresses.
 fn daemons(test: &str) -> Vec<(Maker, String)> {
@@ -72,4 +75,12 @@ async fn marked(docker: &Docker, label: &str) -> Vec<(String, HashMap<String, St
 
 fn cove() -> Program {
     Program::new(env!("CARGO_BIN_EXE_cove"))
+}
+
+/// `cove run` of shell code in an image of a directory's.
+fn run_sh(maker: Maker, address: &str, images: &Path, image: &str, args: &[&str]) -> Finished {
+    let mut command = cove().command(Who::Root);
+    command.args(["run", "--backend", maker.name(), "--image", image, "--image-dir"]).arg(images);
+    command.args(["--language", "sh"]).args(args).env(maker.variable(), address);
+    Finished::of(command.output().expect("the program can be started"))
 }

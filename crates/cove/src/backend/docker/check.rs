@@ -120,6 +120,10 @@ fn isolation(found: &mut Differences, want: &HostConfig, have: &HostConfig) {
         found.same("MaskedPaths", &sorted(&want.masked_paths), &sorted(&have.masked_paths));
         found.same("ReadonlyPaths", &sorted(&want.readonly_paths), &sorted(&have.readonly_paths));
     }
+    if want.dns.is_some() {
+        found.same("Dns", &want.dns, &have.dns);
+        found.same("DnsSearch", &want.dns_search, &have.dns_search);
+    }
     if want.sysctls.is_some() {
         found.same("Sysctls", &want.sysctls, &have.sysctls);
     }

@@ -3,6 +3,7 @@
 
 mod hidden;
 mod text;
+mod volumes;
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -47,6 +48,7 @@ pub(super) struct ImageFacts {
     pub(super) folder: Option<String>,
     /// Folders for which a volume would be made.
     pub(super) volumes: Vec<String>,
+    pub(super) checks_health: bool,
 }
 
 pub(super) struct Request<'a> {
@@ -107,7 +109,7 @@ pub(super) fn plan(request: &Request<'_>, facts: &Facts) -> Result<Plan, StartEr
         entrypoint: Some(vec![RUNNER.to_owned()]),
         cmd: Some(command),
         working_dir: Some("/workspace".into()),
-        healthcheck: Some(HealthConfig { test: Some(vec!["NONE".into()]), ..HealthConfig::default() }),
+        healthcheck: no_checks(request, facts),
         // The runner hears no request to end: whoever waits for it waits in vain.
         stop_timeout: Some(0),
         labels: Some(
@@ -215,6 +217,7 @@ fn host_config(request: &Request<'_>, facts: &Facts, own_profile: bool) -> Resul
     let policy = request.policy;
     let limits = policy.limits;
     let docker = facts.maker == Maker::Docker;
+    let is_closed = docker && policy.network == Network::None;
     let mut security = vec!["no-new-privileges:true".to_owned()];
     if own_profile {
         // On one line: it travels in a label of the container and in every answer about it.
@@ -238,15 +241,18 @@ fn host_config(request: &Request<'_>, facts: &Facts, own_profile: bool) -> Resul
             Network::None => "none".into(),
             Network::Named(name) => name.clone(),
         }),
+        // Else there would be this machine's own. Podman makes none without a network.
+        dns: is_closed.then(|| vec!["127.0.0.1".into()]),
+        dns_search: is_closed.then(|| vec![".".into()]),
         privileged: Some(false),
         cap_add: Some(Vec::new()),
         cap_drop: Some(vec!["ALL".into()]),
         security_opt: Some(security),
         readonly_rootfs: Some(true),
-        tmpfs: Some(tmpfs(request, docker)),
+        tmpfs: Some(tmpfs(request, docker)?),
         shm_size: Some(bytes(SHM)),
         // Docker lets everybody send echo requests, by a socket that is otherwise not to be had.
-        sysctls: (docker && policy.network == Network::None)
+        sysctls: is_closed
             .then(|| HashMap::from([("net.ipv4.ping_group_range".to_owned(), "1 0".to_owned())])),
         masked_paths: paths(MASKED),
         readonly_paths: paths(READ_ONLY),
@@ -274,7 +280,14 @@ fn host_config(request: &Request<'_>, facts: &Facts, own_profile: bool) -> Resul
     })
 }
 
-fn tmpfs(request: &Request<'_>, docker: bool) -> HashMap<String, String> {
+/// Nobody asks whether the image's own program is well. For whatever says anything of checks Podman sets a timer, so that
+/// it is said only where there is one.
+fn no_checks(request: &Request<'_>, facts: &Facts) -> Option<HealthConfig> {
+    let is_needed = facts.maker == Maker::Docker || request.image.checks_health;
+    is_needed.then(|| HealthConfig { test: Some(vec!["NONE".into()]), ..HealthConfig::default() })
+}
+
+fn tmpfs(request: &Request<'_>, docker: bool) -> Result<HashMap<String, String>, StartError> {
     let limits = request.policy.limits;
     let user = request.policy.user;
     let with = |size: u64, mode: &str| {
@@ -298,11 +311,10 @@ fn tmpfs(request: &Request<'_>, docker: bool) -> HashMap<String, String> {
         // Podman makes one there by itself, without a size.
         false => all.insert("/var/tmp".to_owned(), with(limits.tmp, "1777")),
     };
-    // Else each would be a volume on the disk, without a limit and left behind.
-    for volume in request.image.volumes.iter().filter(|volume| *volume != HOME) {
-        all.entry(volume.clone()).or_insert_with(|| with(limits.tmp, "0777"));
+    for place in volumes::places(&request.image.volumes)? {
+        all.entry(place).or_insert_with(|| with(limits.tmp, "0777"));
     }
-    all
+    Ok(all)
 }
 
 /// Those of the embedded sandbox; but the number of processes counts those of every container with the same user

@@ -46,6 +46,7 @@ fn image() -> ImageFacts {
         command: vec!["python3".into()],
         folder: None,
         volumes: vec!["/var/lib/things".into(), "/tmp".into()],
+        checks_health: false,
     }
 }
 
