@@ -13,6 +13,7 @@ mod control;
 mod dockerfile;
 mod facts;
 mod instance;
+mod launch;
 mod libpod;
 mod marked;
 mod plan;
@@ -26,9 +27,7 @@ use std::time::Duration;
 
 use bollard::Docker as Client;
 use bollard::errors::Error as ClientError;
-use bollard::query_parameters::{
-    AttachContainerOptionsBuilder, CreateContainerOptions, InspectContainerOptions, StartContainerOptions,
-};
+use bollard::query_parameters::CreateContainerOptions;
 use tokio::sync::{Mutex, OnceCell};
 
 use crate::backend::{Backend, Form, Pending, Sandbox, StartError, Tell, Whose};
@@ -39,14 +38,13 @@ use crate::policy::{Policy, Root};
 use build::Ready;
 use compose::Compose;
 use composed::Wish;
-use connect::Connected;
 pub use connect::Wanted;
+use connect::{Connected, Connecting};
 use control::{Container, Guard, Watched};
-use facts::Facts;
 pub use facts::Maker;
 use instance::{Instance, LIFE, now};
+use launch::{Failed, could_not, start_made};
 use plan::{ImageFacts, Plan, Request, labels, plan};
-use stream::ContainerStream;
 use volume::{Filler, Program};
 
 /// Between looks for what others left behind.
@@ -66,6 +64,7 @@ struct Shared {
     /// The program that has the runner's role: this one.
     program: PathBuf,
     instance: Instance,
+    connecting: Connecting,
     connected: OnceCell<Connected>,
     compose: OnceCell<Compose>,
     packed: OnceCell<Program>,
@@ -124,6 +123,7 @@ impl Docker {
             around,
             program,
             instance: Instance::own(),
+            connecting: Connecting::default(),
             connected: OnceCell::new(),
             compose: OnceCell::new(),
             packed: OnceCell::new(),
@@ -174,7 +174,7 @@ impl Shared {
     async fn connected(self: &Arc<Self>) -> Result<&Connected, StartError> {
         self.connected
             .get_or_try_init(|| async {
-                let connected = connect::connect(self.wanted, &self.around).await?;
+                let connected = self.connecting.connect(self.wanted, &self.around).await?;
                 let (weak, client, own) =
                     (Arc::downgrade(self), connected.client.clone(), self.instance.clone());
                 tokio::spawn(async move {
@@ -253,6 +253,8 @@ impl Shared {
     async fn start(self: &Arc<Self>, policy: &Policy, whose: &Whose) -> Result<Sandbox, StartError> {
         let recipe = recipe(policy)?;
         let connected = self.connected().await?;
+        // Before anything is fetched or built for what could not be held.
+        plan::gaps(policy, &connected.facts)?;
         let client = &connected.client;
         let program = self.program().await?;
         if let Source::Compose { .. } = recipe.source {
@@ -262,7 +264,7 @@ impl Shared {
         let (image, _) = self.image(client, recipe, &|_| {}).await?;
         self.see_volume(client, program, &image.id).await?;
         let plan = self.plan(policy, recipe, &image, program, whose, connected)?;
-        match self.start_planned(connected, &plan).await {
+        let started = match self.start_planned(connected, &plan).await {
             Err(Failed::Starting(error)) => {
                 // Our program may be missing: volumes that nobody uses are pruned. It is put back, and tried once more.
                 tracing::info!(error = %error, "a container did not start; our volume is filled again");
@@ -270,6 +272,10 @@ impl Shared {
                 self.start_planned(connected, &plan).await.map_err(Failed::into_error)
             }
             started => started.map_err(Failed::into_error),
+        };
+        match started {
+            Err(error) => Err(launch::no_network(connected, &policy.network).await.unwrap_or(error)),
+            started => started,
         }
     }
 
@@ -303,7 +309,7 @@ impl Shared {
         match start_made(client, facts, plan, &made.id).await {
             Ok(stream) => {
                 guard.release();
-                let container = Container { client: client.clone(), id: made.id };
+                let container = Container { client: client.clone(), id: made.id, maker: facts.maker };
                 Ok(Sandbox {
                     control: Box::new(Watched::new(container, &stream)),
                     stream: Box::new(stream),
@@ -315,61 +321,6 @@ impl Shared {
                 guard.remove().await;
                 Err(failed)
             }
-        }
-    }
-}
-
-async fn start_made(
-    client: &Client,
-    facts: &Facts,
-    plan: &Plan,
-    id: &str,
-) -> Result<ContainerStream, Failed> {
-    let found = client
-        .inspect_container(id, None::<InspectContainerOptions>)
-        .await
-        .map_err(|error| could_not("look at", &error))?;
-    let differences = check::differences(&plan.body, &found, facts);
-    if !differences.is_empty() {
-        let error = StartError::new(format!("could not use the container that {} made", facts.name()))
-            .because(format!("it is not as it was asked for: {}", differences.join("; ")))
-            .with_hint("it was removed before it ran; `cove explain` shows what is asked for");
-        return Err(Failed::ForGood(error));
-    }
-    // Before it starts, or its first words could be lost. No keys mean anything: the stream has every byte there is.
-    let attach = AttachContainerOptionsBuilder::new()
-        .stream(true)
-        .stdin(true)
-        .stdout(true)
-        .stderr(true)
-        .detach_keys("")
-        .build();
-    // Podman begins to start it here already.
-    let attached = client
-        .attach_container(id, Some(attach))
-        .await
-        .map_err(|error| Failed::Starting(could_not("start", &error).into_error()))?;
-    client
-        .start_container(id, None::<StartContainerOptions>)
-        .await
-        .map_err(|error| Failed::Starting(could_not("start", &error).into_error()))?;
-    Ok(ContainerStream::new(attached.output, attached.input))
-}
-
-fn could_not(what: &str, error: &ClientError) -> Failed {
-    Failed::ForGood(StartError::new(format!("could not {what} a container")).because(said(error)))
-}
-
-/// Whether it is worth another try.
-enum Failed {
-    ForGood(StartError),
-    Starting(StartError),
-}
-
-impl Failed {
-    fn into_error(self) -> StartError {
-        match self {
-            Self::ForGood(error) | Self::Starting(error) => error,
         }
     }
 }
@@ -415,9 +366,11 @@ fn said(error: &ClientError) -> String {
 
 impl Backend for Docker {
     fn name(&self, _policy: &Policy) -> &'static str {
-        match self.shared.wanted {
-            Wanted::Podman => "podman",
-            Wanted::Docker | Wanted::Any => "docker",
+        match (self.shared.connected.get(), self.shared.wanted) {
+            // Whoever answers is who it is, whatever it was looked for as.
+            (Some(connected), _) => connected.facts.maker.backend(),
+            (None, Wanted::Podman) => Maker::Podman.backend(),
+            (None, Wanted::Docker | Wanted::Any) => Maker::Docker.backend(),
         }
     }
 
@@ -439,6 +392,7 @@ impl Backend for Docker {
         Box::pin(async move {
             let connected = self.shared.connected().await?;
             let recipe = recipe(policy)?;
+            plan::gaps(policy, &connected.facts)?;
             if let Source::Compose { .. } = recipe.source {
                 let program = self.shared.program().await?;
                 let wish = Wish::new(&self.shared, policy, recipe, program, &Whose::default());

@@ -46,6 +46,7 @@ async fn examine(config: &Config, around: &Surroundings) -> Result<Vec<Check>, E
     let machine = cove_jail::probe::Machine::look();
     let standard = shelf(config, around).standard().await;
     let mut checks = machine::look_at(&machine);
+    let by = standard.as_ref().map_or(By::Sandbox, |standard| standard.by);
     match standard {
         // What sessions would be in is what is examined.
         Ok(Standard { by: By::Container, why, policy, .. }) => {
@@ -65,7 +66,7 @@ async fn examine(config: &Config, around: &Surroundings) -> Result<Vec<Check>, E
         }
     }
     checks.sort_by_key(|check| check.section as usize);
-    checks.push(report::verdict(&checks, &machine));
+    checks.push(report::verdict(&checks, &machine, by));
     Ok(checks)
 }
 

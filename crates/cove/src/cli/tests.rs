@@ -95,6 +95,11 @@ fn settings_stand_before_or_after_the_command() {
     let config = place.config(&["--mount", "a:/a", "run", "--mount", "b:/b", "hello.py", "--mount=c:/c"]);
     let targets: Vec<_> = config.policy.mounts.iter().map(|mount| mount.target.to_str().unwrap()).collect();
     assert_eq!(targets, ["/a", "/b", "/c"]);
+    // What Compose files may mount from is for whoever starts them.
+    for line in [&["run", "hello.py"][..], &["repl"], &["explain"], &["doctor"]] {
+        let config = place.config(&[line, &["--allow-mount", "/usr"]].concat());
+        assert_eq!(config.server.allowed_mounts.len(), 1, "{line:?}");
+    }
 }
 
 #[test]
@@ -334,6 +339,7 @@ fn configuration_is_shown() {
     python           first `python3` on `PATH`        default
     mount            /usr:/data                       flag --mount
     mount            /usr:/more:rw                    flag --mount
+    allow-mount      none                             default
     allow-call       all                              default
     deny-call        none                             default
     state-dir        `~/.local/state/cove`            default
@@ -341,7 +347,6 @@ fn configuration_is_shown() {
     output           compact                          default
     idle-timeout     1800s                            default
     max-sessions     64                               default
-    allow-mount      none                             default
     log-level        info                             default
     log-format       text                             default
     http             standard input and output        default

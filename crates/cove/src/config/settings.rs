@@ -340,6 +340,20 @@ pub static SETTINGS: &[Setting] = &[
         },
     ),
     setting!(
+        Sandbox,
+        "allow-mount",
+        "COVE_ALLOW_MOUNT",
+        "DIR[:rw]",
+        Count::Many,
+        Fallback::Absent { meaning: "none" },
+        "Directory that agents and Compose files may mount from, read-only unless `:rw`; repeatable",
+        set: |config, text, around| {
+            config.server.allowed_mounts.push(mount::allowed(text, around)?);
+            Ok(())
+        },
+        show: |config| config.server.allowed_mounts.iter().map(ToString::to_string).collect(),
+    ),
+    setting!(
         Calls,
         "allow-call",
         "COVE_ALLOW_CALL",
@@ -424,20 +438,6 @@ pub static SETTINGS: &[Setting] = &[
         "Sessions that may be open at once",
         set: |config, text, _| assign(&mut config.server.max_sessions, server::count(text, 100_000)),
         show: |config| one(config.server.max_sessions.to_string()),
-    ),
-    setting!(
-        Server,
-        "allow-mount",
-        "COVE_ALLOW_MOUNT",
-        "DIR[:rw]",
-        Count::Many,
-        Fallback::Absent { meaning: "none" },
-        "Directory that agents may mount from, read-only unless `:rw`; repeatable",
-        set: |config, text, around| {
-            config.server.allowed_mounts.push(mount::allowed(text, around)?);
-            Ok(())
-        },
-        show: |config| config.server.allowed_mounts.iter().map(ToString::to_string).collect(),
     ),
     setting!(
         Server,

@@ -63,7 +63,7 @@ fn a_compose_container_killed_from_outside_is_lost_with_its_cause() {
         };
         let ((end, _), ()) = tokio::join!(waits, kills);
         let CellEnd::SandboxEnded(Ending::Lost(cause)) = end else { panic!("{maker:?}: {end:?}") };
-        assert_eq!(cause, "its main container was killed", "{maker:?}");
+        assert!(cause.starts_with("its main container was killed"), "{maker:?}: {cause}");
         assert_eq!(containers(&docker, "lost").await, [""; 0], "nothing of it is left");
     });
 }

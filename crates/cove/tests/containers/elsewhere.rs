@@ -76,3 +76,25 @@ fn nothing_of_this_machine_is_shown_to_an_engine_of_another() {
         }
     }
 }
+
+/// Docker's own command line would encrypt, and refuse whom it cannot trust.
+#[test]
+fn a_connection_that_must_be_encrypted_is_not_made_in_the_clear() {
+    for (maker, address) in daemons("a_connection_that_must_be_encrypted_is_not_made_in_the_clear") {
+        let far = over_tcp(&address);
+        for variable in ["DOCKER_TLS_VERIFY", "DOCKER_TLS"] {
+            let mut command = cove().command(Who::Root);
+            command.args(["run", "--backend", maker.name(), "-c", "print(1)"]);
+            command.env("DOCKER_HOST", &far).env(variable, "1");
+            let refused = Finished::of(command.output().expect("the program can be started"));
+            assert_eq!((refused.code, refused.stdout.as_str()), (Some(125), ""), "{maker:?}: {refused:#?}");
+            let why = format!("`{far}` (DOCKER_HOST): `{variable}` asks for TLS");
+            assert!(refused.stderr.contains(&why), "{maker:?}: {}", refused.stderr);
+            assert!(
+                refused.stderr.contains("hint: forward the other machine's socket"),
+                "{}",
+                refused.stderr
+            );
+        }
+    }
+}

@@ -68,9 +68,11 @@ pub(crate) async fn containers(docker: &Docker, session: &str) -> Vec<String> {
 fn a_container_killed_from_outside_is_lost_with_its_cause() {
     each("a_container_killed_from_outside_is_lost_with_its_cause", async |maker, address, docker| {
         let backend = backend(maker, address);
-        for (name, removed, told) in
-            [("killed-1", false, "somebody killed its container"), ("killed-2", true, "somebody")]
-        {
+        let killed = match maker {
+            Maker::Docker => "somebody killed its container",
+            Maker::Podman => "its container was killed, by somebody or for want of memory",
+        };
+        for (name, removed, told) in [("killed-1", false, killed), ("killed-2", true, "somebody")] {
             let session = open(&backend, &policy(), name).await.expect("a session starts");
             let ids = containers(&docker, name).await;
             assert_eq!(ids.len(), 1, "{ids:?}");
@@ -91,6 +93,24 @@ fn a_container_killed_from_outside_is_lost_with_its_cause() {
             assert!(cause.contains(told), "{maker:?} {name}: {cause}");
             assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
             assert_eq!(containers(&docker, name).await, [""; 0], "nothing of it is left");
+        }
+    });
+}
+
+/// What fills memory without a process of its own to be killed for it takes the runner with it.
+#[test]
+fn want_of_memory_is_not_laid_at_somebody_s_door() {
+    each("want_of_memory_is_not_laid_at_somebody_s_door", async |maker, address, _| {
+        let mut policy = policy();
+        policy.limits.memory = 200 << 20;
+        let session = open(&backend(maker, address), &policy, "hungry").await.expect("a session starts");
+        let fills = "head -c 300m /dev/zero > /workspace/f";
+        let (end, _) = run(&session, Language::Sh, fills, LONG).await;
+        match &end {
+            CellEnd::SandboxEnded(Ending::Lost(cause)) if maker == Maker::Podman => {
+                assert!(cause.contains("by somebody or for want of memory"), "{cause}");
+            }
+            _ => assert_eq!(end.kind(), "out_of_memory", "{maker:?}: {end:?}"),
         }
     });
 }
@@ -225,6 +245,22 @@ fn a_runtime_is_used_by_name_or_refused() {
         let error = open(&backend, &unknown, "runtime").await.err().expect("it is refused");
         assert_eq!(error.message, "could not use the runtime `no-such-runtime`");
         assert_eq!(containers(&docker, "runtime").await, [""; 0]);
+        if maker == Maker::Podman {
+            // Only the one that it was started with can be had, whatever else it knows.
+            let started_with = backend.describe(&policy()).await.expect("it answers").runtimes;
+            let [default] = started_with.as_slice() else { panic!("{started_with:?}") };
+            let other = if default == "runsc" { "runc" } else { "runsc" };
+            let refused = Policy { runtime: Some(other.into()), ..policy() };
+            let error = open(&backend, &refused, "runtime").await.err().expect("it is refused");
+            assert_eq!(error.message, format!("could not use the runtime `{other}`"));
+            let hint = error.hint.expect("a way out");
+            assert!(hint.contains(&format!("`podman --runtime {other} system service`")), "{hint}");
+            assert_eq!(containers(&docker, "runtime").await, [""; 0]);
+            let same = Policy { runtime: Some(default.clone()), ..policy() };
+            let session = open(&backend, &same, "runtime").await.expect("it is what it has");
+            assert_eq!(run(&session, Language::Python, "print(6*7)", LONG).await.1, "42\n");
+            session.stop().await;
+        }
         if maker == Maker::Docker {
             let gvisor = Policy { runtime: Some("runsc".into()), ..policy() };
             let session = open(&backend, &gvisor, "runtime").await.expect("gVisor is registered");
@@ -264,7 +300,9 @@ fn a_network_is_the_operator_s_choice_and_shown() {
         assert_eq!(run(&session, Language::Python, interfaces, LONG).await.1, "1\n");
         session.stop().await;
         let error = open(&backend, &named, "network").await.err().expect("it is gone");
-        assert!(error.message.starts_with("could not"), "{error:?}");
+        assert_eq!(error.message, format!("could not use the network `{name}`"));
+        let hint = error.hint.expect("what to do");
+        assert!(hint.contains(&format!("`{} network ls`", maker.name())), "{hint}");
     });
 }
 
@@ -297,15 +335,20 @@ fn rootless_podman_that_cannot_hold_limits_is_refused_with_the_way_out() {
     else {
         return skip(test, "no rootless Podman was started for tests; `cargo xtask test` as root does");
     };
-    let reference = Source::Reference("cove-tests/musl:1".into());
-    let root = Root::Image(Recipe { name: "musl".into(), source: reference, languages: Vec::new() });
+    // Before it is looked for whether there is such an image at all.
+    let reference = Source::Reference("cove-tests/not-there:1".into());
+    let root = Root::Image(Recipe { name: "none".into(), source: reference, languages: Vec::new() });
+    let policy = Policy { root, ..policy() };
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let backend = backend(Maker::Podman, &address);
-        let error =
-            open(&backend, &Policy { root, ..policy() }, "rootless").await.err().expect("it is refused");
-        assert!(error.message.contains("rootless Podman"), "{error:?}");
-        assert!(error.hint.expect("a way out").contains("--backend jail"));
+        let prepared = backend.prepare(&policy, &|_| {}).await.err();
+        let started = open(&backend, &policy, "rootless").await.err();
+        for error in [prepared, started] {
+            let error = error.expect("it is refused");
+            assert!(error.message.contains("rootless Podman"), "{error:?}");
+            assert!(error.hint.expect("a way out").contains("--backend jail"));
+        }
     });
 }
 

@@ -30,6 +30,9 @@ fn doctor_proves_in_containers_what_it_proves_in_the_sandbox() {
         let why = format!("sessions are in containers, since `--backend {}`", maker.name());
         assert_eq!(detail("choice"), why);
         assert!(detail("daemon").contains("whoever may use its socket is as good as root"), "{text}");
+        // The plan of a container has none.
+        let verdict = checks.iter().find(|check| check["section"] == "verdict").expect("there is one");
+        assert!(!verdict["detail"].as_str().unwrap_or_default().contains("Landlock"), "{maker:?}: {verdict}");
         // Podman's are named, Docker has none here.
         assert_eq!(detail("gap").contains("number of files"), maker == Maker::Podman, "{text}");
     }
@@ -57,6 +60,56 @@ fn explain_shows_the_plan_of_a_container_and_starts_nothing() {
         let (_, text) = run(maker, &address, &["explain", "--runtime", "runc"]);
         let chosen = text.lines().next().unwrap_or_default().to_owned();
         assert!(chosen.ends_with(", since the runtime `runc` needs a container"), "{text}");
+    }
+}
+
+/// Whatever it was looked for as.
+#[test]
+fn explain_names_who_answers() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let image = folder.path().join("own");
+    std::fs::create_dir_all(&image).expect("a folder");
+    std::fs::write(image.join("image.toml"), "image = \"ubuntu:24.04\"\noneshot = false\n").expect("a file");
+    for (maker, address) in daemons("explain_names_who_answers") {
+        for backend in [&["--backend", "docker"][..], &[]] {
+            let mut command = cove().command(Who::Root);
+            command.args(["explain", "--image", "own", "--image-dir"]).arg(folder.path());
+            command.args(backend).env("DOCKER_HOST", &address);
+            let output = command.output().expect("the program can be started");
+            let text = String::from_utf8_lossy(&output.stdout);
+            let who = if maker == Maker::Docker { "Docker" } else { "Podman" };
+            let mut lines = text.lines();
+            let mut starts = |with: String| lines.next().is_some_and(|line| line.starts_with(&with));
+            assert!(starts(format!("backend     {}, since ", maker.name())), "{backend:?}: {text}");
+            assert!(starts(format!("engine      {who} ")), "{backend:?}: {text}");
+        }
+    }
+}
+
+/// The way out that a refusal names is one that the same command takes.
+#[test]
+fn a_bind_outside_is_allowed_as_its_refusal_says() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let outside = tempfile::tempdir().expect("a folder");
+    let outside = outside.path().to_str().expect("a plain path");
+    let images = folder.path().join("bound");
+    std::fs::create_dir_all(&images).expect("a folder");
+    let file = format!("services: {{main: {{image: 'nginx:1.28', volumes: ['{outside}:/srv/out']}}}}\n");
+    std::fs::write(images.join("compose.yaml"), file).expect("a file");
+    let images = folder.path().to_str().expect("a plain path");
+    for (maker, address) in daemons("a_bind_outside_is_allowed_as_its_refusal_says") {
+        for command in [&["explain"][..], &["run", "-c", "1"]] {
+            let of = ["--backend", maker.name(), "--image-dir", images, "--image", "bound"];
+            let mut refused = cove().command(Who::Root);
+            refused.args(command).args(of).env(maker.variable(), &address);
+            let output = refused.output().expect("the program can be started");
+            let told = String::from_utf8_lossy(&output.stderr);
+            let flag = ["--allow-mount", outside];
+            assert!(told.contains(&format!("`{}`", flag.join(" "))), "{maker:?} {command:?}: {told}");
+        }
+        let args = ["explain", "--image-dir", images, "--image", "bound", "--allow-mount", outside];
+        let (code, text) = run(maker, &address, &[&args[..], &["--backend", maker.name()]].concat());
+        assert!(code == Some(0) && text.contains("/srv/out"), "{maker:?}: {text}");
     }
 }
 

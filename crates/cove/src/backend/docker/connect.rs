@@ -1,11 +1,13 @@
 //! Where Docker or Podman listens, and the connection to it. Nothing is looked for before a container is wanted.
 
+mod named;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bollard::{API_DEFAULT_VERSION, Docker as Client};
-use serde::Deserialize;
-use sha2::{Digest, Sha256};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 use super::facts::{Facts, Maker};
 use super::{libpod, said};
@@ -16,6 +18,9 @@ use crate::config::Surroundings;
 const ANSWER: Duration = Duration::from_secs(10);
 /// How long any request may take to be answered, in seconds; building and fetching send as they go.
 const REQUEST: u64 = 120;
+
+const NOT_PODMAN: &str = "use the Docker that answers there with `--backend docker`, or set `CONTAINER_HOST` to Podman's \
+                          socket (`systemctl --user enable --now podman.socket` starts one)";
 
 /// Which of the two the operator wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,15 +47,46 @@ pub(super) struct Address {
     pub(super) url: String,
     /// Who says so, when somebody does; a usual place is passed over in silence when nothing is there.
     pub(super) named_by: Option<String>,
+    /// Why it is not even tried.
+    refused: Option<Refusal>,
+}
+
+/// Why nobody was reached at an address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Refusal {
+    why: String,
+    /// What to do about it, where it is not what is always done.
+    hint: Option<String>,
+}
+
+impl Refusal {
+    fn with(why: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { why: why.into(), hint: Some(hint.into()) }
+    }
+}
+
+impl From<String> for Refusal {
+    fn from(why: String) -> Self {
+        Self { why, hint: None }
+    }
 }
 
 impl Address {
     fn usual(path: impl AsRef<Path>) -> Self {
-        Self { url: format!("unix://{}", path.as_ref().display()), named_by: None }
+        Self { url: format!("unix://{}", path.as_ref().display()), named_by: None, refused: None }
     }
 
     fn named(url: &str, by: impl Into<String>) -> Self {
-        Self { url: url.to_owned(), named_by: Some(by.into()) }
+        Self { url: url.to_owned(), named_by: Some(by.into()), refused: None }
+    }
+
+    fn refused(self, refusal: Refusal) -> Self {
+        Self { refused: Some(refusal), ..self }
+    }
+
+    /// Over a network, where anybody between could read and change what is said.
+    fn is_in_the_clear(&self) -> bool {
+        self.url.starts_with("tcp://") || self.url.starts_with("http://")
     }
 
     fn path(&self) -> Option<&Path> {
@@ -66,7 +102,7 @@ pub(super) struct Connected {
 
 /// In the order in which they are tried.
 pub(super) fn addresses(wanted: Wanted, around: &Surroundings) -> Vec<Address> {
-    let docker = || match docker_named(around) {
+    let docker = || match named::docker(around) {
         Some(named) => vec![named],
         None => docker_usual(around),
     };
@@ -80,7 +116,7 @@ pub(super) fn addresses(wanted: Wanted, around: &Surroundings) -> Vec<Address> {
             let mut all = podman();
             // Many who have only Podman point Docker's variable at it.
             if all.iter().all(|address| address.named_by.is_none()) {
-                all.extend(docker_named(around));
+                all.extend(named::docker(around));
             }
             all
         }
@@ -96,51 +132,6 @@ pub(super) fn addresses(wanted: Wanted, around: &Surroundings) -> Vec<Address> {
 /// Whether any is worth trying: asked before looking for leftovers that nobody may have made.
 pub(crate) fn may_be_there(wanted: Wanted, around: &Surroundings) -> bool {
     addresses(wanted, around).iter().any(|address| address.path().is_none_or(Path::exists))
-}
-
-fn docker_named(around: &Surroundings) -> Option<Address> {
-    if let Some(url) = text(around, "DOCKER_HOST") {
-        return Some(Address::named(url, "DOCKER_HOST"));
-    }
-    let folder = match text(around, "DOCKER_CONFIG") {
-        Some(folder) => PathBuf::from(folder),
-        None => home(around)?.join(".docker"),
-    };
-    let chosen = text(around, "DOCKER_CONTEXT").map(str::to_owned).or_else(|| {
-        #[derive(Deserialize)]
-        struct Settings {
-            #[serde(rename = "currentContext")]
-            current: Option<String>,
-        }
-        let settings = std::fs::read(folder.join("config.json")).ok()?;
-        serde_json::from_slice::<Settings>(&settings).ok()?.current
-    })?;
-    if chosen == "default" || chosen.is_empty() {
-        return None;
-    }
-    let url = stored_address(&folder, &chosen).unwrap_or_default();
-    Some(Address::named(&url, format!("Docker's context `{chosen}`")))
-}
-
-/// Where a context of Docker's command line leads.
-fn stored_address(folder: &Path, name: &str) -> Option<String> {
-    #[derive(Deserialize)]
-    struct Meta {
-        #[serde(rename = "Endpoints")]
-        endpoints: Endpoints,
-    }
-    #[derive(Deserialize)]
-    struct Endpoints {
-        docker: Endpoint,
-    }
-    #[derive(Deserialize)]
-    struct Endpoint {
-        #[serde(rename = "Host")]
-        host: String,
-    }
-    let digest: String = Sha256::digest(name).iter().map(|byte| format!("{byte:02x}")).collect();
-    let meta = std::fs::read(folder.join("contexts/meta").join(digest).join("meta.json")).ok()?;
-    Some(serde_json::from_slice::<Meta>(&meta).ok()?.endpoints.docker.host)
 }
 
 fn docker_usual(around: &Surroundings) -> Vec<Address> {
@@ -173,8 +164,43 @@ fn home(around: &Surroundings) -> Option<PathBuf> {
     text(around, "HOME").map(PathBuf::from)
 }
 
+/// Connects, and remembers for a moment whom it could not reach: who asks next, or has waited meanwhile, need not wait
+/// for the same silence again.
+#[derive(Default)]
+pub(super) struct Connecting {
+    unreached: Mutex<Option<(Instant, StartError)>>,
+}
+
+impl Connecting {
+    pub(super) async fn connect(
+        &self,
+        wanted: Wanted,
+        around: &Surroundings,
+    ) -> Result<Connected, StartError> {
+        const MOMENT: Duration = Duration::from_secs(1);
+        let mut unreached = self.unreached.lock().await;
+        if let Some((at, error)) = unreached.as_ref()
+            && at.elapsed() < MOMENT
+        {
+            return Err(again(error));
+        }
+        let connected = connect(wanted, around).await;
+        *unreached = connected.as_ref().err().map(|error| (Instant::now(), again(error)));
+        connected
+    }
+}
+
+fn again(error: &StartError) -> StartError {
+    let StartError { message, cause, hint } = error;
+    StartError {
+        message: message.clone(),
+        cause: cause.as_ref().map(|cause| cause.to_string().into()),
+        hint: hint.clone(),
+    }
+}
+
 /// The first that answers.
-pub(super) async fn connect(wanted: Wanted, around: &Surroundings) -> Result<Connected, StartError> {
+async fn connect(wanted: Wanted, around: &Surroundings) -> Result<Connected, StartError> {
     let mut refusals = Vec::new();
     for address in addresses(wanted, around) {
         if address.named_by.is_none() && address.path().is_some_and(|path| !path.exists()) {
@@ -182,43 +208,46 @@ pub(super) async fn connect(wanted: Wanted, around: &Surroundings) -> Result<Con
         }
         match try_one(&address).await {
             Ok(connected) if wanted == Wanted::Podman && connected.facts.maker != Maker::Podman => {
-                refusals.push((address, "Docker answers there, not Podman".to_owned()));
+                let why = "Docker answers there, not Podman";
+                refusals.push((address, Refusal::with(why, NOT_PODMAN)));
             }
             Ok(connected) => return Ok(connected),
-            Err(why) => refusals.push((address, why)),
+            Err(refusal) => refusals.push((address, refusal)),
         }
     }
     Err(nobody(wanted, &refusals))
 }
 
-async fn try_one(address: &Address) -> Result<Connected, String> {
-    let client = client(&address.url)?;
-    let negotiated = tokio::time::timeout(ANSWER, async {
+async fn try_one(address: &Address) -> Result<Connected, Refusal> {
+    if let Some(refusal) = &address.refused {
+        return Err(refusal.clone());
+    }
+    let client = client(address)?;
+    let answered = tokio::time::timeout(ANSWER, ask(client, &address.url)).await;
+    let silent = |_| format!("it did not answer within {} s", ANSWER.as_secs());
+    Ok(answered.map_err(silent)??)
+}
+
+/// Who it is and what it can do.
+async fn ask(client: Client, url: &str) -> Result<Connected, String> {
+    let asked = async {
         let client = client.negotiate_version().await?;
         let (version, info) = tokio::try_join!(client.version(), client.info())?;
         Ok::<_, bollard::errors::Error>((client, version, info))
-    });
-    match negotiated.await {
-        Ok(Ok((client, version, info))) => {
-            let mut facts = Facts::of(&address.url, &version, &info);
-            if facts.maker == Maker::Podman {
-                let asked = tokio::time::timeout(ANSWER, libpod::ask(&address.url)).await;
-                let told =
-                    asked.map_err(|_| format!("it did not answer within {} s", ANSWER.as_secs()))??;
-                (facts.rootless, facts.cgroup) = (told.rootless, told.cgroup);
-            }
-            Ok(Connected { client, facts })
-        }
-        Ok(Err(error)) => Err(said(&error)),
-        Err(_) => Err(format!("it did not answer within {} s", ANSWER.as_secs())),
+    };
+    let (client, version, info) = asked.await.map_err(|error| said(&error))?;
+    let mut facts = Facts::of(url, &version, &info);
+    if facts.maker == Maker::Podman {
+        facts.add(libpod::ask(url).await?);
     }
+    Ok(Connected { client, facts })
 }
 
-fn client(url: &str) -> Result<Client, String> {
-    let made = if let Some(path) = url.strip_prefix("unix://") {
+fn client(address: &Address) -> Result<Client, String> {
+    let made = if let Some(path) = address.url.strip_prefix("unix://") {
         Client::connect_with_unix(path, REQUEST, API_DEFAULT_VERSION)
-    } else if url.starts_with("tcp://") || url.starts_with("http://") {
-        Client::connect_with_http(url, REQUEST, API_DEFAULT_VERSION)
+    } else if address.is_in_the_clear() {
+        Client::connect_with_http(&address.url, REQUEST, API_DEFAULT_VERSION)
     } else {
         return Err(
             "only `unix://` and unencrypted `tcp://` addresses are understood; for another machine forward its \
@@ -229,7 +258,7 @@ fn client(url: &str) -> Result<Client, String> {
     made.map_err(|error| said(&error))
 }
 
-fn nobody(wanted: Wanted, refusals: &[(Address, String)]) -> StartError {
+fn nobody(wanted: Wanted, refusals: &[(Address, Refusal)]) -> StartError {
     let error = StartError::new(format!("could not reach {}", wanted.name()));
     if refusals.is_empty() {
         let hint = match wanted {
@@ -247,25 +276,33 @@ fn nobody(wanted: Wanted, refusals: &[(Address, String)]) -> StartError {
     }
     let lines: Vec<String> = refusals
         .iter()
-        .map(|(address, why)| match &address.named_by {
+        .map(|(address, Refusal { why, .. })| match &address.named_by {
+            Some(by) if address.url.is_empty() => format!("{by}: {why}"),
             Some(by) => format!("`{}` ({by}): {why}", address.url),
             None => format!("`{}`: {why}", address.url),
         })
         .collect();
     let cause = lines.join("; ");
-    let hint = if cause.contains("ermission denied") {
+    // What is named is meant: what is wrong with that comes first.
+    let named = refusals.iter().filter(|(address, _)| address.named_by.is_some());
+    let of_its_own = named.chain(refusals).find_map(|(_, refusal)| refusal.hint.clone());
+    let hint = of_its_own.unwrap_or_else(|| usual_hint(&cause).to_owned());
+    error.because(cause).with_hint(hint)
+}
+
+fn usual_hint(cause: &str) -> &'static str {
+    if cause.contains("ermission denied") {
         "you may not use that socket: `sudo usermod -aG docker $USER` and log in again (whoever may use it is as good as root; in a container `--group-add`), or use rootless Podman"
     } else {
         "start it (`sudo systemctl start docker`, or `systemctl --user start podman.socket`), or correct the address"
-    };
-    error.because(cause).with_hint(hint)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn around(vars: &[(&str, &str)]) -> Surroundings {
+    pub(super) fn around(vars: &[(&str, &str)]) -> Surroundings {
         let env = vars.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())).collect();
         Surroundings { env, cwd: "/".into(), stdin_is_terminal: false }
     }
@@ -297,24 +334,6 @@ mod tests {
         assert_eq!(all.last().unwrap(), "unix:///run/podman/podman.sock");
     }
 
-    #[test]
-    fn a_context_of_docker_s_command_line_is_followed() {
-        let folder = tempfile::tempdir().unwrap();
-        let named: String = Sha256::digest("colima").iter().map(|byte| format!("{byte:02x}")).collect();
-        let meta = folder.path().join("contexts/meta").join(named);
-        std::fs::create_dir_all(&meta).unwrap();
-        std::fs::write(
-            meta.join("meta.json"),
-            r#"{"Name":"colima","Endpoints":{"docker":{"Host":"unix:///c.sock"}}}"#,
-        )
-        .unwrap();
-        std::fs::write(folder.path().join("config.json"), r#"{"currentContext":"colima"}"#).unwrap();
-        let config = folder.path().to_str().unwrap();
-        assert_eq!(urls(Wanted::Docker, &[("DOCKER_CONFIG", config)]), ["unix:///c.sock"]);
-        let default = urls(Wanted::Docker, &[("DOCKER_CONFIG", config), ("DOCKER_CONTEXT", "default")]);
-        assert_eq!(default, ["unix:///var/run/docker.sock"]);
-    }
-
     #[tokio::test]
     async fn whoever_does_not_answer_is_named_with_what_to_do() {
         let around = around(&[("DOCKER_HOST", "unix:///nowhere/docker.sock")]);
@@ -323,5 +342,51 @@ mod tests {
         let cause = error.cause.unwrap().to_string();
         assert!(cause.starts_with("`unix:///nowhere/docker.sock` (DOCKER_HOST): "), "{cause}");
         assert!(error.hint.unwrap().contains("systemctl"));
+    }
+
+    #[tokio::test]
+    async fn what_is_refused_by_itself_is_not_tried_and_has_its_own_hint() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let url = format!("tcp://{}", listener.local_addr().unwrap());
+        for wanted in [Wanted::Any, Wanted::Docker, Wanted::Podman] {
+            let around =
+                around(&[("DOCKER_HOST", &url), ("DOCKER_TLS_VERIFY", "1"), ("XDG_RUNTIME_DIR", "/none")]);
+            let error = connect(wanted, &around).await.err().unwrap();
+            let cause = error.cause.unwrap().to_string();
+            assert!(
+                cause.contains(&format!("`{url}` (DOCKER_HOST): `DOCKER_TLS_VERIFY` asks for TLS")),
+                "{cause}"
+            );
+            assert!(error.hint.unwrap().contains("unset `DOCKER_TLS_VERIFY`"));
+        }
+        assert!(listener.accept().is_err(), "nobody came");
+        let missing = around(&[("DOCKER_CONFIG", "/nowhere"), ("DOCKER_CONTEXT", "nope")]);
+        let error = connect(Wanted::Docker, &missing).await.err().unwrap();
+        assert_eq!(
+            error.cause.unwrap().to_string(),
+            "Docker's context `nope`: there is no such context in `/nowhere/contexts/meta`"
+        );
+        assert!(error.hint.unwrap().contains("docker context ls"));
+    }
+
+    /// A socket where nobody ever answers is waited for once, by whoever asks.
+    #[tokio::test(start_paused = true)]
+    async fn silence_is_waited_for_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("silent.sock");
+        let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let around = around(&[("DOCKER_HOST", &format!("unix://{}", path.display()))]);
+        let (connecting, begun) = (Connecting::default(), Instant::now());
+        for _ in 0..3 {
+            let error = connecting.connect(Wanted::Docker, &around).await.err().unwrap();
+            assert!(error.cause.unwrap().to_string().ends_with("it did not answer within 10 s"));
+            assert!(error.hint.unwrap().contains("systemctl"));
+        }
+        assert!(begun.elapsed() < ANSWER + Duration::from_secs(1), "{:?}", begun.elapsed());
+        // Later it is tried again.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        connecting.connect(Wanted::Docker, &around).await.err().unwrap();
+        assert!(begun.elapsed() >= ANSWER * 2, "{:?}", begun.elapsed());
     }
 }

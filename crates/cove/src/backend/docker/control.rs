@@ -9,6 +9,7 @@ use bollard::query_parameters::{InspectContainerOptions, RemoveContainerOptionsB
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::facts::Maker;
 use super::instance::LIFE;
 use super::said;
 use super::stream::{ContainerStream, LastWords};
@@ -214,13 +215,14 @@ impl<W: Watchable> Control for Watched<W> {
 pub(super) struct Container {
     pub(super) client: Client,
     pub(super) id: String,
+    pub(super) maker: Maker,
 }
 
 impl Watchable for Container {
     fn ending(&self) -> Pending<'_, Option<Ending>> {
         Box::pin(async {
             match inspect(&self.client, &self.id).await {
-                Ok(ContainerInspectResponse { state: Some(state), .. }) => of_state(&state),
+                Ok(ContainerInspectResponse { state: Some(state), .. }) => of_state(&state, self.maker),
                 Ok(_) => Some(Ending::Lost("its state is not told".into())),
                 Err(ClientError::DockerResponseServerError { status_code: 404, .. }) => {
                     Some(Ending::Lost("somebody removed its container".into()))
@@ -254,17 +256,27 @@ pub(super) fn exit_code(state: &ContainerState) -> Option<i64> {
 }
 
 /// Nothing while it runs, or while its end is not settled.
-fn of_state(state: &ContainerState) -> Option<Ending> {
+fn of_state(state: &ContainerState, maker: Maker) -> Option<Ending> {
     let code = exit_code(state)?;
     if state.oom_killed == Some(true) && code != 0 {
         return Some(Ending::OutOfMemory(MemoryKiller::Kernel));
     }
     Some(match state.error.as_deref() {
         Some(error) if !error.is_empty() => Ending::Lost(error.to_owned()),
-        _ if code == SIGKILL => Ending::Lost("somebody killed its container".into()),
+        _ if code == SIGKILL => Ending::Lost(killed(maker).into()),
         _ if (129..=128 + 64).contains(&code) => Ending::Signalled((code - 128) as i32),
         _ => Ending::Exited(i32::try_from(code).unwrap_or(-1)),
     })
+}
+
+/// Nobody said that it was for memory. Docker would have; Podman may have missed it, as it always does on cgroup v1.
+fn killed(maker: Maker) -> &'static str {
+    match maker {
+        Maker::Docker => "somebody killed its container",
+        Maker::Podman => {
+            "its container was killed, by somebody or for want of memory, which Podman does not tell apart"
+        }
+    }
 }
 
 /// Tried for a while: whoever restarts answers again soon, and whoever is gone must not be waited for. Podman also has a
@@ -299,13 +311,18 @@ mod tests {
             finished_at: Some("2026-01-02T03:04:05Z".into()),
             ..Default::default()
         };
-        let ended = |state: ContainerState| of_state(&state).unwrap();
+        let ended = |state: ContainerState| of_state(&state, Maker::Docker).unwrap();
         assert_eq!(ended(state(0)), Ending::Exited(0));
         assert_eq!(ended(state(3)), Ending::Exited(3));
         assert_eq!(ended(state(139)), Ending::Signalled(11));
         assert_eq!(ended(state(137)), Ending::Lost("somebody killed its container".into()));
         let memory = ContainerState { oom_killed: Some(true), ..state(137) };
-        assert_eq!(ended(memory), Ending::OutOfMemory(MemoryKiller::Kernel));
+        for maker in [Maker::Docker, Maker::Podman] {
+            assert_eq!(of_state(&memory, maker), Some(Ending::OutOfMemory(MemoryKiller::Kernel)));
+        }
+        // Podman says so of both.
+        let Some(Ending::Lost(cause)) = of_state(&state(137), Maker::Podman) else { panic!("it was killed") };
+        assert!(cause.contains("by somebody or for want of memory"), "{cause}");
         // Something inside was, and it went on.
         let survived = ContainerState { oom_killed: Some(true), ..state(0) };
         assert_eq!(ended(survived), Ending::Exited(0));
@@ -334,7 +351,7 @@ mod tests {
             (told(Status::REMOVING, now), true),
             (ContainerState { exit_code: None, ..told(Status::EXITED, now) }, false),
         ] {
-            assert_eq!(of_state(&state), settled.then_some(Ending::Exited(0)), "{state:?}");
+            assert_eq!(of_state(&state, Maker::Podman), settled.then_some(Ending::Exited(0)), "{state:?}");
         }
     }
 }

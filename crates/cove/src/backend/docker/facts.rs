@@ -3,6 +3,8 @@
 use bollard::models::{SystemInfo, SystemInfoCgroupVersionEnum, SystemVersion};
 use serde::Serialize;
 
+use super::libpod::Told;
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Facts {
     pub(super) maker: Maker,
@@ -36,6 +38,14 @@ impl Maker {
         match self {
             Self::Docker => "Docker",
             Self::Podman => "Podman",
+        }
+    }
+
+    /// As `--backend` has it.
+    pub(super) fn backend(self) -> &'static str {
+        match self {
+            Self::Docker => "docker",
+            Self::Podman => "podman",
         }
     }
 }
@@ -73,6 +83,19 @@ impl Facts {
             seccomp: has("seccomp") || options().any(|option| option.starts_with("name=seccomp")),
             apparmor: has("apparmor"),
         }
+    }
+
+    /// What Podman tells in its own interface. Of all the runtimes that it knows, only the one that it was started with
+    /// can be had through Docker's.
+    pub(super) fn add(&mut self, told: Told) {
+        (self.rootless, self.cgroup) = (told.rootless, told.cgroup);
+        self.runtimes = vec![told.runtime.clone()];
+        self.default_runtime = told.runtime;
+    }
+
+    /// Whether a container that was killed for want of memory can be told from one that somebody killed.
+    pub(super) fn tells_want_of_memory(&self) -> bool {
+        self.maker == Maker::Docker || self.cgroup == 2
     }
 
     /// Whether it runs on this machine, so that paths mean the same to it.

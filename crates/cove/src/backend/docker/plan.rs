@@ -21,6 +21,7 @@ use serde::Serialize;
 use self::hidden::{MASKED, READ_ONLY};
 use super::facts::{Facts, Maker};
 use crate::backend::{OwnProgram, StartError, Whose};
+use crate::error::shown;
 use crate::policy::{Access, Limits, Network, Policy};
 
 /// Where the volume with our own program is mounted.
@@ -135,6 +136,13 @@ pub(super) fn gaps(policy: &Policy, facts: &Facts) -> Result<Vec<String>, StartE
                 .into(),
         );
     }
+    if !facts.tells_want_of_memory() {
+        gaps.push(
+            "a container that is killed for want of memory is not told from one that somebody kills: Podman does not \
+             say which on cgroup v1"
+                .into(),
+        );
+    }
     if facts.default_runtime.is_empty() && policy.runtime.is_none() {
         gaps.push("which runtime runs the container is not known".into());
     }
@@ -167,9 +175,23 @@ fn can_enforce(policy: &Policy, facts: &Facts) -> Result<(), StartError> {
         && !facts.runtimes.contains(runtime)
     {
         let known = if facts.runtimes.is_empty() { "none".into() } else { facts.runtimes.join(", ") };
-        return Err(StartError::new(format!("could not use the runtime `{runtime}`"))
-            .because(format!("{name} knows {known}"))
-            .with_hint("register it with Docker or Podman, or leave `--runtime` out"));
+        let (cause, hint) = match facts.maker {
+            Maker::Docker => (
+                format!("{name} knows {known}"),
+                "register it with Docker (`runtimes` in `/etc/docker/daemon.json`), or leave `--runtime` out"
+                    .into(),
+            ),
+            Maker::Podman => (
+                format!("a container of {name} has the runtime that its service was started with: {known}"),
+                format!(
+                    "start it as `podman --runtime {} system service`, or leave `--runtime` out",
+                    shown(runtime)
+                ),
+            ),
+        };
+        return Err(StartError::new(format!("could not use the runtime `{}`", shown(runtime)))
+            .because(cause)
+            .with_hint(hint));
     }
     if !policy.mounts.is_empty() && !facts.is_local() {
         return Err(StartError::new("could not mount directories into the container")

@@ -106,7 +106,13 @@ fn described(found: &Description) -> Vec<Check> {
         let check = Check::new(Section::Containers, "version");
         let told =
             "older than what is still maintained elsewhere: it is as safe as your distribution keeps it";
-        checks.push(check.note(told).fix("keep it, runc and the kernel patched, or use `--runtime runsc`"));
+        let gvisor = if name.starts_with("Podman") {
+            "start it with gVisor (`podman --runtime runsc system service`)"
+        } else {
+            "use `--runtime runsc`"
+        };
+        checks
+            .push(check.note(told).fix(format!("keep it, its runtime and the kernel patched, or {gvisor}")));
     }
     checks.extend(gaps.iter().map(|gap| Check::new(Section::Containers, "gap").note(gap.clone())));
     checks

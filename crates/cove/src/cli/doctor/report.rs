@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::backend::StartError;
 use crate::error::{Error, escaped};
+use crate::image::shelf::By;
 
 /// What to do about something that must never go through, but did.
 pub(super) const HOLE: &str = "this is a hole in the sandbox; run no untrusted code here, and report it with what \
@@ -82,8 +83,8 @@ pub(super) fn is_sound(checks: &[Check]) -> bool {
         && [Section::Sandbox, Section::Protections, Section::Limits].into_iter().all(proven)
 }
 
-/// The tier of isolation and what to make of it.
-pub(super) fn verdict(checks: &[Check], machine: &Machine) -> Check {
+/// The tier of isolation and what to make of it. Landlock is the embedded sandbox's, where the machine has it.
+pub(super) fn verdict(checks: &[Check], machine: &Machine, by: By) -> Check {
     let check = Check::new(Section::Verdict, "isolation");
     let has = |section, status| checks.iter().any(|c| c.section == section && c.status == status);
     let failures = checks.iter().filter(|check| check.status == Status::Fail).count();
@@ -96,7 +97,7 @@ pub(super) fn verdict(checks: &[Check], machine: &Machine) -> Check {
     if !has(Section::Protections, Status::Ok) {
         return check.fail("not proven: the sandbox starts, but nothing could be tried in it");
     }
-    let landlock = if machine.landlock.is_some() { ", Landlock" } else { "" };
+    let landlock = if by == By::Sandbox && machine.landlock.is_some() { ", Landlock" } else { "" };
     let tier = format!("full: namespaces, system call filter{landlock}; every protection was proven");
     match failures {
         0 => check.ok(tier),
@@ -188,7 +189,7 @@ mod tests {
             for check in checks.iter_mut().filter(|check| Some(check.section) == failing) {
                 check.status = Status::Fail;
             }
-            verdict(&checks, &Machine::default())
+            verdict(&checks, &Machine::default(), By::Sandbox)
         };
         assert_eq!(tier(None).status, Status::Ok);
         for (failing, word) in [
@@ -199,6 +200,15 @@ mod tests {
             let check = tier(Some(failing));
             assert_eq!(check.status, Status::Fail);
             assert!(check.detail.starts_with(word), "{check:?}");
+        }
+    }
+
+    #[test]
+    fn landlock_is_not_claimed_of_containers() {
+        let machine = Machine { landlock: Some(6), ..Machine::default() };
+        for (by, has) in [(By::Sandbox, true), (By::Container, false)] {
+            let check = verdict(&sound(), &machine, by);
+            assert_eq!(check.detail.contains("Landlock"), has, "{check:?}");
         }
     }
 

@@ -117,6 +117,9 @@ fn help_texts() {
                                         [env: COVE_PYTHON] [default: first `python3` on `PATH`]
           --mount <SOURCE:TARGET[:rw]>  What to show inside, read-only unless `:rw`; repeatable
                                         [env: COVE_MOUNT] [default: none]
+          --allow-mount <DIR[:rw]>      Directory that agents and Compose files may mount from,
+                                        read-only unless `:rw`; repeatable
+                                        [env: COVE_ALLOW_MOUNT] [default: none]
           --config <FILE>               File with settings
                                         [env: COVE_CONFIG] [default: ~/.config/cove/cove.toml]
 
@@ -139,9 +142,6 @@ fn help_texts() {
                                       [env: COVE_IDLE_TIMEOUT] [default: 30m]
           --max-sessions <NUMBER>     Sessions that may be open at once
                                       [env: COVE_MAX_SESSIONS] [default: 64]
-          --allow-mount <DIR[:rw]>    Directory that agents may mount from, read-only unless `:rw`;
-                                      repeatable
-                                      [env: COVE_ALLOW_MOUNT] [default: none]
           --log-level <LEVEL>         What is logged on standard error: `error`, `warn`, `info`, `debug`
                                       or `off`
                                       [env: COVE_LOG_LEVEL] [default: info]

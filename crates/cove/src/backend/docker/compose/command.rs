@@ -97,6 +97,11 @@ impl Program {
         self.version
     }
 
+    /// The address of Docker or Podman.
+    pub(super) fn host(&self) -> &str {
+        &self.host
+    }
+
     /// Runs it to its end. Of standard output at most `most` bytes are taken.
     pub(super) async fn run(
         &self,

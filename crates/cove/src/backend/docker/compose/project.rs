@@ -16,6 +16,7 @@ use futures_util::StreamExt;
 
 use super::super::control::{exit_code, inspect, is_silent, until_done};
 use super::super::facts::Maker;
+use super::super::libpod;
 use super::super::marked::{self, Marked};
 use super::super::plan::{PATH, data_limit};
 use super::super::stream::{Input, Output};
@@ -50,6 +51,7 @@ pub struct Up {
 #[derive(Debug)]
 pub struct Project {
     api: Docker,
+    kind: Maker,
     name: String,
     /// The main container.
     main: String,
@@ -66,6 +68,7 @@ pub(super) async fn up(
 ) -> Result<Up, StartError> {
     let mut project = Project {
         api: api.clone(),
+        kind: compose.kind,
         name: asked.project.to_owned(),
         main: String::new(),
         runner: String::new(),
@@ -109,6 +112,11 @@ async fn started(
         let found = inspect(&api, id).await.map_err(asking)?;
         wrong.extend(verify::container(name, &ready.checked, &terms, &found));
         wrong.extend(closed(&api, compose.kind, name, &found).await.map_err(asking)?);
+        let runtime = asked.policy.runtime.as_deref().filter(|_| compose.kind == Maker::Podman);
+        if let Some(runtime) = runtime {
+            let other = libpod::other_runtime(compose.program.host(), id, runtime).await;
+            wrong.extend(other.map(|what| format!("`{name}`: {what}")));
+        }
         if *name == ready.checked.main {
             path = path_of(&found).unwrap_or(path);
         }
@@ -227,7 +235,7 @@ impl Project {
         let mut seen = self.seen().await?;
         // Of a kill, Docker hears a moment later that it was for memory, and that the whole container has ended.
         for _ in 0..5 {
-            if seen != Ending::Signalled(9) && seen != killed() {
+            if seen != Ending::Signalled(9) && seen != killed(self.kind) {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -256,7 +264,7 @@ impl Project {
         };
         Some(match code {
             137 if container.oom_killed == Some(true) => Ending::OutOfMemory(MemoryKiller::Kernel),
-            137 if !runs => killed(),
+            137 if !runs => killed(self.kind),
             // As a shell says it.
             129..=159 => Ending::Signalled(i32::try_from(code - 128).unwrap_or(9)),
             _ => Ending::Exited(i32::try_from(code).unwrap_or(-1)),
@@ -414,8 +422,14 @@ fn told(what: &str, name: &str, removed: Result<(), Error>) -> String {
     }
 }
 
-fn killed() -> Ending {
-    Ending::Lost("its main container was killed".into())
+fn killed(kind: Maker) -> Ending {
+    let told = match kind {
+        Maker::Docker => "its main container was killed",
+        Maker::Podman => {
+            "its main container was killed, by somebody or for want of memory, which Podman does not tell apart"
+        }
+    };
+    Ending::Lost(told.into())
 }
 
 fn is_missing(error: &Error) -> bool {

@@ -74,7 +74,8 @@ pub(super) fn container(
     let ports = host.port_bindings.as_ref();
     let published = ports.is_some_and(|ports| ports.values().any(|one| !is_void(one.as_ref())));
     expect(member.has_ports || !published, "it publishes ports");
-    if let Some(runtime) = &terms.policy.runtime {
+    // What Podman says here is always the same; it is asked apart.
+    if let (Some(runtime), Maker::Docker) = (&terms.policy.runtime, terms.kind) {
         expect(host.runtime.as_ref() == Some(runtime), "another runtime runs it");
     }
     wrong.extend(mounts(name, member, *name == checked.main, terms, found));
@@ -202,7 +203,7 @@ fn network_of(
 /// What containers of a Compose file do not have that others have, in words.
 pub(super) fn gaps(kind: Maker) -> &'static [&'static str] {
     match kind {
-        Maker::Docker => &[WRITABLE, UNMASKED, GOES_ON],
+        Maker::Docker => &[WRITABLE, LOGGED, UNMASKED, GOES_ON],
         Maker::Podman => &[
             WRITABLE,
             UNMASKED,
@@ -216,6 +217,8 @@ pub(super) fn gaps(kind: Maker) -> &'static [&'static str] {
 }
 
 const WRITABLE: &str = "Compose: the files of its containers are writable, and the size of them and of its volumes is not limited";
+const LOGGED: &str =
+    "Compose: a megabyte of what each container says is kept on disk by Docker while it lives";
 const UNMASKED: &str = "Compose: of `/proc` and `/sys` only what Docker or Podman hides by itself is hidden";
 const GOES_ON: &str = "Compose: when Cove is killed, code ends, and the other containers go on until the next Cove removes them";
 

@@ -1,5 +1,6 @@
 //! Plans of both, whole and in their parts, and what is refused.
 
+use super::super::libpod::Told;
 use super::*;
 use crate::image::{Recipe, Source};
 use crate::policy::{Mount as PolicyMount, Root, User};
@@ -111,6 +112,34 @@ fn the_whole_plan_of_podman() {
     gap         the number of files in `/workspace` and `/tmp` is not limited: Podman takes no such option
     program     /.cove/cove runner --data=536870912 --filter in /workspace
     ");
+}
+
+/// There only one can be had, and a killed container tells less.
+#[test]
+fn podman_has_the_runtime_that_it_was_started_with() {
+    let mut facts = facts(Maker::Podman);
+    facts.add(Told { rootless: false, cgroup: 1, runtime: "crun".into() });
+    assert_eq!(
+        (facts.runtimes.as_slice(), facts.default_runtime.as_str()),
+        (&["crun".to_owned()][..], "crun")
+    );
+    let with = |runtime: &str| gaps(&Policy { runtime: Some(runtime.into()), ..policy() }, &facts);
+    with("crun").unwrap();
+    let refused = with("runsc").unwrap_err();
+    assert_eq!(refused.message, "could not use the runtime `runsc`");
+    assert!(refused.cause.unwrap().to_string().ends_with("was started with: crun"));
+    assert!(refused.hint.unwrap().contains("`podman --runtime runsc system service`"));
+}
+
+#[test]
+fn what_a_killed_container_does_not_tell_is_a_gap() {
+    for (maker, cgroup, gap) in
+        [(Maker::Podman, 1, true), (Maker::Podman, 2, false), (Maker::Docker, 1, false)]
+    {
+        let found = gaps(&policy(), &Facts { cgroup, ..facts(maker) }).unwrap();
+        let has = found.iter().any(|gap| gap.contains("for want of memory"));
+        assert_eq!(has, gap, "{maker:?} {cgroup}: {found:?}");
+    }
 }
 
 #[test]

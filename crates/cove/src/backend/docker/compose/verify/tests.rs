@@ -178,6 +178,8 @@ fn what_is_not_as_asked_is_found() {
     podman["HostConfig"]["CpuQuota"] = json!(200_000);
     podman["HostConfig"]["CpuPeriod"] = json!(100_000);
     podman["HostConfig"]["NetworkMode"] = json!("bridge");
+    // Whatever it is.
+    podman["HostConfig"]["Runtime"] = json!("oci");
     assert_eq!(differences(Maker::Podman, &podman), Vec::<String>::new());
 
     for (place_of, value, expected) in [
@@ -231,6 +233,18 @@ fn what_is_not_as_asked_is_found() {
     }
     let unknown = ContainerInspectResponse::default();
     assert_eq!(container("x", &checked, &place.terms(Maker::Docker), &unknown), ["`x` is not in the file"]);
+}
+
+/// What the document gives up is named.
+#[test]
+fn what_is_logged_is_a_gap() {
+    let place = place();
+    for kind in [Maker::Docker, Maker::Podman] {
+        let written = document(&place.checked(), &place.terms(kind));
+        let is_logged = written["services"]["web"]["logging"]["driver"] != "none";
+        let is_named = gaps(kind).iter().any(|gap| gap.contains("a megabyte of what each container says"));
+        assert_eq!(is_logged, is_named, "{kind:?}");
+    }
 }
 
 #[test]
