@@ -7,10 +7,11 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::thread;
 
+use cove_testkit::Who;
 use cove_testkit::containers::Maker;
 use cove_testkit::program::Finished;
 
-use crate::{daemons, run_sh};
+use crate::{cove, daemons, run_sh};
 
 /// An address of TCP that leads to a socket, for as long as the test runs.
 fn over_tcp(address: &str) -> String {

@@ -135,6 +135,7 @@ pub(super) fn gaps(policy: &Policy, facts: &Facts) -> Result<Vec<String>, StartE
             "the number of files in `/workspace` and `/tmp` is not limited: Podman takes no such option"
                 .into(),
         );
+        gaps.push("the names in this machine's `/etc/hosts` are shown: Podman copies them by itself".into());
     }
     if !facts.tells_want_of_memory() {
         gaps.push(

@@ -110,6 +110,7 @@ fn the_whole_plan_of_podman() {
                 /sys: block bus class dev devices firmware fs/bpf fs/btrfs fs/erofs fs/ext4 fs/f2fs fs/fuse fs/nfs fs/pstore fs/resctrl fs/selinux fs/smackfs fs/tmpfs fs/xfs hypervisor kernel module power
     environment HOME LANG LOGNAME MPLBACKEND MPLCONFIGDIR OMP_NUM_THREADS OPENBLAS_NUM_THREADS PATH PYTHON_VERSION TMPDIR TZ USER
     gap         the number of files in `/workspace` and `/tmp` is not limited: Podman takes no such option
+    gap         the names in this machine's `/etc/hosts` are shown: Podman copies them by itself
     program     /.cove/cove runner --data=536870912 --filter in /workspace
     ");
 }
