@@ -20,6 +20,8 @@ pub struct HostFacts {
     /// Which of `plan::SHARED_ETC` exist.
     pub etc: Vec<PathBuf>,
     pub cgroup: CgroupFacts,
+    /// Those that this process may use; 0 where nobody knows.
+    pub processors: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,6 +74,8 @@ impl HostFacts {
             top,
             etc,
             cgroup: CgroupFacts::gather(),
+            processors: std::thread::available_parallelism()
+                .map_or(0, |count| u32::try_from(count.get()).unwrap_or(u32::MAX)),
         })
     }
 }

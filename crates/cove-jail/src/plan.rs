@@ -261,7 +261,7 @@ pub fn plan(spec: &Spec, facts: &HostFacts) -> Result<Plan, CannotEnforce> {
             Filter::On => Some(seccomp::compile(seccomp::Arch::NATIVE)),
             Filter::OffToTestTheOtherLayers => None,
         },
-        environment: environment(&spec.limits),
+        environment: environment(&spec.limits, facts.processors),
         command: vec![RUNNER.into(), "runner".into()],
     })
 }
@@ -421,11 +421,13 @@ fn control(limits: &Limits, facts: &HostFacts) -> Result<Control, CannotEnforce>
     })
 }
 
-/// Built from nothing: no variable of the host's reaches the sandbox.
-pub fn environment(limits: &Limits) -> BTreeMap<String, String> {
+/// Built from nothing: no variable of the host's reaches the sandbox. `processors` are those that there are, or 0 where
+/// nobody knows.
+pub fn environment(limits: &Limits, processors: u32) -> BTreeMap<String, String> {
     // First, since some python packages bring a program `mcp` that is another.
     let path = format!("{COMMANDS}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
-    let threads = limits.cpus.ceil().max(1.0).to_string();
+    let most = if processors == 0 { f64::INFINITY } else { f64::from(processors) };
+    let threads = limits.cpus.min(most).ceil().max(1.0).to_string();
     [
         ("HOME", "/workspace"),
         ("LANG", "C.UTF-8"),

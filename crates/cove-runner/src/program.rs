@@ -48,12 +48,24 @@ pub(crate) fn is_executable(path: &Path) -> bool {
     path.is_file() && rustix::fs::access(path, Access::EXEC_OK).is_ok()
 }
 
+/// Why nothing can be started in a directory, if that is so.
+fn closed(directory: &str) -> Option<String> {
+    let is_denied = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+    let may_not = || Some(format!("the user that it would run as may not enter the directory `{directory}`"));
+    match std::fs::metadata(directory) {
+        Err(error) if is_denied(&error) => may_not(),
+        Ok(found) if found.is_dir() => match rustix::fs::access(directory, Access::EXEC_OK) {
+            Ok(()) => None,
+            Err(_) => may_not(),
+        },
+        Ok(_) | Err(_) => Some(format!("there is no directory `{directory}` to start it in")),
+    }
+}
+
 /// The kernel has one number for many causes; which it was is looked up.
 fn reason(error: &io::Error, program: &Path, directory: Option<&str>) -> String {
-    if let Some(directory) = directory
-        && !Path::new(directory).is_dir()
-    {
-        return format!("there is no directory `{directory}` to start it in");
+    if let Some(problem) = directory.and_then(closed) {
+        return problem;
     }
     let program =
         directory.map_or_else(|| program.to_owned(), |directory| Path::new(directory).join(program));

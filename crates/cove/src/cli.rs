@@ -52,6 +52,8 @@ pub enum Action {
         config: Config,
         around: Box<Surroundings>,
     },
+    /// The profile of a container in which Cove itself runs.
+    SeccompProfile,
     Explain {
         json: bool,
         config: Config,
@@ -134,6 +136,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, around: &Surroundings) ->
             let repl = ReplArgs { language, input, history: repl::history::path(around) };
             Ok(Action::Repl { repl, config: config()?, around: Box::new(around.clone()) })
         }
+        ["explain"] if own.get_flag("seccomp-profile") => Ok(Action::SeccompProfile),
         ["explain"] => {
             let around_it = Box::new(around.clone());
             Ok(Action::Explain { config: config()?, json: json(own, around)?, around: around_it })
@@ -217,6 +220,12 @@ pub fn command() -> Command {
             Command::new("explain")
                 .about("Show the exact plan of the sandbox, without starting it")
                 .arg(json_flag("Print the plan as JSON"))
+                .arg(
+                    Arg::new("seccomp-profile")
+                        .long("seccomp-profile")
+                        .help("Print the system call profile for a container around Cove instead")
+                        .action(ArgAction::SetTrue),
+                )
                 .args(settings()),
         )
         .subcommand(

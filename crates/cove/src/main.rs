@@ -69,6 +69,7 @@ fn act(action: Action) -> Result<ExitCode, Error> {
         Action::Serve { config, around } => cli::serve::run(*config, *around),
         Action::Run { run, config, around } => cli::run::run(run, config, *around),
         Action::Repl { repl, config, around } => cli::repl::run(repl, config, *around),
+        Action::SeccompProfile => print(&format!("{}\n", cove_jail::seccomp::around_json())),
         Action::Explain { json, config, around } => print(&cli::explain::text(&config, &around, json)?),
         Action::Doctor { json, config, around } => cli::doctor::run(config, *around, json),
         Action::ConfigShow { json, config } => print(&cli::config_show::text(&config, json)?),

@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::backend::{Backend, Control, Ending, MemoryKiller, OwnProgram, StartError, Whose};
 use crate::error::shown;
 use crate::link::{CellMessages, Link, LinkError, Place, encoded};
-use crate::policy::Policy;
+use crate::policy::{Policy, Root};
 
 use calls::UnderWay;
 use running::{Measure, Patience, Running, read_input};
@@ -47,6 +47,7 @@ pub struct Session {
     /// Those that the runner took of what the backend offered.
     interpreters: Vec<Interpreter>,
     own: Option<OwnProgram>,
+    offer: Option<Offer>,
     /// Held by the cell that runs; others queue for it in order.
     turn: Mutex<Turn>,
     waiting: Semaphore,
@@ -63,6 +64,23 @@ struct Turn {
     /// Languages whose interpreter has run a cell and, as far as we know, still has its variables.
     alive: BTreeSet<Language>,
     input: Option<Box<dyn AsyncRead + Send + Unpin>>,
+}
+
+/// What an image is offered for, where it says that.
+struct Offer {
+    image: String,
+    languages: Vec<Language>,
+}
+
+impl Offer {
+    fn of(policy: &Policy) -> Option<Self> {
+        match &policy.root {
+            Root::Image(recipe) if !recipe.languages.is_empty() => {
+                Some(Self { image: recipe.name.clone(), languages: recipe.languages.clone() })
+            }
+            _ => None,
+        }
+    }
 }
 
 /// What a session is started with, besides its policy.
@@ -94,6 +112,7 @@ impl Session {
                 languages: ready.interpreters.iter().map(|taken| taken.language).collect(),
                 interpreters: ready.interpreters,
                 own: sandbox.own,
+                offer: Offer::of(policy),
                 turn: Mutex::new(Turn {
                     messages,
                     next_cell: 1,
@@ -122,6 +141,20 @@ impl Session {
 
     pub fn languages(&self) -> &[Language] {
         &self.languages
+    }
+
+    /// Why it does not speak a language.
+    pub fn why_not(&self, language: Language) -> String {
+        match &self.offer {
+            Some(Offer { image, languages }) if !languages.contains(&language) => {
+                let languages: Vec<&str> = languages.iter().map(|language| language.as_str()).collect();
+                format!(
+                    "the image `{image}` does not offer {language}: `languages` in its `image.toml` has {}",
+                    languages.join(", ")
+                )
+            }
+            _ => format!("{language} is not installed in this sandbox"),
+        }
     }
 
     /// The program that runs a language, as the sandbox sees it.
@@ -168,7 +201,7 @@ impl Session {
     ) -> CellEnd {
         let Cell { language, name, code, args, timeout, grace } = cell;
         if !self.languages.contains(&language) {
-            let reason = format!("{language} is not installed in this sandbox");
+            let reason = self.why_not(language);
             return CellEnd::Unavailable { who: language.into(), reason };
         }
         let message = |cell| ToRunner::Run(Run { cell, language, name, args });

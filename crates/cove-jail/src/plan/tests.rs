@@ -31,6 +31,7 @@ fn facts(uid: u32) -> HostFacts {
         ]),
         etc: vec!["/etc/ld.so.cache".into(), "/etc/ssl/certs".into()],
         cgroup: CgroupFacts::None { reason: "nothing is delegated to this user".into() },
+        processors: 4,
     }
 }
 
@@ -171,4 +172,17 @@ fn nothing_of_the_host_s_environment_is_in_a_plan() {
             "USER"
         ]
     );
+}
+
+#[test]
+fn no_more_threads_are_asked_for_than_there_are_processors() {
+    let threads = |cpus: f64, processors: u32| {
+        let limits = Limits { cpus, ..spec().limits };
+        environment(&limits, processors)["OMP_NUM_THREADS"].clone()
+    };
+    for (cpus, processors, expected) in
+        [(64.0, 2, "2"), (1.5, 4, "2"), (0.5, 4, "1"), (64.0, 0, "64"), (2.0, 1, "1")]
+    {
+        assert_eq!(threads(cpus, processors), expected, "{cpus} of {processors}");
+    }
 }

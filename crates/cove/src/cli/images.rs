@@ -15,6 +15,7 @@ use clap::{Arg, ArgMatches, Command};
 use super::{json, json_flag, settings_of, texts};
 use crate::config::{Config, Surroundings};
 use crate::error::{Error, shown_path};
+use crate::image::Problem;
 use crate::image::export::export;
 
 /// What the command line asks for, and where.
@@ -123,6 +124,18 @@ pub fn run(asked: Asked) -> Result<(String, ExitCode), Error> {
         What::Prune => runtime.block_on(prune::text(&config, &around))?,
     };
     Ok((text, ExitCode::SUCCESS))
+}
+
+/// An error where the directory of the images could not be read: then nothing is known of any of them.
+fn of_the_whole(config: &Config, problems: &[Problem], could_not: &str) -> Result<(), Error> {
+    let directory = config.images.dir.as_ref().map(|directory| shown_path(directory));
+    let is_whole = |problem: &&Problem| Some(&problem.name) == directory.as_ref();
+    match problems.iter().find(is_whole) {
+        Some(problem) => Err(Error::usage(could_not.to_owned())
+            .because(problem.problem.clone())
+            .with_hint(problem.hint.clone())),
+        None => Ok(()),
+    }
 }
 
 fn exported(directory: &Path) -> Result<String, Error> {

@@ -266,10 +266,10 @@ impl Repl<'_> {
     }
 
     fn speak(&mut self, language: Language) {
-        let known = self.session.as_ref().map(Session::languages);
-        if known.is_some_and(|languages| !languages.contains(&language)) {
+        let session = self.session.as_ref().filter(|session| !session.languages().contains(&language));
+        if let Some(session) = session {
             let error = Error::operator(format!("could not switch to {language}"))
-                .because(format!("{language} is not installed in this sandbox"))
+                .because(session.why_not(language))
                 .with_hint("`cove explain` shows what the sandbox sees");
             return self.refuse(&error);
         }

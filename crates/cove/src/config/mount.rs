@@ -124,6 +124,9 @@ fn source(text: &str, around: &Surroundings) -> Result<PathBuf, Wrong> {
     let wrong =
         |hint: &'static str| move |problem: String| Wrong::new(format!("`{}` {problem}", shown(text)), hint);
     let path = existing(text, around).map_err(wrong("name a file or directory that exists"))?;
+    if path.to_string_lossy().contains(char::is_control) {
+        return Err(wrong("give it another name")("has a control character in its path".to_owned()));
+    }
     refuse_private(&path, around)
         .map_err(wrong("copy what the code needs to a directory of its own and mount that"))?;
     match path.metadata() {
@@ -275,6 +278,9 @@ pub(super) fn plain(text: &str) -> Result<PathBuf, String> {
     if !rest.is_empty() && rest.split('/').any(|part| matches!(part, "" | "." | "..")) {
         return Err("has an empty, `.` or `..` part".to_owned());
     }
+    if text.contains(char::is_control) {
+        return Err("has a control character in it".to_owned());
+    }
     Ok(PathBuf::from(text))
 }
 
@@ -298,6 +304,7 @@ mod tests {
         {
             fs::create_dir_all(cwd.join(path)).unwrap();
         }
+        fs::create_dir(cwd.join("people/me/project/odd\nname")).unwrap();
         fs::write(cwd.join("people/me/project/file"), "").unwrap();
         fs::write(cwd.join("people/me/.netrc"), "").unwrap();
         symlink("people/me/.ssh", cwd.join("innocent")).unwrap();
@@ -347,6 +354,7 @@ mod tests {
             ("people/me/project/socket", "neither a file nor a directory"),
             ("people/me/project/nothing", "does not exist"),
             ("people/me/project/file/x", "could not be followed"),
+            ("people/me/project/odd\nname", "a control character"),
         ];
         for (source, expected) in refused {
             let wrong = parse(&format!("{source}:/data"), &[], &around).unwrap_err();
@@ -391,6 +399,8 @@ mod tests {
             ("/data/./x", "an empty, `.` or `..` part"),
             ("/data/../etc", "an empty, `.` or `..` part"),
             ("/workspace", "the sandbox's own workspace"),
+            ("/data\nx", "a control character"),
+            ("/data\u{7f}", "a control character"),
         ];
         let system = [
             "/proc",

@@ -285,6 +285,15 @@ fn reference(text: &str) -> Result<String, Wrong> {
     if text.len() > 256 || !begins || !text.chars().all(letters) {
         return Err(Wrong::new("it is not the name of an image", right));
     }
+    // The first part may be a host, whose capitals count for nothing.
+    let path = match text.split_once('/') {
+        Some((host, path)) if host.contains(['.', ':']) || host == "localhost" => path,
+        _ => text,
+    };
+    let name = path.split([':', '@']).next().unwrap_or_default();
+    if name.contains(|c: char| c.is_ascii_uppercase()) {
+        return Err(Wrong::new("the name of an image has no capitals", "write it in lower case"));
+    }
     let is_digest = |digest: &str| digest.len() == 64 && digest.chars().all(|c| c.is_ascii_hexdigit());
     let last = text.rsplit('/').next().unwrap_or(text);
     let is_exact = match text.split_once("sha256:") {

@@ -15,6 +15,12 @@ pub fn export(directory: &Path) -> Result<Vec<&'static str>, Error> {
     };
     let all =
         || built_in::ALL.iter().flat_map(|one| one.files.iter().map(move |(file, text)| (one, *file, *text)));
+    // Also a link that leads nowhere: nothing can be made in its place.
+    if directory.symlink_metadata().is_ok() && !directory.is_dir() {
+        return Err(Error::usage(format!("could not export to `{}`", shown_path(directory)))
+            .because("it is there already, and is not a directory")
+            .with_hint("name another directory; it is made where there is none"));
+    }
     let mut missing = Vec::new();
     for (one, file, text) in all() {
         let path = directory.join(one.name).join(file);
@@ -74,6 +80,15 @@ mod tests {
         assert!(report.contains("ubuntu/Dockerfile` is there already, and differs"), "{report}");
         assert_eq!(fs::read_to_string(&edited).unwrap(), "FROM debian\n");
         assert!(!directory.path().join("python").exists(), "not a part of it");
+    }
+
+    #[test]
+    fn a_file_in_place_of_the_directory_is_told_as_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("file");
+        fs::write(&file, "").unwrap();
+        let report = export(&file).unwrap_err().report().to_string();
+        assert!(report.contains("caused by: it is there already, and is not a directory"), "{report}");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Mutex;
 
 use bollard::Docker;
@@ -9,6 +10,7 @@ use bollard::query_parameters::RemoveImageOptionsBuilder;
 use cove::backend::StartError;
 use cove::backend::docker::build::{self, Files, LABEL_DIGEST, LABEL_IMAGE, Ready};
 use cove::error::{Error, Kind};
+use cove_testkit::containers::Maker;
 
 use crate::each;
 
@@ -40,6 +42,11 @@ async fn build(docker: &Docker, name: &str, folder: &Path) -> (Result<Ready, Sta
     let tell = |line: &str| told.lock().unwrap().push(line.to_owned());
     let built = build::built(docker, name, Files::Folder(folder.to_owned()), false, &tell).await;
     (built, told.into_inner().unwrap())
+}
+
+/// Whether nothing was done yet but wait for the builds of other tests.
+fn is_not_begun(told: &[String]) -> bool {
+    told.iter().all(|line| line.starts_with("waiting for another"))
 }
 
 fn report(error: StartError) -> String {
@@ -167,6 +174,81 @@ fn a_base_that_is_not_there_is_not_fetched_unless_allowed() {
             report.starts_with("could not fetch the image `cove-tests/absent:1`\ncaused by: "),
             "{daemon}: {report}"
         );
+    });
+}
+
+#[test]
+fn a_base_for_another_platform_is_not_there() {
+    each("a_base_for_another_platform_is_not_there", async |maker, _, docker| {
+        let daemon = maker.name();
+        let other = if cfg!(target_arch = "x86_64") { "arm64" } else { "amd64" };
+        let text = format!("FROM --platform=linux/{other} ubuntu:24.04\n");
+        let folder = folder(&[("Dockerfile", &text)]);
+        let (built, told) = build(&docker, "cove-test-platform", folder.path()).await;
+        let report = report(built.unwrap_err());
+        assert!(report.contains("the base image `ubuntu:24.04` is there for `linux/"), "{daemon}: {report}");
+        assert!(report.contains(&format!("and not for `linux/{other}`\n")), "{daemon}: {report}");
+        assert!(
+            report.contains(&format!("docker pull --platform linux/{other} ubuntu")),
+            "{daemon}: {report}"
+        );
+        assert!(is_not_begun(&told), "{daemon}: nothing was begun: {told:?}");
+        let native = self::folder(&[("Dockerfile", "FROM --platform=linux/$NONE ubuntu:24.04\n")]);
+        let (built, told) = build(&docker, "cove-test-platform", native.path()).await;
+        assert!(self::report(built.unwrap_err()).contains("`--platform=linux/$NONE`"), "{daemon}: {told:?}");
+        let same = docker.inspect_image("ubuntu:24.04").await.unwrap().architecture.unwrap();
+        let text = format!("FROM --platform=linux/{same} ubuntu:24.04\n");
+        let folder = self::folder(&[("Dockerfile", &text)]);
+        let built = build(&docker, "cove-test-platform", folder.path()).await.0;
+        let built = built.unwrap_or_else(|error| panic!("{daemon}: {}", self::report(error)));
+        Cleanup(docker.clone(), vec![built.reference]).now().await;
+    });
+}
+
+#[test]
+fn what_a_base_triggers_is_not_fetched_either() {
+    each("what_a_base_triggers_is_not_fetched_either", async |maker, address, docker| {
+        let daemon = maker.name();
+        let text = "FROM ubuntu:24.04\nONBUILD COPY --from=cove-tests/absent:2 / /\n";
+        let base = folder(&[("Dockerfile", text)]);
+        let reference = match maker {
+            Maker::Docker => build(&docker, "cove-test-triggers", base.path()).await.0.unwrap().reference,
+            // Only in this format are there any, as in what comes from most registries.
+            Maker::Podman => {
+                let name = format!("localhost/cove-tests/triggers:{}", std::process::id());
+                let mut podman = Command::new("podman");
+                podman.args(["--remote", "--url", address, "build", "--format=docker", "--tag", &name]);
+                let output = podman.arg(base.path()).output().unwrap();
+                assert!(output.status.success(), "{output:?}");
+                name
+            }
+        };
+        let cleanup = Cleanup(docker.clone(), vec![reference.clone()]);
+        let folder = folder(&[("Dockerfile", &format!("FROM {reference}\n"))]);
+        let (built, told) = build(&docker, "cove-test-triggered", folder.path()).await;
+        cleanup.now().await;
+        let report = report(built.unwrap_err());
+        assert!(report.contains("the base image `cove-tests/absent:2` is not there"), "{daemon}: {report}");
+        assert!(is_not_begun(&told), "{daemon}: nothing was begun: {told:?}");
+    });
+}
+
+/// Only where it would do no harm: the Podman that others use ends with it.
+#[test]
+fn a_stage_that_is_not_there_is_told_before_anything_is_built() {
+    each("a_stage_that_is_not_there_is_told_before_anything_is_built", async |maker, _, docker| {
+        if maker != Maker::Docker {
+            return;
+        }
+        let folder = folder(&[("Dockerfile", "FROM ubuntu:24.04\nCOPY --from=3 /x /x\n")]);
+        let (built, told) = build(&docker, "cove-test-stages", folder.path()).await;
+        assert_eq!(
+            report(built.unwrap_err()),
+            "could not build the image `cove-test-stages`\n\
+             caused by: line 2 of its Dockerfile copies from stage 3, and there is none before it\n\
+             hint: stages count from 0; `--from` takes one that comes before, by its number or its name"
+        );
+        assert!(is_not_begun(&told), "nothing was begun: {told:?}");
     });
 }
 

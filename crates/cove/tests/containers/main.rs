@@ -12,6 +12,7 @@ mod images;
 mod inside;
 mod killed;
 mod standard;
+mod told;
 mod walk;
 
 use std::collections::HashMap;

@@ -177,6 +177,10 @@ fn a_compose_file_that_would_be_refused_is_told_in_lists() {
             ("good/compose.yaml", "services: {web: {image: nginx}}\n"),
             ("broken/compose.yaml", "services: {web: {image: nginx}\n"),
             ("root/compose.yaml", "services: {web: {image: nginx, privileged: true}}\n"),
+            (
+                "socket/compose.yaml",
+                "services: {web: {image: nginx, volumes: ['/var/run/docker.sock:/x', './${A}:/y']}}\n",
+            ),
         ],
     );
     let dir = directory.path().to_str().unwrap();
@@ -187,6 +191,9 @@ fn a_compose_file_that_would_be_refused_is_told_in_lists() {
                    root on this machine\n  hint: remove it; the operator can allow it with `--allow-compose \
                    privileged`\n";
     assert!(text.contains(refused), "{text}");
+    let socket = "socket: could not use `socket/compose.yaml`: `services.web.volumes` shows `/var/run/docker.sock`, \
+                  which is by its name the socket of a container engine\n  hint: remove it; nothing allows it\n";
+    assert!(text.contains(socket), "{text}");
     let allowed = list(&["--image-dir", dir, "--allow-compose", "privileged"]);
     assert_eq!(served(&allowed), [("good", "container"), ("root", "container")]);
 
@@ -197,7 +204,7 @@ fn a_compose_file_that_would_be_refused_is_told_in_lists() {
     assert_eq!(served(listed.structured()), [("good", "container")]);
     let names: Vec<&Value> =
         listed.structured()["problems"].as_array().unwrap().iter().map(|problem| &problem["name"]).collect();
-    assert_eq!(names, ["broken", "root"]);
+    assert_eq!(names, ["broken", "root", "socket"]);
     let text = client.call("start_session", json!({"image": "root"})).failed();
     assert!(text.contains("could not use the image `root`") && text.contains("--allow-compose"), "{text}");
     write(directory.path(), &[("root/compose.yaml", "services: {web: {image: nginx}}\n")]);
@@ -207,6 +214,32 @@ fn a_compose_file_that_would_be_refused_is_told_in_lists() {
     let built = cove().run(Who::Root, &["images", "build", "broken", "--image-dir", dir]);
     assert_eq!((built.code, built.stdout.as_str()), (Some(1), ""), "{built:?}");
     assert!(built.stderr.starts_with("could not use `broken/compose.yaml`: "), "{built:?}");
+}
+
+#[test]
+fn a_directory_of_images_that_is_not_there_is_an_error() {
+    for json in [&[][..], &["--json"]] {
+        let args = [&["images", "list", "--image-dir", "/nonexistent/images"], json].concat();
+        let finished = cove().run(Who::Root, &args);
+        assert_eq!((finished.code, finished.stdout.as_str()), (Some(2), ""), "{finished:?}");
+        assert!(
+            finished.stderr.starts_with("could not list the images\ncaused by: could not read"),
+            "{finished:?}"
+        );
+        assert!(finished.stderr.contains("hint: set `--image-dir`"), "{finished:?}");
+    }
+    // An empty one is as it should be, and one with nothing but problems tells them.
+    let directory = open_directory();
+    let dir = directory.path().to_str().unwrap();
+    assert_eq!(served(&list(&["--image-dir", dir])), []);
+    write(directory.path(), &[("x/image.toml", "image = \"Ubuntu:24.04\"\n")]);
+    let listed = list(&["--image-dir", dir]);
+    assert!(listed["problems"][0]["problem"].as_str().unwrap().contains("has no capitals"), "{listed}");
+    let file = directory.path().join("file");
+    fs::write(&file, "").unwrap();
+    let refused = cove().run(Who::Root, &["--export-images", file.to_str().unwrap()]);
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(refused.stderr.contains("and is not a directory"), "{refused:?}");
 }
 
 /// What is not known to be gone is not removed.

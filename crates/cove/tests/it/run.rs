@@ -291,3 +291,23 @@ fn explain_shows_what_a_policy_gives() {
         assert_eq!(plan["identity"]["inside"]["uid"], 65534);
     }
 }
+
+#[test]
+fn the_profile_for_a_container_around_cove_is_printed() {
+    for who in Who::all("the_profile_for_a_container_around_cove_is_printed") {
+        let printed = cove().run(who, &["explain", "--seccomp-profile"]).expect_success();
+        let packaged = include_str!("../../../../packaging/container/seccomp.json");
+        let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+        assert!(read(&printed) == read(packaged), "{printed}");
+    }
+}
+
+#[test]
+fn code_sees_no_more_processors_than_there_are() {
+    let there = std::thread::available_parallelism().unwrap().get();
+    for who in Who::all("code_sees_no_more_processors_than_there_are") {
+        let args = ["run", "--cpus", "64", "--language", "sh", "-c", "echo $OMP_NUM_THREADS"];
+        let told = cove().run(who, &args).expect_success();
+        assert_eq!(told.trim(), there.to_string(), "{who:?}");
+    }
+}

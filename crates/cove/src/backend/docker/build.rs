@@ -2,12 +2,14 @@
 //! named after a digest of what it was built from, so that an unchanged definition is built once, and a changed one again.
 
 mod archive;
+mod bases;
 mod ignore;
 mod output;
 pub mod prune;
 
 use std::fs;
 use std::io::Read;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bollard::Docker;
@@ -21,6 +23,7 @@ use tokio::sync::Mutex;
 use super::dockerfile::Needs;
 use crate::backend::{StartError, Tell};
 use crate::error::{shown, shown_path};
+use crate::image::folder::COMPOSE_FILES;
 use crate::image::{Recipe, Source, built_in};
 use crate::output::harmless;
 
@@ -115,7 +118,7 @@ pub async fn present(
             )));
     }
     let start = Instant::now();
-    let image = fetch(docker, reference, tell).await?;
+    let image = fetch(docker, reference, None, tell).await?;
     Ok(ready(image, Some(format!("fetched the image `{}` in {}", shown(reference), seconds(start)))))
 }
 
@@ -147,14 +150,7 @@ pub async fn built(
     let dockerfile = blocking(files.clone(), |files| files.dockerfile()).await?;
     let needs = Needs::of(&dockerfile, &files.arguments());
     let result = files.result(name);
-    for base in &needs.images {
-        has_base(docker, &result, base, pull, tell).await?;
-    }
-    if let Some(unclear) = needs.unclear.first().filter(|_| !pull) {
-        return Err(StartError::new(format!("could not build {result}"))
-            .because(format!("nothing says which image `{}` in its Dockerfile is", shown(unclear)))
-            .with_hint("write its name, or allow it to be fetched with `--pull true`"));
-    }
+    bases::are_there(docker, &result, needs, pull, tell).await?;
     tell(&format!("building {result}"));
     let building = build(docker, name, &files, &digest, archive, tell);
     match tokio::time::timeout(TIMEOUT, building).await {
@@ -207,25 +203,6 @@ async fn already(
     let label = image.config.as_ref().and_then(|config| config.labels.as_ref()?.get(LABEL_DIGEST));
     let is_ours = label.is_some_and(|label| label == digest);
     Ok(is_ours.then_some(Ready { reference, image, done: None }))
-}
-
-async fn has_base(
-    docker: &Docker,
-    result: &str,
-    base: &str,
-    pull: bool,
-    tell: Tell<'_>,
-) -> Result<(), StartError> {
-    if inspect(docker, base).await?.is_some() {
-        return Ok(());
-    }
-    if pull {
-        return fetch(docker, base, tell).await.map(drop);
-    }
-    let base = shown(base);
-    Err(StartError::new(format!("could not build {result}"))
-        .because(format!("the base image `{base}` is not there"))
-        .with_hint(format!("run `docker pull {base}` (or `podman pull {base}`), or set `--pull true`")))
 }
 
 /// An image, if it is there.
@@ -312,14 +289,23 @@ fn chunks(file: fs::File) -> impl futures_core::Stream<Item = std::io::Result<By
     })
 }
 
-async fn fetch(docker: &Docker, reference: &str, tell: Tell<'_>) -> Result<ImageInspect, StartError> {
+async fn fetch(
+    docker: &Docker,
+    reference: &str,
+    platform: Option<&str>,
+    tell: Tell<'_>,
+) -> Result<ImageInspect, StartError> {
     let could_not = |words: String| {
         StartError::new(format!("could not fetch the image `{}`", shown(reference)))
             .because(words)
             .with_hint("look at its name and at the network; for a registry that wants a sign-in, run `docker pull` yourself")
     };
     tell(&format!("fetching the image `{}`", shown(reference)));
-    let options = CreateImageOptionsBuilder::default().from_image(&exact(reference)).build();
+    let mut options = CreateImageOptionsBuilder::default().from_image(&exact(reference));
+    if let Some(platform) = platform {
+        options = options.platform(platform);
+    }
+    let options = options.build();
     let docker = docker.clone().with_timeout(TIMEOUT);
     let fetching = async {
         let mut messages = Box::pin(docker.create_image(Some(options), None, None));
@@ -373,11 +359,22 @@ fn failed(name: &str, files: &Files, words: String) -> StartError {
             "`cove images export DIR` gives you its Dockerfile to change; use it with `--image-dir DIR`, then `cove images build {name}`"
         ),
         Files::Folder(folder) | Files::Part(Part { folder, .. }) => format!(
-            "correct `{}`; `cove images build {name}` tries it again",
-            shown_path(&folder.join(files.dockerfile_name()))
+            "correct `{}`; `cove images build --image-dir {} {name}` tries it again",
+            shown_path(&folder.join(files.dockerfile_name())),
+            directory_of(name, folder).map_or_else(|| "DIR".to_owned(), shown_path)
         ),
     };
     StartError::new(format!("could not build {}", files.result(name))).because(words).with_hint(hint)
+}
+
+/// The directory that has the image's folder, in which `within` is.
+fn directory_of<'a>(name: &str, within: &'a Path) -> Option<&'a Path> {
+    let has = |folder: &Path, file: &&str| folder.join(file).is_file();
+    let is_whole = |folder: &&Path| {
+        folder.file_name().is_some_and(|last| last == name)
+            && COMPOSE_FILES.iter().chain(&["Dockerfile"]).any(|file| has(folder, file))
+    };
+    within.ancestors().filter(is_whole).last()?.parent()
 }
 
 fn seconds(since: Instant) -> String {
@@ -402,6 +399,7 @@ async fn blocking<T: Send + 'static>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::{Error, Kind};
 
     #[test]
     fn one_tag_is_fetched_and_not_all() {
@@ -414,6 +412,21 @@ mod tests {
         ] {
             assert_eq!(exact(written), expected);
         }
+    }
+
+    #[test]
+    fn the_hint_to_build_again_can_be_typed_as_it_is() {
+        let images = tempfile::tempdir().unwrap();
+        let inner = images.path().join("x/parts/x");
+        fs::create_dir_all(&inner).unwrap();
+        fs::write(images.path().join("x/compose.yaml"), "").unwrap();
+        fs::write(inner.join("Dockerfile"), "").unwrap();
+        assert_eq!(directory_of("x", &inner), Some(images.path()), "the outermost");
+        assert_eq!(directory_of("y", &inner), None);
+        let folder = Files::Folder(images.path().join("x"));
+        let hint = Error::of(Kind::Operator, failed("x", &folder, "no".into())).report().to_string();
+        let typed = format!("`cove images build --image-dir {} x` tries it again", images.path().display());
+        assert!(hint.contains(&typed), "{hint}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A session in a Compose image: the runner is one process in the main container, and all containers end with it.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bollard::Docker as Client;
 use bollard::query_parameters::ListImagesOptions;
@@ -12,8 +12,9 @@ use tokio::sync::Mutex;
 use super::compose::{Asked, Compose, Environment, Project, Up};
 use super::connect::Connected;
 use super::control::{Watchable, Watched};
+use super::facts::Facts;
 use super::instance::{LIFE, now};
-use super::plan::{gaps, interpreters, jail_limits, labels};
+use super::plan::{gaps, interpreters, jail_limits, labels, takes_paths};
 use super::stream::ContainerStream;
 use super::volume::Program;
 use super::{Shared, said};
@@ -29,7 +30,29 @@ pub(super) struct Wish {
     project: String,
     labels: BTreeMap<String, String>,
     volume: String,
+    /// Known with what Docker or Podman tells of itself.
+    held: OnceLock<Held>,
+}
+
+/// What is asked for, as far as it can be had where the containers are.
+struct Held {
+    policy: Policy,
     env: Vec<String>,
+}
+
+impl Held {
+    fn new(policy: &Policy, facts: &Facts) -> Self {
+        let mut policy = policy.clone();
+        // More than there are is refused by Docker; all of them is what it means.
+        if facts.processors > 0 {
+            policy.limits.cpus = policy.limits.cpus.min(f64::from(facts.processors));
+        }
+        let mut variables = environment(&jail_limits(&policy.limits), facts.processors);
+        // It has that of the main container, with ours before it.
+        variables.remove("PATH");
+        let env = variables.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        Self { policy, env }
+    }
 }
 
 impl Wish {
@@ -40,9 +63,6 @@ impl Wish {
         program: &Program,
         whose: &Whose,
     ) -> Self {
-        let mut variables = environment(&jail_limits(&policy.limits));
-        // It has that of the main container, with ours before it.
-        variables.remove("PATH");
         let labels = labels(whose, shared.instance.to_string(), now() + LIFE.as_secs());
         Self {
             policy: policy.clone(),
@@ -50,28 +70,30 @@ impl Wish {
             project: format!("cove-{:032x}", random()),
             labels: labels.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
             volume: program.volume(),
-            env: variables.iter().map(|(name, value)| format!("{name}={value}")).collect(),
+            held: OnceLock::new(),
         }
     }
 
     fn asked<'a>(&'a self, shared: &'a Shared, connected: &Connected) -> Result<Asked<'a>, StartError> {
         // What is refused for one container is refused for several.
         gaps(&self.policy, &connected.facts)?;
+        takes_paths(&self.policy)?;
         let Source::Compose { folder, main } = &self.recipe.source else {
             return Err(StartError::new(format!(
                 "could not find the Compose file of `{}`",
                 self.recipe.name
             )));
         };
+        let held = self.held.get_or_init(|| Held::new(&self.policy, &connected.facts));
         Ok(Asked {
             name: &self.recipe.name,
             folder,
             main: main.as_deref(),
-            policy: &self.policy,
+            policy: &held.policy,
             project: &self.project,
             labels: &self.labels,
             runner_volume: &self.volume,
-            env: &self.env,
+            env: &held.env,
             allowed: &shared.allowed.compose,
             mounts: &shared.allowed.mounts,
             pull: shared.allowed.pull,

@@ -21,7 +21,7 @@ use serde::Serialize;
 use self::hidden::{MASKED, READ_ONLY};
 use super::facts::{Facts, Maker};
 use crate::backend::{OwnProgram, StartError, Whose};
-use crate::error::shown;
+use crate::error::{shown, shown_path};
 use crate::policy::{Access, Limits, Network, Policy};
 
 /// Where the volume with our own program is mounted.
@@ -86,8 +86,9 @@ pub(super) fn labels(whose: &Whose, instance: String, expires: u64) -> BTreeMap<
 pub(super) fn plan(request: &Request<'_>, facts: &Facts) -> Result<Plan, StartError> {
     let policy = request.policy;
     let gaps = gaps(policy, facts)?;
+    takes_paths(policy)?;
     let own_profile = facts.maker == Maker::Docker && facts.seccomp && policy.runtime.is_none();
-    let environment = variables(request);
+    let environment = variables(request, facts);
     let interpreters = interpreters(request.languages, &environment["PATH"]);
     let mut command = vec!["runner".to_owned(), data_limit(policy)];
     if !own_profile {
@@ -205,11 +206,26 @@ fn can_enforce(policy: &Policy, facts: &Facts) -> Result<(), StartError> {
     Ok(())
 }
 
+/// Podman reads a mount as a line of options, in which these begin another one or hide where it begins. Docker does not;
+/// what may be mounted is the same with both.
+pub(super) fn takes_paths(policy: &Policy) -> Result<(), StartError> {
+    let paths = policy.mounts.iter().flat_map(|mount| [&mount.source, &mount.target]);
+    let is_odd = |path: &&std::path::PathBuf| {
+        path.to_str().is_none_or(|path| path.contains([',', '"']) || path.contains(char::is_control))
+    };
+    match paths.into_iter().find(is_odd) {
+        None => Ok(()),
+        Some(path) => Err(StartError::new(format!("could not mount `{}`", shown_path(path)))
+            .because("a path with a comma, a quote or a control character in it could be read as options of the mount")
+            .with_hint("choose another target, or give what is to be mounted another name")),
+    }
+}
+
 /// The image's own, then ours over them: nothing of this machine's.
-fn variables(request: &Request<'_>) -> BTreeMap<String, String> {
+fn variables(request: &Request<'_>, facts: &Facts) -> BTreeMap<String, String> {
     let mut variables = request.image.environment.clone();
     let of_image = variables.get("PATH").filter(|path| !path.is_empty()).cloned();
-    variables.extend(environment(&jail_limits(&request.policy.limits)));
+    variables.extend(environment(&jail_limits(&request.policy.limits), facts.processors));
     variables.insert("PATH".into(), format!("{COMMANDS}:{}", of_image.as_deref().unwrap_or(PATH)));
     variables
 }

@@ -211,10 +211,12 @@ fn as_user(kind: Option<ContainerKind>) -> &'static str {
 fn without_filter(kind: Option<ContainerKind>) -> String {
     match kind {
         Some(ContainerKind::Docker) => {
-            "start the container with `--security-opt seccomp=unconfined --security-opt systempaths=unconfined`"
+            "start the container with `--security-opt seccomp=seccomp.json --security-opt systempaths=unconfined`; \
+             `cove explain --seccomp-profile > seccomp.json` writes that file"
         }
         Some(ContainerKind::Podman) => {
-            "start the container with `--security-opt seccomp=unconfined --security-opt 'unmask=/proc/*'`"
+            "start the container with `--security-opt seccomp=seccomp.json --security-opt 'unmask=/proc/*'`; \
+             `cove explain --seccomp-profile > seccomp.json` writes that file"
         }
         Some(ContainerKind::Kubernetes) => {
             "set `seccompProfile: {type: Unconfined}` and `procMount: Unmasked` in the container's `securityContext`, \
@@ -222,8 +224,8 @@ fn without_filter(kind: Option<ContainerKind>) -> String {
         }
         Some(ContainerKind::Lxc) => "set `security.nesting=true` for the container",
         Some(ContainerKind::Other) | None => {
-            "inside a container, start it with `--security-opt seccomp=unconfined`; inside a systemd unit, set \
-             `RestrictNamespaces=no`"
+            "inside a container, start it with `--security-opt seccomp=seccomp.json`, a file that `cove explain \
+             --seccomp-profile` prints; inside a systemd unit, set `RestrictNamespaces=no`"
         }
     }
     .into()
@@ -326,7 +328,7 @@ mod tests {
         check(Step::Pivot, Errno::PERM, &machine, Some(filter.clone()));
         check(Step::Pivot, Errno::PERM, &user(), None);
         let fix = filter.fix(Path::new("/cove"));
-        assert!(fix.contains("seccomp=unconfined") && fix.contains("'unmask=/proc/*'"), "{fix}");
+        assert!(fix.contains("seccomp=seccomp.json") && fix.contains("'unmask=/proc/*'"), "{fix}");
         // Without a filter it is something else.
         check(
             Step::Namespaces,
@@ -342,7 +344,7 @@ mod tests {
         let bare = Obstacle::BareRoot(Some(ContainerKind::Docker));
         check(Step::Mounts, Errno::PERM, &masked, Some(bare.clone()));
         let fix = bare.fix(Path::new("/cove"));
-        for part in ["--user 10001:10001", "seccomp=unconfined", "systempaths=unconfined"] {
+        for part in ["--user 10001:10001", "seccomp=seccomp.json", "systempaths=unconfined"] {
             assert!(fix.contains(part), "{fix}");
         }
         let whole = Machine { may_mount: true, ..masked };

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::of_the_whole;
 use crate::cli::shelf::shelf;
 use crate::config::{Config, Surroundings};
 use crate::error::{Error, shown_path};
@@ -10,6 +11,9 @@ use crate::image::{Image, Origin, Problem, Source};
 
 pub(super) async fn text(config: &Config, around: &Surroundings, json: bool) -> Result<String, Error> {
     let listed = shelf(config, around).list().await;
+    if listed.images.is_empty() {
+        of_the_whole(config, &listed.problems, "could not list the images")?;
+    }
     if json {
         let text = serde_json::to_string_pretty(&value(&listed))
             .map_err(|error| Error::internal("could not write the images as JSON").because(error))?;

@@ -3,26 +3,23 @@
 use std::io::Write;
 
 use super::connect::containers;
+use super::of_the_whole;
 use crate::backend::StartError;
 use crate::backend::docker::Docker;
 use crate::backend::docker::build::prune::{Kept, Pruned, prune};
 use crate::backend::docker::build::{Files, digest};
 use crate::cli::shelf::shelf;
 use crate::config::{Config, Surroundings};
-use crate::error::{Error, Kind, in_one_line, shown_path};
+use crate::error::{Error, Kind, in_one_line};
+use crate::image::folder::is_name;
 use crate::image::shelf::Shelf;
-use crate::image::{Found, Image, Source, built_in};
+use crate::image::{Found, Image, Problem, Source, built_in};
 
 pub(super) async fn text(config: &Config, around: &Surroundings) -> Result<String, Error> {
     let of = |error: StartError| Error::of(Kind::Operator, error);
     let shelf = shelf(config, around);
     let Found { images, problems } = shelf.read().await;
-    let directory = config.images.dir.as_ref().map(|directory| shown_path(directory));
-    if let Some(of_all) = problems.iter().find(|problem| Some(&problem.name) == directory.as_ref()) {
-        return Err(Error::usage("could not tell which images are defined")
-            .because(of_all.problem.clone())
-            .with_hint(of_all.hint.clone()));
-    }
+    of_the_whole(config, &problems, "could not tell which images are defined")?;
     let containers = containers(config, around)?;
     let docker = containers.client().await.map_err(of)?;
     let mut kept = Vec::new();
@@ -33,7 +30,7 @@ pub(super) async fn text(config: &Config, around: &Surroundings) -> Result<Strin
             Err(error) => kept.push(all_of(image.name(), &in_one_line(&error))),
         }
     }
-    kept.extend(problems.iter().map(|problem| all_of(&problem.name, &problem.problem)));
+    kept.extend(nameable(&problems).map(|problem| all_of(&problem.name, &problem.problem)));
     // Of other versions; one that is in use cannot be removed, and says so.
     let runners = [containers.runner().await.map_err(of)?];
     let Pruned { removed, left } = prune(&docker, &kept, &runners).await.map_err(of)?;
@@ -65,4 +62,21 @@ async fn digests(containers: &Docker, shelf: &Shelf, image: &Image) -> Result<Ve
 fn all_of(name: &str, why: &str) -> Kept {
     let _ = writeln!(std::io::stderr(), "kept all that was built for the image `{name}`: {why}");
     Kept::all(name)
+}
+
+/// Those for which something may have been built: of a folder that has no name for an image nothing ever was.
+fn nameable(problems: &[Problem]) -> impl Iterator<Item = &Problem> {
+    problems.iter().filter(|problem| is_name(&problem.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_what_is_no_name_nothing_is_kept() {
+        let problems = ["-x", "good", "Capital", "a b"].map(|name| Problem::new(name, String::new(), ""));
+        let names: Vec<&str> = nameable(&problems).map(|problem| problem.name.as_str()).collect();
+        assert_eq!(names, ["good"]);
+    }
 }

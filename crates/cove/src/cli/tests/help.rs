@@ -272,8 +272,9 @@ fn help_texts() {
     Usage: cove explain [OPTIONS]
 
     Options:
-          --json  Print the plan as JSON [env: COVE_JSON]
-      -h, --help  Print help
+          --json             Print the plan as JSON [env: COVE_JSON]
+          --seccomp-profile  Print the system call profile for a container around Cove instead
+      -h, --help             Print help
     ");
     assert_snapshot!(own(&["doctor"]), @"
     Show what works here and what does not, each proven by trying it

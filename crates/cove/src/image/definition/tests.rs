@@ -108,6 +108,7 @@ fn references_are_exact() {
     for good in [
         "python:3.13-slim",
         "registry.example:5000/team/tools:1",
+        "Registry.example/tools:V1",
         &format!("python@sha256:{digest}"),
         &format!("sha256:{digest}"),
     ] {
@@ -123,6 +124,8 @@ fn references_are_exact() {
         "python@sha256:12",
         "a@b:1",
         "x:$(id)",
+        "Ubuntu:24.04",
+        "registry.example:5000/Team/tools:1",
     ] {
         assert!(reference(bad).is_err(), "`{bad}`");
     }

@@ -34,7 +34,8 @@ fn assert_refused(outer: &Outer, options: &[String], why: &str, fixes: &[&str]) 
     let fix = start["fix"].as_str().unwrap();
     // `cove run` says the same.
     assert!(finished.stderr.contains(fix), "{finished:#?} does not have {fix}");
-    let all = ["seccomp=unconfined", "systempaths=unconfined", "'unmask=/proc/*'", "--user 10001:10001"];
+    assert!(!fix.contains("seccomp=unconfined"), "{fix}");
+    let all = ["seccomp=seccomp.json", "systempaths=unconfined", "'unmask=/proc/*'", "--user 10001:10001"];
     let offered: Vec<&str> = all.into_iter().filter(|option| fix.contains(option)).collect();
     assert_eq!(offered, fixes, "{options:?}: {fix}");
     assert_eq!(find(&checks, "verdict", "isolation")["status"], "fail");
@@ -49,10 +50,10 @@ fn default_is_refused(kind: Kind, test: &str) {
     };
     let without_proc = "--security-opt=seccomp=unconfined".to_owned();
     let without_filter = format!("--security-opt={}", kind.whole_proc());
-    assert_refused(&outer, &[], filtered, &["seccomp=unconfined", proc]);
+    assert_refused(&outer, &[], filtered, &["seccomp=seccomp.json", proc]);
     // Rootless each start copies the whole image here, and its filter and masks are those of Podman.
     if kind != Kind::Rootless {
-        assert_refused(&outer, &[without_filter], filtered, &["seccomp=unconfined", proc]);
+        assert_refused(&outer, &[without_filter], filtered, &["seccomp=seccomp.json", proc]);
         assert_refused(&outer, &[without_proc], "could not mount `/proc`: ", &[proc]);
     }
     // Root of a container is refused whatever else is allowed to it.
@@ -60,7 +61,7 @@ fn default_is_refused(kind: Kind, test: &str) {
     // Else it cannot even read the settings of the image's user.
     root.retain(|option| option != "--cap-drop=ALL");
     root.push("--user=0:0".into());
-    let lacks = ["seccomp=unconfined", proc, "--user 10001:10001"];
+    let lacks = ["seccomp=seccomp.json", proc, "--user 10001:10001"];
     assert_refused(&outer, &root, "could not open `/usr` to mount it: ", &lacks);
 }
 

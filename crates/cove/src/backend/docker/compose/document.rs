@@ -140,11 +140,11 @@ fn container(name: &str, member: &Member, is_main: bool, terms: &Terms<'_>) -> V
     result.into()
 }
 
-/// Enough to say why a container ended, and bounded. Podman does not bound them.
+/// Enough to say why a container ended, and bounded: of what Podman has, only its own kind of file is.
 fn logging(kind: Maker) -> Value {
     match kind {
         Maker::Docker => json!({ "driver": "json-file", "options": { "max-size": "1m", "max-file": "1" } }),
-        Maker::Podman => json!({ "driver": "none" }),
+        Maker::Podman => json!({ "driver": "k8s-file", "options": { "max-size": "1m" } }),
     }
 }
 

@@ -257,3 +257,35 @@ fn the_runtime_can_start_however_little_memory_there_is() {
         assert!(limits.all(|limit| limit.name.as_deref() != Some("data")), "the runner holds itself to it");
     }
 }
+
+#[test]
+fn paths_that_could_be_read_as_options_are_refused() {
+    for maker in [Maker::Docker, Maker::Podman] {
+        for (source, target) in [
+            ("/srv", "/data,source=/etc"),
+            ("/srv", "/data,U"),
+            ("/srv/y,source=/etc", "/data"),
+            ("/srv", "/data\"x"),
+            ("/srv", "/data\nx"),
+        ] {
+            let mounts =
+                vec![PolicyMount { source: source.into(), target: target.into(), access: Access::ReadOnly }];
+            let error = planned(&Policy { mounts, ..policy() }, &facts(maker)).unwrap_err();
+            let report = format!("{error} {:?}", std::error::Error::source(&error).map(ToString::to_string));
+            assert!(report.contains("could be read as options of the mount"), "{source} {target}: {report}");
+        }
+        let mounts = vec![PolicyMount {
+            source: "/srv/a b=c:d".into(),
+            target: "/d e".into(),
+            access: Access::ReadOnly,
+        }];
+        assert!(planned(&Policy { mounts, ..policy() }, &facts(maker)).is_ok());
+    }
+}
+
+#[test]
+fn programs_are_told_of_no_more_processors_than_there_are() {
+    let wide = Policy { limits: Limits { cpus: 64.0, ..policy().limits }, ..policy() };
+    let env = planned(&wide, &facts(Maker::Docker)).unwrap().body.env.unwrap();
+    assert!(env.contains(&"OMP_NUM_THREADS=4".to_owned()), "{env:?}");
+}

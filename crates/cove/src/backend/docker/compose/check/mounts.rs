@@ -210,17 +210,19 @@ fn bind(
     if !named.is_absolute() {
         return Err(refused("is not an absolute path".into(), "write `./` before a path".into()));
     }
-    if let Some(why) = belongs_to_machine(named, around) {
+    if let Some(why) = belongs_to_machine(named, around.rules.socket) {
         return Err(never(&why));
     }
     let real = named.canonicalize().map_err(|error| {
         refused(format!("could not be followed: {error}"), "name a file or directory that exists".into())
     })?;
-    if let Some(why) = belongs_to_machine(&real, around) {
+    if let Some(why) = belongs_to_machine(&real, around.rules.socket) {
         return Err(never(&why));
     }
-    if real.to_str().is_none() {
-        return Err(refused("is not UTF-8".into(), "give it another name".into()));
+    // Podman reads a mount as a line of options.
+    if real.to_str().is_none_or(|path| path.contains([',', '"']) || path.contains(char::is_control)) {
+        let what = "has a comma, a quote, a control character or something that is not UTF-8 in its path";
+        return Err(refused(what.into(), "give it another name".into()));
     }
     let covering = |allowed: &&AllowedMount| real.starts_with(&allowed.directory);
     let is_allowed = around.rules.mounts.iter().any(|allowed| covering(&allowed));
@@ -254,19 +256,60 @@ fn bind(
     }
 }
 
-fn belongs_to_machine(path: &Path, around: &Around<'_>) -> Option<String> {
+/// What is wrong with mounts of a file that Compose has not seen, whatever is allowed: those without a variable that show
+/// what is never shown.
+pub(super) fn written(volumes: Option<&Value>, place: &str, folder: &Path) -> Result<(), Wrong> {
+    for item in volumes.and_then(Value::as_array).into_iter().flatten() {
+        let source = match item {
+            Value::String(text) if !text.contains('$') => text.split_once(':').map(|(source, _)| source),
+            Value::Object(map) if map.get("type").is_some_and(|kind| kind == "bind") => {
+                map.get("source").and_then(Value::as_str).filter(|source| !source.contains('$'))
+            }
+            _ => None,
+        };
+        let Some(source) = source else { continue };
+        // Anything else is the name of a volume, or in somebody's home.
+        let Some(path) = source.starts_with(['/', '.']).then(|| joined(folder, source)) else { continue };
+        let real = path.canonicalize().ok();
+        let why = [Some(path), real].into_iter().flatten().find_map(|path| belongs_to_machine(&path, None));
+        if let Some(why) = why {
+            let what = format!("`{place}` shows `{}`, which {why}", shown(source));
+            return Err(Wrong::new(what, "remove it; nothing allows it"));
+        }
+    }
+    Ok(())
+}
+
+/// As Compose does it: by the names alone.
+fn joined(folder: &Path, source: &str) -> PathBuf {
+    let mut path = PathBuf::from("/");
+    for part in folder.join(source).components() {
+        match part {
+            Component::Normal(name) => path.push(name),
+            Component::ParentDir => drop(path.pop()),
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+        }
+    }
+    path
+}
+
+/// `socket` is the one in use, if it is on this machine.
+fn belongs_to_machine(path: &Path, socket: Option<&Path>) -> Option<String> {
     if path == Path::new("/") {
         return Some("is the whole machine".into());
+    }
+    if path.file_name().is_some_and(|name| SOCKETS.iter().any(|socket| name == *socket)) {
+        return Some("is by its name the socket of a container engine".into());
+    }
+    if socket == Some(path) {
+        return Some("is the socket that makes containers".into());
     }
     for place in SYSTEM.map(Path::new) {
         if path.starts_with(place) || place.starts_with(path) {
             return Some(format!("is, or holds, `{}`: it belongs to this machine's system", place.display()));
         }
     }
-    if path.file_name().is_some_and(|name| SOCKETS.iter().any(|socket| name == *socket)) {
-        return Some("is by its name the socket of a container engine".into());
-    }
-    let socket = around.rules.socket?;
+    let socket = socket?;
     let real = socket.canonicalize().unwrap_or_else(|_| socket.to_owned());
     [socket, &real]
         .iter()

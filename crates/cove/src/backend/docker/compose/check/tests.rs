@@ -129,6 +129,19 @@ fn what_can_be_told_before_compose_has_seen_it() {
         ("sysctls: {kernel.shmmax: '${MAX}', kernel.msgmax: 1}", "`services.web.sysctls: kernel.msgmax`"),
         ("pid: host", "the key `services.web.pid` is refused"),
         ("env_file: ../outside.env", "out of the image's folder"),
+        (
+            "volumes: ['/var/run/docker.sock:/x']",
+            "shows `/var/run/docker.sock`, which is by its name the socket of",
+        ),
+        (
+            "volumes: ['${Z}:/z', '/etc:/x:ro']",
+            "`services.web.volumes` shows `/etc`, which is, or holds, `/etc`",
+        ),
+        (
+            "volumes: [{type: bind, source: /, target: /x}]",
+            "is the whole machine; remove it; nothing allows it",
+        ),
+        ("volumes: ['./../../../../../../../../../etc/ssh:/x']", "belongs to this machine's system"),
     ] {
         let text = format!("services: {{web: {{image: x, {rest}}}}}");
         refused(look(&text, &[], None), expected, &text);
@@ -158,7 +171,8 @@ fn what_can_be_told_before_compose_has_seen_it() {
         "ports: []",
         "security_opt: ['${X}']",
         "sysctls: ['${X}=1']",
-        "volumes: ['./html:/x', '~/y:/y', '${Z}:/z']",
+        "volumes: ['./html:/x', '~/y:/y', '${Z}:/z', '/etc/${NAME}:/v', 'etc:/w', '/srv/data:/u', /etc]",
+        "volumes: [{type: bind, source: '/etc/${X}', target: /x}, {type: volume, source: d, target: /etc}]",
         "build: '${DIR}'",
     ] {
         let text = format!(
@@ -224,7 +238,7 @@ fn what_nothing_allows() {
         ("sysctls: ['net.core.somaxconn=1']", "net.core.somaxconn"),
         ("networks: {default: {ipv4_address: 10.0.0.1}}", "ipv4_address"),
         ("networks: [other]", "which is not there"),
-        ("volumes: ['/var/run/docker.sock:/x']", "belongs to this machine's system"),
+        ("volumes: ['/var/run/docker.sock:/x']", "the socket of a container engine"),
         ("volumes: ['SHARED/docker.sock:/x']", "the socket of a container engine"),
         ("volumes: ['SHARED:/x']", "the socket that makes containers"),
         ("volumes: ['FOLDER/sockets:/x']", "a socket or a device"),

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::super::read::Original;
 use super::member::{Risks, named};
-use super::{Wrong, at, before, keys, main_of, mapping, shared};
+use super::{Wrong, at, before, keys, main_of, mapping, mounts, shared};
 use crate::config::ComposeRisk;
 
 /// Values that Compose would fill in first, or take for something else.
@@ -26,7 +26,9 @@ pub(in super::super) fn written(
     main_of(members, &original.order, main)?;
     for (name, member) in members {
         let place = at("services", name);
-        named(&certain(mapping(member, &place)?), Risks { allowed, place: &place })?;
+        let member = mapping(member, &place)?;
+        named(&certain(member), Risks { allowed, place: &place })?;
+        mounts::written(member.get("volumes"), &at(&place, "volumes"), folder)?;
     }
     Ok(())
 }

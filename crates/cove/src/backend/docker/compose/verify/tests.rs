@@ -135,7 +135,10 @@ fn what_is_run_has_our_limits_whatever_the_file_says() {
     let web = &found["services"]["web"];
     assert_eq!(web["security_opt"], json!(["no-new-privileges:true"]));
     assert_eq!(web["tmpfs"][1], "/workspace:rw,exec,nosuid,nodev,size=40,mode=0777");
-    assert_eq!((&web["ulimits"], &web["logging"]), (&Value::Null, &json!({"driver": "none"})));
+    assert_eq!(
+        (&web["ulimits"], &web["logging"]),
+        (&Value::Null, &json!({"driver": "k8s-file", "options": {"max-size": "1m"}}))
+    );
     assert_eq!(found["networks"]["default"], json!({"internal": true, "labels": labels}));
 }
 
