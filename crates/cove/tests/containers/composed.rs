@@ -2,16 +2,19 @@
 
 use std::time::{Duration, Instant};
 
+use bollard::errors::Error;
 use bollard::models::VolumeCreateRequest;
 use bollard::query_parameters::{KillContainerOptionsBuilder, RemoveVolumeOptionsBuilder};
 use cove::backend::Ending;
 use cove::policy::{Policy, Root};
 use cove::session::CellEnd;
 use cove_protocol::Language;
+use cove_testkit::Who;
 use cove_testkit::containers::composed;
+use cove_testkit::program::Finished;
 
-use crate::each;
 use crate::ends::{LONG, Proxy, backend, containers, open, own_program, policy, run, volume_of};
+use crate::{cove, daemons, each, each_alone};
 
 fn in_pair(folder: &tempfile::TempDir) -> Policy {
     Policy { root: Root::Image(composed(folder.path())), ..policy() }
@@ -19,7 +22,7 @@ fn in_pair(folder: &tempfile::TempDir) -> Policy {
 
 #[test]
 fn a_compose_session_finds_our_program_again() {
-    each("a_compose_session_finds_our_program_again", async |maker, address, docker| {
+    each_alone("a_compose_session_finds_our_program_again", async |maker, address, docker| {
         let folder = tempfile::tempdir().expect("a folder");
         let (_folder, program) = own_program(&format!("composed {maker:?}"));
         let backend = maker.backend(address, &program);
@@ -58,7 +61,12 @@ fn a_compose_container_killed_from_outside_is_lost_with_its_cause() {
             tokio::time::sleep(Duration::from_millis(700)).await;
             for id in &ids {
                 let options = KillContainerOptionsBuilder::new().signal("SIGKILL").build();
-                docker.kill_container(id, Some(options)).await.expect("it can be killed");
+                let killed = docker.kill_container(id, Some(options)).await;
+                // With the main one, the session may have removed the other.
+                let is_gone = |error: &Error| {
+                    matches!(error, Error::DockerResponseServerError { status_code: 404 | 409, .. })
+                };
+                assert!(killed.as_ref().err().is_none_or(is_gone), "{maker:?}: {killed:?}");
             }
         };
         let ((end, _), ()) = tokio::join!(waits, kills);
@@ -112,4 +120,51 @@ fn a_compose_session_has_the_path_of_its_image() {
         assert_eq!(run(&session, Language::Python, "print(6*7)", LONG).await.1, "42\n");
         session.stop().await;
     });
+}
+
+/// Compose takes proxies from settings and variables from its environment, and would give both to hostile code.
+#[test]
+fn nothing_of_the_operator_is_in_a_compose_container() {
+    const FILE: &str = "\
+services:
+  main:
+    image: \"ubuntu:24.04\"
+    command: [sleep, infinity]
+    network_mode: none
+    environment: [HOME, PATH, DOCKER_HOST, DOCKER_CONFIG, SECRET, 'GREETING=${GREETING}',
+      'FILLED=<${HOME}${PATH}${DOCKER_HOST}${CONTAINER_HOST}${DOCKER_CONFIG}${SECRET}>']
+";
+    const SETTINGS: &str = r#"{"proxies": {"default": {"httpProxy": "http://user:hunter2@proxy:3128",
+        "httpsProxy": "http://user:hunter2@proxy:3128", "noProxy": "hunter2"}}}"#;
+    let folder = tempfile::tempdir().expect("a folder");
+    for (path, text) in [
+        ("images/composed/compose.yaml", FILE),
+        ("images/composed/.env", "GREETING=hello\n"),
+        ("home/.docker/config.json", SETTINGS),
+    ] {
+        let path = folder.path().join(path);
+        std::fs::create_dir_all(path.parent().expect("it is in a folder")).expect("a folder");
+        std::fs::write(path, text).expect("a file");
+    }
+    let home = folder.path().join("home");
+    for (maker, address) in daemons("nothing_of_the_operator_is_in_a_compose_container") {
+        for config in [None, Some(home.join(".docker"))] {
+            let mut command = cove().command(Who::Root);
+            command.args(["run", "--backend", maker.name(), "--image", "composed", "--image-dir"]);
+            command.arg(folder.path().join("images")).args(["--language", "sh", "-c", "env"]);
+            command.env(maker.variable(), &address).env("HOME", &home).env("SECRET", "hunter2");
+            command.envs(config.map(|config| ("DOCKER_CONFIG", config)));
+            let finished = Finished::of(command.output().expect("the program can be started"));
+            assert_eq!(finished.code, Some(0), "{maker:?}: {finished:#?}");
+            let seen = &finished.stdout;
+            let has = |line: &str| seen.lines().any(|one| one == line);
+            assert!(has("GREETING=hello") && has("FILLED=<>"), "{maker:?}: {seen}");
+            let of_image = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+            assert!(has(&format!("PATH=/.cove/bin:{of_image}")), "{maker:?}: {seen}");
+            let folder = folder.path().to_str().expect("a plain path");
+            for word in ["hunter2", "proxy", "SECRET", "DOCKER_", "cove-compose-", folder, &address] {
+                assert!(!seen.to_lowercase().contains(&word.to_lowercase()), "{maker:?} {word}: {seen}");
+            }
+        }
+    }
 }

@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::Path;
 use std::process::Output;
-use std::sync::{Mutex, PoisonError};
 
 use bollard::Docker;
 use bollard::models::VolumeCreateRequest;
@@ -16,10 +15,7 @@ use cove::image::{Recipe, Source};
 use cove::policy::{Policy, Root};
 use cove_testkit::{Program, Who};
 
-use crate::{daemons, each};
-
-/// Whoever prunes must know what is there before.
-static PRUNING: Mutex<()> = Mutex::new(());
+use crate::{daemons, each, each_alone};
 
 fn cove(address: &str, args: &[&str]) -> Output {
     let program = Program::new(env!("CARGO_BIN_EXE_cove"));
@@ -166,8 +162,7 @@ fn a_daemon_that_is_not_there_is_told() {
 
 #[test]
 fn what_is_defined_no_longer_is_removed_and_nothing_else() {
-    let _alone = PRUNING.lock().unwrap_or_else(PoisonError::into_inner);
-    each("what_is_defined_no_longer_is_removed_and_nothing_else", async |maker, _, docker| {
+    each_alone("what_is_defined_no_longer_is_removed_and_nothing_else", async |maker, _, docker| {
         let daemon = maker.name();
         let folder = tempfile::tempdir().unwrap();
         let name = "cove-test-prune";
@@ -204,51 +199,52 @@ fn what_is_defined_no_longer_is_removed_and_nothing_else() {
 
 #[test]
 fn what_was_built_for_a_compose_file_is_removed_when_it_changed() {
-    let _alone = PRUNING.lock().unwrap_or_else(PoisonError::into_inner);
-    each("what_was_built_for_a_compose_file_is_removed_when_it_changed", async |maker, address, docker| {
-        let daemon = maker.name();
-        let folder = tempfile::tempdir().unwrap();
-        let name = "cove-test-old-compose";
-        let source = Source::Compose { folder: folder.path().to_owned(), main: None };
-        let recipe = Recipe { name: name.into(), source, languages: Vec::new() };
-        let around = Surroundings { env: Default::default(), cwd: "/".into(), stdin_is_terminal: false };
-        let config = Config::load(&Flags::default(), &around).unwrap();
-        let policy = Policy { root: Root::Image(recipe), ..config.policy };
-        let backend = maker.backend(address, crate::cove().path());
-        let build = async |dockerfile: &str| {
-            image(folder.path(), ".", dockerfile);
-            backend.prepare(&policy, &|_| {}).await.unwrap();
-            tags(&docker, name).await
-        };
-        file(folder.path(), "compose.yaml", "services: {web: {build: .}}\n");
-        let old = build("FROM ubuntu:24.04\nRUN echo 1\n").await;
-        let both = build("FROM ubuntu:24.04\nRUN echo 2\n").await;
-        assert_eq!((old.len(), both.len()), (1, 2), "{daemon}: {both:?}");
+    each_alone(
+        "what_was_built_for_a_compose_file_is_removed_when_it_changed",
+        async |maker, address, docker| {
+            let daemon = maker.name();
+            let folder = tempfile::tempdir().unwrap();
+            let name = "cove-test-old-compose";
+            let source = Source::Compose { folder: folder.path().to_owned(), main: None };
+            let recipe = Recipe { name: name.into(), source, languages: Vec::new() };
+            let around = Surroundings { env: Default::default(), cwd: "/".into(), stdin_is_terminal: false };
+            let config = Config::load(&Flags::default(), &around).unwrap();
+            let policy = Policy { root: Root::Image(recipe), ..config.policy };
+            let backend = maker.backend(address, crate::cove().path());
+            let build = async |dockerfile: &str| {
+                image(folder.path(), ".", dockerfile);
+                backend.prepare(&policy, &|_| {}).await.unwrap();
+                tags(&docker, name).await
+            };
+            file(folder.path(), "compose.yaml", "services: {web: {build: .}}\n");
+            let old = build("FROM ubuntu:24.04\nRUN echo 1\n").await;
+            let both = build("FROM ubuntu:24.04\nRUN echo 2\n").await;
+            assert_eq!((old.len(), both.len()), (1, 2), "{daemon}: {both:?}");
 
-        let others = others(&docker, name).await;
-        let runners = other_runners(&docker, "").await;
-        let prune = async |own: Vec<Kept>| {
-            let pruned = prune(&docker, &[others.clone(), own].concat(), &runners).await.unwrap();
-            assert_eq!(pruned.left, [], "{daemon}");
-            pruned.removed
-        };
-        let nothing: [String; 0] = [];
-        assert_eq!(prune(vec![Kept::all(name)]).await, nothing, "{daemon}: nobody knows");
-        let digests = backend.digests(&policy).await.unwrap();
-        let own: Vec<Kept> = digests.into_iter().map(|digest| Kept::one(name, digest)).collect();
-        assert_eq!(prune(own.clone()).await, [format!("image {}", old[0])], "{daemon}");
-        assert_eq!(prune(own).await, nothing, "{daemon}: the present one stays");
-        // A file that cannot be used says nothing about what is needed.
-        file(folder.path(), "compose.yaml", "services: {web: {build: ., privileged: true}}\n");
-        assert!(backend.digests(&policy).await.is_err(), "{daemon}");
-        assert_eq!(prune(Vec::new()).await.len(), 1, "{daemon}: it is gone");
-    });
+            let others = others(&docker, name).await;
+            let runners = other_runners(&docker, "").await;
+            let prune = async |own: Vec<Kept>| {
+                let pruned = prune(&docker, &[others.clone(), own].concat(), &runners).await.unwrap();
+                assert_eq!(pruned.left, [], "{daemon}");
+                pruned.removed
+            };
+            let nothing: [String; 0] = [];
+            assert_eq!(prune(vec![Kept::all(name)]).await, nothing, "{daemon}: nobody knows");
+            let digests = backend.digests(&policy).await.unwrap();
+            let own: Vec<Kept> = digests.into_iter().map(|digest| Kept::one(name, digest)).collect();
+            assert_eq!(prune(own.clone()).await, [format!("image {}", old[0])], "{daemon}");
+            assert_eq!(prune(own).await, nothing, "{daemon}: the present one stays");
+            // A file that cannot be used says nothing about what is needed.
+            file(folder.path(), "compose.yaml", "services: {web: {build: ., privileged: true}}\n");
+            assert!(backend.digests(&policy).await.is_err(), "{daemon}");
+            assert_eq!(prune(Vec::new()).await.len(), 1, "{daemon}: it is gone");
+        },
+    );
 }
 
 #[test]
 fn what_is_in_use_is_left_and_told() {
-    let _alone = PRUNING.lock().unwrap_or_else(PoisonError::into_inner);
-    each("what_is_in_use_is_left_and_told", async |maker, _, docker| {
+    each_alone("what_is_in_use_is_left_and_told", async |maker, _, docker| {
         let daemon = maker.name();
         let folder = tempfile::tempdir().unwrap();
         let name = "cove-test-in-use";

@@ -17,6 +17,7 @@ mod walk;
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use bollard::Docker;
@@ -28,9 +29,41 @@ use cove_testkit::containers::Maker;
 use cove_testkit::program::Finished;
 use cove_testkit::{Program, Who};
 
-/// Those that are here, with their addresses.
-fn daemons(test: &str) -> Vec<(Maker, String)> {
-    Maker::ALL.into_iter().filter_map(|maker| Some((maker, maker.address(test)?))).collect()
+/// Whoever removes what nobody needs must know all that is there: meanwhile no other test makes images or volumes.
+static REMOVAL: RwLock<()> = RwLock::new(());
+
+/// While no other test removes more than its own.
+fn beside() -> RwLockReadGuard<'static, ()> {
+    REMOVAL.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn alone() -> RwLockWriteGuard<'static, ()> {
+    REMOVAL.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Those that are here, with their addresses, and the turn of the test that asked for them.
+struct Daemons<Turn> {
+    left: std::vec::IntoIter<(Maker, String)>,
+    _turn: Turn,
+}
+
+impl<Turn> Daemons<Turn> {
+    fn new(test: &str, turn: Turn) -> Self {
+        let here = Maker::ALL.into_iter().filter_map(|maker| Some((maker, maker.address(test)?)));
+        Self { left: here.collect::<Vec<_>>().into_iter(), _turn: turn }
+    }
+}
+
+impl<Turn> Iterator for Daemons<Turn> {
+    type Item = (Maker, String);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.left.next()
+    }
+}
+
+fn daemons(test: &str) -> Daemons<RwLockReadGuard<'static, ()>> {
+    Daemons::new(test, beside())
 }
 
 async fn connect(address: &str) -> Docker {
@@ -40,8 +73,17 @@ async fn connect(address: &str) -> Docker {
 
 /// Runs a check against each daemon.
 fn each(test: &str, check: impl AsyncFn(Maker, &str, Docker)) {
+    in_turn(daemons(test), check);
+}
+
+/// As `each`, while no other test runs.
+fn each_alone(test: &str, check: impl AsyncFn(Maker, &str, Docker)) {
+    in_turn(Daemons::new(test, alone()), check);
+}
+
+fn in_turn<Turn>(daemons: Daemons<Turn>, check: impl AsyncFn(Maker, &str, Docker)) {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
-    for (maker, address) in daemons(test) {
+    for (maker, address) in daemons {
         runtime.block_on(async { check(maker, &address, connect(&address).await).await });
     }
 }
@@ -50,22 +92,27 @@ fn each(test: &str, check: impl AsyncFn(Maker, &str, Docker)) {
 async fn listed(docker: &Docker, label: &str) -> Vec<ContainerSummary> {
     let filters = HashMap::from([("label", vec![label])]);
     let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
+    again(async || docker.list_containers(Some(options.clone())).await).await
+}
+
+/// Asks until it is answered: what other tests remove meanwhile can be an error.
+async fn again<T>(ask: impl AsyncFn() -> Result<T, bollard::errors::Error>) -> T {
     for _ in 0..50 {
-        if let Ok(found) = docker.list_containers(Some(options.clone())).await {
+        if let Ok(found) = ask().await {
             return found;
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    docker.list_containers(Some(options)).await.expect("containers can be listed")
+    ask().await.expect("it can be listed")
 }
 
 /// Containers, networks and volumes with this label, each by its id or name with all its labels.
 async fn marked(docker: &Docker, label: &str) -> Vec<(String, HashMap<String, String>)> {
     let filters = HashMap::from([("label", vec![label])]);
     let options = ListNetworksOptionsBuilder::new().filters(&filters).build();
-    let networks = docker.list_networks(Some(options)).await.expect("networks can be listed");
+    let networks = again(async || docker.list_networks(Some(options.clone())).await).await;
     let options = ListVolumesOptionsBuilder::new().filters(&filters).build();
-    let volumes = docker.list_volumes(Some(options)).await.expect("volumes can be listed").volumes;
+    let volumes = again(async || docker.list_volumes(Some(options.clone())).await).await.volumes;
     let containers = listed(docker, label).await.into_iter();
     let containers = containers.map(|one| (one.id.unwrap_or_default(), one.labels.unwrap_or_default()));
     let networks =

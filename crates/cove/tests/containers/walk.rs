@@ -93,7 +93,7 @@ fn the_walk_of_the_guide_works() {
         lines(&mut client, &ubuntu, &["x=41"]);
         assert_eq!(lines(&mut client, &ubuntu, &["echo $((x + 1))"])["stdout"], "42\n");
         let ask = [
-            "for try in 1 2 3 4 5 6 7 8 9 10; do exec 3<>/dev/tcp/127.0.0.1/80 && break; sleep 0.3; done 2>/dev/null",
+            "for try in $(seq 100); do exec 3<>/dev/tcp/127.0.0.1/80 && break; sleep 0.2; done 2>/dev/null",
             r#"printf "GET / HTTP/1.0\r\n\r\n" >&3"#,
             "head -n 1 <&3 | tr -d '\\r'",
         ];

@@ -16,12 +16,15 @@ use cove::session::{Cell, CellEnd, Options, Session, Stop, Survived};
 use cove_protocol::{FileKind, Language, Problem};
 use cove_testkit::measure;
 
+/// Between the interrupt and the kill: on a busy machine an interrupt may take seconds to be seen.
+const GRACE: Duration = Duration::from_secs(10);
+
 async fn open(backend: &dyn Backend) -> Session {
     Session::start(backend, &measure::config().policy, Options::default()).await.expect("a session starts")
 }
 
 fn cell(language: Language, code: &str) -> Cell {
-    Cell { language, name: "<cell>".into(), ..measure::cell(&measure::config(), code) }
+    Cell { language, name: "<cell>".into(), grace: GRACE, ..measure::cell(&measure::config(), code) }
 }
 
 async fn run(session: &Session, language: Language, code: &str) -> (CellEnd, Collected) {
@@ -130,9 +133,17 @@ pub(crate) async fn a_language_that_was_killed_starts_afresh_and_says_so(backend
         "{end:?}"
     );
     // Between cells it is.
-    let code = "import os, threading\nthreading.Timer(0.2, os._exit, [0]).start()";
-    print(&session, Language::Python, code).await;
-    tokio::time::sleep(Duration::from_millis(800)).await;
+    let code = "import os, threading, time\ndef leave():\n    while not os.path.exists('go'): time.sleep(0.01)\n    \
+                os._exit(0)\nthreading.Thread(target=leave).start()\nprint(os.getpid())";
+    let pid = print(&session, Language::Python, code).await;
+    session.put("go", b"").await.expect("a file goes in");
+    let pid = pid.trim();
+    let gone = format!(
+        "for i in $(seq 300); do kill -0 {pid} 2>/dev/null || break; sleep 0.1; done; kill -0 {pid} 2>/dev/null && echo there; true"
+    );
+    assert_eq!(print(&session, Language::Sh, &gone).await, "");
+    // The runner has collected it, and is about to see what that means.
+    tokio::time::sleep(Duration::from_millis(300)).await;
     let (end, _) = run(&session, Language::Python, "1").await;
     assert_eq!(end, CellEnd::Completed { forgotten: true });
     session.stop().await;
@@ -240,8 +251,15 @@ pub(crate) async fn a_child_that_keeps_its_output_open_does_not_hold_the_cell(ba
 
 pub(crate) async fn output_between_cells_comes_with_the_next(backend: &dyn Backend) {
     let session = open(backend).await;
-    print(&session, Language::Bash, "(sleep 0.2; echo late) &").await;
-    tokio::time::sleep(Duration::from_millis(700)).await;
+    let code = "(while [ ! -e go ]; do sleep 0.05; done; echo late; touch said) &";
+    print(&session, Language::Bash, code).await;
+    session.put("go", b"").await.expect("a file goes in");
+    let said = async {
+        while session.get("said").await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), said).await.expect("it was said");
     assert_eq!(print(&session, Language::Bash, "echo next").await, "late\nnext\n");
     session.stop().await;
 }

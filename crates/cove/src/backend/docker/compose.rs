@@ -9,6 +9,8 @@ mod build;
 mod check;
 mod command;
 mod document;
+mod environment;
+mod home;
 pub(super) mod place;
 mod project;
 mod read;
@@ -25,7 +27,7 @@ use serde_json::Value;
 
 use self::check::{Checked, Mounted, Reach, Rules, Wrong};
 pub use self::command::Environment;
-use self::command::Program;
+use self::command::{Call, Program};
 use self::document::Terms;
 pub use self::project::{PROJECT, Project, Up, is_abandoned, take_down};
 use super::facts::Maker;
@@ -263,11 +265,15 @@ impl Compose {
         let none = place.path().join("empty.env").to_string_lossy().into_owned();
         let directory = folder.to_string_lossy();
         let mut all = vec!["-p", asked.project, "-f", &file, "--project-directory", &directory];
+        let call = match variables {
+            Variables::Folder => Call::Reading,
+            Variables::None => Call::Making,
+        };
         if variables == Variables::None {
             all.extend(["--env-file", &none]);
         }
         all.extend(args);
-        self.program.run(&all, folder, PATIENCE, read::MAX_RESOLVED).await
+        self.program.run(call, &all, folder, PATIENCE, read::MAX_RESOLVED).await
     }
 }
 

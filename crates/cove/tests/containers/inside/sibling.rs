@@ -69,6 +69,7 @@ fn made_from(outer: &Outer, place: &str) -> Vec<Value> {
 #[test]
 fn containers_beside_cove_s_own_end_with_it() {
     let test = "containers_beside_cove_s_own_end_with_it";
+    let _beside = crate::beside();
     for kind in [Kind::Docker, Kind::Podman] {
         let Some(outer) = Outer::get(kind, test) else { continue };
         for (folder, file, text) in [

@@ -8,7 +8,9 @@ use cove::policy::{Limits, Policy};
 use cove::session::{Calls, CellEnd, Options, Session, Shown, Survived};
 use cove_protocol::{CellId, Language};
 use cove_testkit::measure;
+use futures_util::StreamExt;
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 
 use super::{cell, open, print, run};
 
@@ -116,7 +118,9 @@ pub(crate) async fn code_calls_the_host_in_every_language(backend: &dyn Backend)
 }
 
 pub(crate) async fn twenty_sessions_at_once_do_not_mix(backend: &dyn Backend) {
-    let sessions: Vec<Session> = futures_util::future::join_all((0..20).map(|_| open(backend))).await;
+    // All are there at once; started a few at a time, since a runner has to answer within seconds.
+    let starts = futures_util::stream::iter((0..20).map(|_| open(backend)));
+    let sessions: Vec<Session> = starts.buffered(5).collect().await;
     let each = sessions.iter().enumerate().map(|(number, session)| async move {
         print(session, Language::Python, &format!("x = {number}\n_ = open('mine', 'w').write('{number}')"))
             .await;
@@ -135,9 +139,12 @@ pub(crate) async fn twenty_sessions_at_once_do_not_mix(backend: &dyn Backend) {
 
 pub(crate) async fn a_session_that_was_stopped_is_over_at_once(backend: &dyn Backend) {
     let session = open(backend).await;
-    let running = session.run(cell(Language::Python, "while True: pass"), |_| {}, std::future::pending());
+    let begun = Notify::new();
+    let code = "print('on', flush=True)\nwhile True: pass";
+    let show = |_: Shown<'_>| begun.notify_one();
+    let running = session.run(cell(Language::Python, code), show, std::future::pending());
     let stopping = async {
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        tokio::time::timeout(Duration::from_secs(60), begun.notified()).await.expect("it runs");
         session.end().await
     };
     let (end, _) = tokio::join!(running, stopping);

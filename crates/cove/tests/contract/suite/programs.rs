@@ -47,7 +47,7 @@ async fn is_left(session: &Session, word: &str) -> String {
     let code = format!(
         "import os, time\nword = {start:?} + {end:?}\ndef line(pid):\n    try: return open(f'/proc/{{pid}}/cmdline').read()\n    \
          except OSError: return ''\ndef left(): return any(word in line(pid) for pid in os.listdir('/proc') if pid.isdigit())\n\
-         # What was killed takes a moment to be gone.\nfor _ in range(100):\n    if left(): time.sleep(0.02)\nprint(left())"
+         # What was killed takes a moment to be gone.\nfor _ in range(1500):\n    if not left(): break\n    time.sleep(0.02)\nprint(left())"
     );
     print(session, Language::Python, &code).await
 }

@@ -11,6 +11,8 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
 
 use super::super::facts::Maker;
+use super::super::plan::PATH;
+use super::home::Home;
 use crate::backend::StartError;
 use crate::output::harmless;
 
@@ -19,7 +21,7 @@ const OLDEST: (u32, u32) = (1, 29);
 const MAX_TAIL: usize = 8 * 1024;
 const TAIL_LINES: usize = 20;
 
-/// What of our own environment Compose sees. It puts variables into files, so it sees nothing else.
+/// Where Compose and its plug-ins are looked for. It puts variables into files and containers, so it sees none of these.
 #[derive(Debug, Clone, Default)]
 pub struct Environment {
     pub path: OsString,
@@ -36,6 +38,14 @@ impl Environment {
             config: std::env::var_os("DOCKER_CONFIG"),
         }
     }
+}
+
+/// What Compose is called for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Call {
+    /// It asks nobody, and fills variables into what it reads: it has none.
+    Reading,
+    Making,
 }
 
 #[derive(Debug, Clone)]
@@ -73,7 +83,8 @@ impl Program {
                 host: host.to_owned(),
                 version: (0, 0),
             };
-            let asked = program.run(&["version"], Path::new("/"), Duration::from_secs(15), MAX_TAIL).await;
+            let patience = Duration::from_secs(15);
+            let asked = program.run(Call::Reading, &["version"], Path::new("/"), patience, MAX_TAIL).await;
             match asked.map(|text| version(&text)) {
                 Ok(Some(version)) if version >= OLDEST => {
                     program.version = version;
@@ -105,27 +116,27 @@ impl Program {
     /// Runs it to its end. Of standard output at most `most` bytes are taken.
     pub(super) async fn run(
         &self,
+        call: Call,
         args: &[&str],
         folder: &Path,
         patience: Duration,
         most: usize,
     ) -> Result<Written, Failure> {
+        let failed = |what: String| Failure { what, words: String::new() };
+        let home = Home::make(&self.environment).map_err(|error| failed(whole(&error)))?;
         let mut command = Command::new(&self.path);
         command
+            .args(self.way_to_plug_ins(&home).into_iter().flatten())
             .args(&self.words)
             .args(args)
             .env_clear()
-            .env("PATH", &self.environment.path)
-            .env("DOCKER_HOST", &self.host)
-            .envs(self.environment.home.iter().map(|home| ("HOME", home)))
-            .envs(self.environment.config.iter().map(|config| ("DOCKER_CONFIG", config)))
+            .envs(self.variables(call, &home))
             .current_dir(folder)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0)
             .kill_on_drop(true);
-        let failed = |what: String| Failure { what, words: String::new() };
         let mut group = Group(command.spawn().map_err(|error| failed(format!("it did not start: {error}")))?);
         let (Some(stdout), Some(stderr)) = (group.0.stdout.take(), group.0.stderr.take()) else {
             return Err(failed("it has no output".into()));
@@ -148,6 +159,39 @@ impl Program {
             Err(error) => Err(failed(error.to_string())),
         }
     }
+
+    /// Docker's own program has to find Compose, and is told where by an argument: a variable would get into files.
+    fn way_to_plug_ins(&self, home: &Home) -> Option<[OsString; 2]> {
+        let is_docker = self.path.file_name() == Some("docker".as_ref());
+        is_docker.then(|| ["--config".into(), home.config().into()])
+    }
+
+    fn variables(&self, call: Call, home: &Home) -> Vec<(&'static str, OsString)> {
+        let is_podman = self.path.file_name() == Some("podman".as_ref());
+        match call {
+            // It looks for Compose itself, in these.
+            Call::Reading if is_podman => vec![("HOME", home.path().into()), ("PATH", self.search_path())],
+            Call::Reading => Vec::new(),
+            Call::Making => vec![
+                ("HOME", home.path().into()),
+                ("PATH", self.search_path()),
+                ("DOCKER_CONFIG", home.config().into()),
+                ("DOCKER_HOST", self.host.clone().into()),
+            ],
+        }
+    }
+
+    /// That of every machine, and where it is itself.
+    fn search_path(&self) -> OsString {
+        let folder = self.path.parent().filter(|own| std::env::split_paths(PATH).all(|one| one != *own));
+        let folders = std::env::split_paths(PATH).chain(folder.map(Path::to_owned));
+        std::env::join_paths(folders).unwrap_or_else(|_| PATH.into())
+    }
+}
+
+fn whole(error: &StartError) -> String {
+    let cause = error.cause.as_ref().map_or_else(String::new, |cause| format!(": {cause}"));
+    format!("{error}{cause}")
 }
 
 /// A command that did not do what it was asked for.
@@ -230,6 +274,7 @@ fn version(text: &str) -> Option<(u32, u32)> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::os::unix::fs::PermissionsExt;
     use std::time::Instant;
 
@@ -249,8 +294,12 @@ mod tests {
 
     /// A Compose of our own: a shell script under its name.
     fn place(script: &str) -> (tempfile::TempDir, Environment) {
+        place_of("docker-compose", script)
+    }
+
+    fn place_of(name: &str, script: &str) -> (tempfile::TempDir, Environment) {
         let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("docker-compose");
+        let path = place.path().join(name);
         std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
         let path = place.path().as_os_str().to_owned();
@@ -280,30 +329,72 @@ mod tests {
     #[tokio::test]
     async fn nothing_of_our_environment_reaches_it() {
         assert!(std::env::var_os("CARGO").is_some());
-        let (_place, program) = found("/usr/bin/env").await;
+        let (place, program) = found("/usr/bin/env").await;
         assert_eq!(program.version(), (1, 29));
-        let text = program.run(&["x"], Path::new("/"), Duration::from_secs(10), 4096).await.unwrap();
+        // While it reads, nothing at all does; but for what a shell sets itself.
+        assert_eq!(seen(&program, Call::Reading).await, BTreeMap::new());
+        let making = seen(&program, Call::Making).await;
+        let names: Vec<&str> = making.keys().map(String::as_str).collect();
+        assert_eq!(names, ["DOCKER_CONFIG", "DOCKER_HOST", "HOME", "PATH"]);
+        assert_eq!(making["DOCKER_HOST"], "unix:///x.sock");
+        assert_eq!(making["DOCKER_CONFIG"], format!("{}/.docker", making["HOME"]));
+        assert_eq!(making["PATH"], format!("{PATH}:{}", place.path().display()));
+        assert!(making["HOME"].contains("cove-compose-") && !Path::new(&making["HOME"]).exists());
+    }
+
+    async fn seen(program: &Program, call: Call) -> BTreeMap<String, String> {
+        let text = program.run(call, &["x"], Path::new("/"), Duration::from_secs(10), 4096).await.unwrap();
+        let pairs = text.lines().filter_map(|line| line.split_once('='));
         let own = ["PWD", "_", "SHLVL", "OLDPWD"];
-        let mut names: Vec<&str> = text.lines().filter_map(|line| line.split('=').next()).collect();
-        names.retain(|name| !own.contains(name));
-        names.sort_unstable();
-        assert_eq!(names, ["DOCKER_HOST", "HOME", "PATH"]);
+        let others = pairs.filter(|(name, _)| !own.contains(name));
+        others.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    }
+
+    /// Docker's program and Podman's have to find Compose themselves.
+    #[tokio::test]
+    async fn those_who_look_for_compose_are_told_where() {
+        let words = "echo Docker Compose version 2.26; echo \"words $*\"; /usr/bin/env; \
+            [ ! -f \"$HOME/.docker/cli-plugins/here\" ] || echo of home; \
+            [ ! -f \"$2/cli-plugins/here\" ] || echo of config";
+        let (place, environment) = place_of("docker", words);
+        std::fs::create_dir_all(place.path().join(".docker/cli-plugins")).unwrap();
+        std::fs::write(place.path().join(".docker/cli-plugins/here"), "").unwrap();
+        let environment = Environment { home: Some(place.path().into()), ..environment };
+        let ask = async |kind: Maker| {
+            let program = Program::find(kind, "unix:///x.sock", environment.clone()).await.unwrap();
+            let patience = Duration::from_secs(10);
+            program.run(Call::Reading, &["config"], Path::new("/"), patience, 4096).await.unwrap()
+        };
+        let said = ask(Maker::Docker).await;
+        assert!(said.contains("words --config ") && said.contains("/.docker compose config\n"), "{said}");
+        assert!(said.contains("of config\n") && !said.contains("HOME="), "{said}");
+        std::fs::rename(place.path().join("docker"), place.path().join("podman")).unwrap();
+        let said = ask(Maker::Podman).await;
+        assert!(said.contains("words compose config\n") && said.contains("of home\n"), "{said}");
+        assert!(!said.contains("DOCKER_HOST="), "{said}");
     }
 
     #[tokio::test]
     async fn failures_have_its_last_words_and_no_control_of_the_terminal() {
         let (_place, program) = found("echo one; printf 'two\\033[2J\\n' >&2; exit 3").await;
-        let failure = program.run(&["x"], Path::new("/"), Duration::from_secs(10), 99).await.unwrap_err();
+        let failure =
+            program.run(Call::Making, &["x"], Path::new("/"), Duration::from_secs(10), 99).await.unwrap_err();
         assert_eq!(failure, Failure { what: "it ended with exit code 3".into(), words: "one\ntwo".into() });
     }
 
     #[tokio::test]
     async fn time_and_output_are_bounded() {
         let (place, program) = found("if [ $1 = long ]; then /bin/sleep 60 & echo $! > $0.pid; wait; fi; /usr/bin/yes | /usr/bin/head -c 100000").await;
-        let failure = program.run(&["x"], Path::new("/"), Duration::from_secs(20), 1000).await.unwrap_err();
+        let failure = program
+            .run(Call::Making, &["x"], Path::new("/"), Duration::from_secs(20), 1000)
+            .await
+            .unwrap_err();
         assert_eq!(failure.what, "it wrote more than 1000 bytes");
         let began = Instant::now();
-        let failure = program.run(&["long"], Path::new("/"), Duration::from_secs(1), 1000).await.unwrap_err();
+        let failure = program
+            .run(Call::Making, &["long"], Path::new("/"), Duration::from_secs(1), 1000)
+            .await
+            .unwrap_err();
         assert_eq!(failure.what, "it had not ended after 1 s");
         assert!(began.elapsed() < Duration::from_secs(10));
         // What it started has ended with it.

@@ -79,6 +79,9 @@ pub(super) fn document(checked: &Checked, terms: &Terms<'_>) -> Value {
 fn container(name: &str, member: &Member, is_main: bool, terms: &Terms<'_>) -> Value {
     let bounds = bounds(member, terms.policy);
     let mut result = member.kept.clone();
+    if result.contains_key("environment") {
+        result.insert("environment".into(), variables(member).into());
+    }
     let mut set = |key: &str, value: Value| drop(result.insert(key.to_owned(), value));
     match (&member.build, terms.built.get(name)) {
         (Some(_), Some(tag)) => set("image", json!(tag)),
@@ -138,6 +141,22 @@ fn container(name: &str, member: &Member, is_main: bool, terms: &Terms<'_>) -> V
     set("volumes", json!(volumes));
     set("tmpfs", json!(memory));
     result.into()
+}
+
+/// The variables of the file. Those without a value are left out: Compose would fill them from where it runs.
+pub(super) fn variables(member: &Member) -> Map<String, Value> {
+    match member.kept.get("environment") {
+        Some(Value::Object(map)) => map
+            .iter()
+            .filter(|(_, value)| !value.is_null())
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect(),
+        Some(Value::Array(lines)) => {
+            let pairs = lines.iter().filter_map(|line| line.as_str()?.split_once('='));
+            pairs.map(|(name, value)| (name.to_owned(), value.into())).collect()
+        }
+        _ => Map::new(),
+    }
 }
 
 /// Enough to say why a container ended, and bounded: of what Podman has, only its own kind of file is.

@@ -22,7 +22,7 @@ use super::super::plan::{PATH, data_limit};
 use super::super::stream::{Input, Output};
 use super::check::Net;
 use super::document::RUNNER;
-use super::{Asked, Compose, Ready, verify};
+use super::{Asked, Compose, Ready, environment, verify};
 use crate::backend::{Ending, MemoryKiller, StartError};
 use crate::error::shown;
 use crate::output::harmless;
@@ -111,6 +111,7 @@ async fn started(
     for (name, id) in &made {
         let found = inspect(&api, id).await.map_err(asking)?;
         wrong.extend(verify::container(name, &ready.checked, &terms, &found));
+        wrong.extend(environment::differs(&api, &ready.checked, name, &terms, &found).await.map_err(asking)?);
         wrong.extend(closed(&api, compose.kind, name, &found).await.map_err(asking)?);
         let runtime = asked.policy.runtime.as_deref().filter(|_| compose.kind == Maker::Podman);
         if let Some(runtime) = runtime {

@@ -46,7 +46,7 @@ services:
     mem_limit: 4000
     restart: always
     labels: {cove.session: forged}
-    environment: {A: $1}
+    environment: {A: $1, HOME: }
     volumes: ['FOLDER/html:/html', 'data:/data']
     tmpfs: ['/run:size=2000']
   db: {image: d}
