@@ -206,6 +206,7 @@ pub(super) fn gaps(kind: Maker) -> &'static [&'static str] {
         Maker::Docker => &[WRITABLE, LOGGED, UNMASKED, GOES_ON],
         Maker::Podman => &[
             WRITABLE,
+            LOGGED,
             UNMASKED,
             GOES_ON,
             "the filter of system calls is Podman's own: Compose cannot give it another",
@@ -218,7 +219,7 @@ pub(super) fn gaps(kind: Maker) -> &'static [&'static str] {
 
 const WRITABLE: &str = "Compose: the files of its containers are writable, and the size of them and of its volumes is not limited";
 const LOGGED: &str =
-    "Compose: a megabyte of what each container says is kept on disk by Docker while it lives";
+    "Compose: a megabyte of what each container says is kept on disk while it lives";
 const UNMASKED: &str = "Compose: of `/proc` and `/sys` only what Docker or Podman hides by itself is hidden";
 const GOES_ON: &str = "Compose: when Cove is killed, code ends, and the other containers go on until the next Cove removes them";
 
