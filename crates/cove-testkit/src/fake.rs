@@ -2,6 +2,7 @@
 //! would, and fall silent or die where a test wants it to.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use cove::backend::{Backend, Control, Ending, Form, MemoryKiller, Pending, Sandbox, StartError, Whose};
 use cove::policy::Policy;
@@ -18,6 +19,7 @@ pub struct FakeBackend {
     ending: Ending,
     memory: Option<MemoryKiller>,
     trusts_runner: bool,
+    settles_within: Duration,
     kills: Arc<Mutex<usize>>,
 }
 
@@ -31,6 +33,7 @@ impl FakeBackend {
             ending: Ending::Exited(0),
             memory: None,
             trusts_runner: false,
+            settles_within: Duration::from_secs(2),
             kills: Arc::default(),
         }
     }
@@ -51,6 +54,13 @@ impl FakeBackend {
     #[must_use]
     pub fn trusting_its_runner(mut self) -> Self {
         self.trusts_runner = true;
+        self
+    }
+
+    /// As a backend that may take so long to tell how a sandbox ended.
+    #[must_use]
+    pub fn settling_within(mut self, time: Duration) -> Self {
+        self.settles_within = time;
         self
     }
 
@@ -90,6 +100,7 @@ impl Backend for FakeBackend {
                 ending: self.ending.clone(),
                 memory: self.memory,
                 trusts_runner: self.trusts_runner,
+                settles_within: self.settles_within,
                 kills: Arc::clone(&self.kills),
             };
             Ok(Sandbox {
@@ -123,6 +134,7 @@ struct FakeControl {
     ending: Ending,
     memory: Option<MemoryKiller>,
     trusts_runner: bool,
+    settles_within: Duration,
     kills: Arc<Mutex<usize>>,
 }
 
@@ -145,6 +157,10 @@ impl Control for FakeControl {
 
     fn out_of_memory(&mut self) -> Pending<'_, Option<MemoryKiller>> {
         Box::pin(async { self.memory })
+    }
+
+    fn settles_within(&self) -> Duration {
+        self.settles_within
     }
 
     fn trusts_runner_on_memory(&self) -> bool {

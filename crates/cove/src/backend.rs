@@ -7,6 +7,7 @@ pub mod mixed;
 
 use std::future::Future;
 use std::pin::Pin;
+use std::time::Duration;
 
 use cove_protocol::Interpreter;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -96,6 +97,12 @@ pub trait Control: Send {
 
     /// Until the sandbox has ended and nothing of it is left.
     fn wait(&mut self) -> Pending<'_, Ending>;
+
+    /// How long `wait` may take when the stream is over and nobody killed the sandbox. Who kills it sooner never hears why
+    /// it ended.
+    fn settles_within(&self) -> Duration {
+        Duration::from_secs(2)
+    }
 
     /// Whether anything in the sandbox has been killed for memory so far, and by whom.
     fn out_of_memory(&mut self) -> Pending<'_, Option<MemoryKiller>>;

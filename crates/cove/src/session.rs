@@ -409,7 +409,8 @@ impl Session {
         let mut control = self.control.lock().await;
         let ending = if matches!(error, LinkError::Closed | LinkError::Io(_)) {
             // A runner that has only closed its stream, and lives on, is of no use.
-            wait_or_kill(&mut **control).await
+            let patience = control.settles_within();
+            wait_or_kill(&mut **control, patience).await
         } else {
             control.kill();
             control.wait().await;
@@ -433,13 +434,13 @@ impl Session {
         }
         // A runner that does not read is ended below.
         let _ = tokio::time::timeout(KILL, self.link.send(&ToRunner::Bye {}, &[])).await;
-        let ending = wait_or_kill(&mut **self.control.lock().await).await;
+        let ending = wait_or_kill(&mut **self.control.lock().await, KILL).await;
         self.ended.get_or_init(|| ending).clone()
     }
 }
 
-async fn wait_or_kill(control: &mut dyn Control) -> Ending {
-    match tokio::time::timeout(KILL, control.wait()).await {
+async fn wait_or_kill(control: &mut dyn Control, patience: Duration) -> Ending {
+    match tokio::time::timeout(patience, control.wait()).await {
         Ok(ending) => ending,
         Err(_) => {
             control.kill();

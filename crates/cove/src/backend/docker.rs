@@ -12,6 +12,7 @@ pub(crate) mod connect;
 mod control;
 mod dockerfile;
 mod facts;
+mod filled;
 mod instance;
 mod launch;
 mod libpod;
@@ -19,6 +20,7 @@ mod marked;
 mod plan;
 mod stream;
 mod sweep;
+mod told;
 pub(crate) mod volume;
 
 use std::path::PathBuf;
@@ -27,24 +29,26 @@ use std::time::Duration;
 
 use bollard::Docker as Client;
 use bollard::errors::Error as ClientError;
-use bollard::query_parameters::CreateContainerOptions;
+use bollard::query_parameters::{CreateContainerOptions, CreateContainerOptionsBuilder};
 use tokio::sync::{Mutex, OnceCell};
 
 use crate::backend::{Backend, Form, Pending, Sandbox, StartError, Tell, Whose};
 use crate::config::{AllowedMount, ComposeRisk, Surroundings};
 use crate::image::{Recipe, Source};
 use crate::policy::{Policy, Root};
+use crate::session::registry::random;
 
 use build::Ready;
 use compose::Compose;
 use composed::Wish;
 pub use connect::Wanted;
 use connect::{Connected, Connecting};
-use control::{Container, Guard, Watched};
+use control::{Container, Guard, Watched, answered};
 pub use facts::Maker;
+use filled::Filled;
 use instance::{Instance, LIFE, now};
 use launch::{Failed, could_not, start_made};
-use plan::{ImageFacts, Plan, Request, labels, plan};
+use plan::{ImageFacts, NAME, Plan, Request, labels, plan};
 use volume::{Filler, Program};
 
 /// Between looks for what others left behind.
@@ -70,17 +74,7 @@ struct Shared {
     packed: OnceCell<Program>,
     /// Of others, as the last sweep saw it.
     ended: Mutex<sweep::Ended>,
-    filled: Mutex<Filled>,
-}
-
-/// What is known of the volume with our program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Filled {
-    Unknown,
-    /// It was seen. Should our program not be in it, a container that is started from it tells.
-    Seen,
-    /// Our program was seen in it.
-    Whole,
+    filled: Filled,
 }
 
 /// What the operator allows beyond what is always allowed.
@@ -128,7 +122,7 @@ impl Docker {
             compose: OnceCell::new(),
             packed: OnceCell::new(),
             ended: Mutex::default(),
-            filled: Mutex::new(Filled::Unknown),
+            filled: Filled::default(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -219,35 +213,13 @@ impl Shared {
         Ok((image_facts(image), done))
     }
 
-    async fn see_volume(&self, client: &Client, program: &Program, image: &str) -> Result<(), StartError> {
-        let mut filled = self.filled.lock().await;
-        if *filled == Filled::Unknown {
-            volume::ensure(client, program, self.filler(image)).await?;
-            *filled = Filled::Seen;
-        }
-        Ok(())
-    }
-
-    /// For who could not tell why nothing starts from it.
-    async fn see_whole_volume(
-        &self,
-        client: &Client,
-        program: &Program,
-        image: &str,
-    ) -> Result<(), StartError> {
-        let mut filled = self.filled.lock().await;
-        if *filled == Filled::Whole {
-            return volume::ensure(client, program, self.filler(image)).await;
-        }
-        volume::fill(client, program, self.filler(image)).await?;
-        *filled = Filled::Whole;
-        Ok(())
-    }
-
     fn filler<'a>(&self, image: &'a str) -> Filler<'a> {
         // Short-lived: whatever becomes of us, it need not be there tomorrow.
-        let labels = labels(&Whose::default(), self.instance.to_string(), now() + SWEEP.as_secs());
-        Filler { image, labels: labels.into_iter().map(|(name, value)| (name.to_owned(), value)).collect() }
+        let mut labels = labels(&Whose::default(), self.instance.to_string(), now() + SWEEP.as_secs());
+        let name = new_name();
+        labels.insert(NAME, name.clone());
+        let labels = labels.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        Filler { image, name, labels }
     }
 
     async fn start(self: &Arc<Self>, policy: &Policy, whose: &Whose) -> Result<Sandbox, StartError> {
@@ -262,21 +234,41 @@ impl Shared {
             return composed::start(self, connected, &wish, program).await;
         }
         let (image, _) = self.image(client, recipe, &|_| {}).await?;
-        self.see_volume(client, program, &image.id).await?;
+        let seen = self.filled.see(client, program, self.filler(&image.id)).await?;
         let plan = self.plan(policy, recipe, &image, program, whose, connected)?;
-        let started = match self.start_planned(connected, &plan).await {
+        match self.start_planned(connected, &plan).await {
             Err(Failed::Starting(error)) => {
-                // Our program may be missing: volumes that nobody uses are pruned. It is put back, and tried once more.
                 tracing::info!(error = %error, "a container did not start; our volume is filled again");
-                volume::fill(client, program, self.filler(&image.id)).await?;
-                self.start_planned(connected, &plan).await.map_err(Failed::into_error)
+                self.filled.mend(client, program, self.filler(&image.id), seen).await?;
             }
-            started => started.map_err(Failed::into_error),
-        };
-        match started {
+            // It was being put back meanwhile.
+            Err(Failed::ForGood(error)) if !self.filled.is_mended(seen).await => {
+                return Err(launch::no_network(connected, &policy.network).await.unwrap_or(error));
+            }
+            Err(Failed::ForGood(_)) => {}
+            Ok(sandbox) => return Ok(sandbox),
+        }
+        match self.start_planned(connected, &plan).await.map_err(Failed::into_error) {
             Err(error) => Err(launch::no_network(connected, &policy.network).await.unwrap_or(error)),
             started => started,
         }
+    }
+
+    async fn prepare(
+        self: &Arc<Self>,
+        policy: &Policy,
+        tell: Tell<'_>,
+    ) -> Result<Option<String>, StartError> {
+        let connected = self.connected().await?;
+        let recipe = recipe(policy)?;
+        plan::gaps(policy, &connected.facts)?;
+        if let Source::Compose { .. } = recipe.source {
+            let program = self.program().await?;
+            let wish = Wish::new(self, policy, recipe, program, &Whose::default());
+            return composed::prepare(self, connected, &wish, tell).await;
+        }
+        let (_, done) = self.image(&connected.client, recipe, tell).await?;
+        Ok(done)
     }
 
     fn plan(
@@ -300,13 +292,15 @@ impl Shared {
 
     async fn start_planned(&self, connected: &Connected, plan: &Plan) -> Result<Sandbox, Failed> {
         let Connected { client, facts } = connected;
+        let name = new_name();
+        let plan = plan.named(&name);
         let made = client
-            .create_container(None::<CreateContainerOptions>, plan.body.clone())
+            .create_container(Some(named(&name)), plan.body.clone())
             .await
             .map_err(|error| could_not("make", &error))?;
         // Also if whoever asked goes away meanwhile.
         let guard = Guard::new(client.clone(), made.id.clone());
-        match start_made(client, facts, plan, &made.id).await {
+        match start_made(client, facts, &plan, &made.id).await {
             Ok(stream) => {
                 guard.release();
                 let container = Container { client: client.clone(), id: made.id, maker: facts.maker };
@@ -323,6 +317,15 @@ impl Shared {
             }
         }
     }
+}
+
+/// Of a container or of a project; nobody else has it.
+fn new_name() -> String {
+    format!("cove-{:032x}", random())
+}
+
+fn named(name: &str) -> CreateContainerOptions {
+    CreateContainerOptionsBuilder::new().name(name).build()
 }
 
 fn recipe(policy: &Policy) -> Result<&Recipe, StartError> {
@@ -379,7 +382,11 @@ impl Backend for Docker {
         Box::pin(async move {
             // In a task of its own, which goes on when whoever asked has gone: a container that is being made has no name
             // yet by which it could be removed. Nobody takes the sandbox then, and that ends it.
-            let started = tokio::spawn(async move { shared.start(&policy, &whose).await }).await;
+            let started = tokio::spawn(async move {
+                let client = &shared.connected().await?.client;
+                answered(client, shared.start(&policy, &whose)).await
+            })
+            .await;
             started.unwrap_or_else(|error| Err(StartError::new("could not start a container").because(error)))
         })
     }
@@ -390,16 +397,8 @@ impl Backend for Docker {
         tell: Tell<'a>,
     ) -> Pending<'a, Result<Option<String>, StartError>> {
         Box::pin(async move {
-            let connected = self.shared.connected().await?;
-            let recipe = recipe(policy)?;
-            plan::gaps(policy, &connected.facts)?;
-            if let Source::Compose { .. } = recipe.source {
-                let program = self.shared.program().await?;
-                let wish = Wish::new(&self.shared, policy, recipe, program, &Whose::default());
-                return composed::prepare(&self.shared, connected, &wish, tell).await;
-            }
-            let (_, done) = self.shared.image(&connected.client, recipe, tell).await?;
-            Ok(done)
+            let client = &self.shared.connected().await?.client;
+            answered(client, self.shared.prepare(policy, tell)).await
         })
     }
 

@@ -12,6 +12,7 @@ mod images;
 mod inside;
 mod killed;
 mod standard;
+mod swept;
 mod told;
 mod walk;
 

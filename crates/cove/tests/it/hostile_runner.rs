@@ -111,6 +111,24 @@ fn a_runner_that_dies_is_told_with_its_ending() {
     }
 }
 
+/// Who kills it while the cause is being found out hears of the kill alone.
+#[test]
+fn an_end_whose_cause_takes_a_while_is_waited_for() {
+    for (within, kills) in [(5, 0), (1, 1)] {
+        let backend = FakeBackend::new(|mut runner| async move {
+            runner.greet().await;
+            runner.cell().await;
+            drop(runner);
+            tokio::time::sleep(Duration::from_millis(2500)).await;
+        })
+        .ending_as(Ending::Exited(3))
+        .settling_within(Duration::from_secs(within));
+        let (end, _) = block_on(run(&backend, cell()));
+        assert_eq!(end, CellEnd::SandboxEnded(Ending::Exited(3)));
+        assert_eq!(backend.kills(), kills, "within {within} s");
+    }
+}
+
 /// A backend whose cells all end as killed, with what the runner says of memory.
 fn killing(signal: i32, out_of_memory: Option<bool>) -> FakeBackend {
     FakeBackend::new(move |mut runner: FakeRunner| async move {

@@ -6,6 +6,7 @@ mod bases;
 mod ignore;
 mod output;
 pub mod prune;
+mod under_way;
 
 use std::fs;
 use std::io::Read;
@@ -18,7 +19,6 @@ use bollard::models::ImageInspect;
 use bollard::query_parameters::{BuildImageOptionsBuilder, CreateImageOptionsBuilder};
 use bytes::Bytes;
 use futures_util::StreamExt;
-use tokio::sync::Mutex;
 
 use super::dockerfile::Needs;
 use crate::backend::{StartError, Tell};
@@ -36,9 +36,6 @@ const TIMEOUT: Duration = Duration::from_secs(30 * 60);
 pub const LABEL_IMAGE: &str = "cove.image";
 /// Of what it was built from.
 pub const LABEL_DIGEST: &str = "cove.digest";
-
-/// One at a time: two sessions that want the same image must not build it twice.
-static BUILDING: Mutex<()> = Mutex::const_new(());
 
 /// An image that containers can be made of.
 #[derive(Debug, Clone, PartialEq)]
@@ -134,13 +131,21 @@ pub async fn built(
     if let Some(ready) = already(docker, name, &files, &expected).await? {
         return Ok(ready);
     }
-    let _one = match BUILDING.try_lock() {
-        Ok(one) => one,
-        Err(_) => {
-            tell("waiting for another image to be built");
-            BUILDING.lock().await
-        }
+    let (owned, image) = ((docker.clone(), name.to_owned()), tag(name, &files, &expected));
+    let build = |lines: under_way::Lines| async move {
+        let tell = move |line: &str| drop(lines.send(line.to_owned()));
+        built_alone(&owned.0, &owned.1, files, pull, &tell).await
     };
+    under_way::in_turn(docker, image, tell, build).await
+}
+
+async fn built_alone(
+    docker: &Docker,
+    name: &str,
+    files: Files,
+    pull: bool,
+    tell: Tell<'_>,
+) -> Result<Ready, StartError> {
     let start = Instant::now();
     // Written first and named after what was written: the folder may change at any time.
     let (archive, digest) = blocking(files.clone(), |files| files.archive()).await?;

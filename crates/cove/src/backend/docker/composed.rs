@@ -14,14 +14,13 @@ use super::connect::Connected;
 use super::control::{Watchable, Watched};
 use super::facts::Facts;
 use super::instance::{LIFE, now};
-use super::plan::{gaps, interpreters, jail_limits, labels, takes_paths};
+use super::plan::{NAME, gaps, interpreters, jail_limits, labels, takes_paths};
 use super::stream::ContainerStream;
 use super::volume::Program;
-use super::{Shared, said};
+use super::{Shared, new_name, said};
 use crate::backend::{Ending, Form, MemoryKiller, Pending, Sandbox, StartError, Tell, Whose};
 use crate::image::{Recipe, Source};
 use crate::policy::Policy;
-use crate::session::registry::random;
 
 /// All that a request is made of, so that it can be lent.
 pub(super) struct Wish {
@@ -63,11 +62,13 @@ impl Wish {
         program: &Program,
         whose: &Whose,
     ) -> Self {
-        let labels = labels(whose, shared.instance.to_string(), now() + LIFE.as_secs());
+        let project = new_name();
+        let mut labels = labels(whose, shared.instance.to_string(), now() + LIFE.as_secs());
+        labels.insert(NAME, project.clone());
         Self {
             policy: policy.clone(),
             recipe: recipe.clone(),
-            project: format!("cove-{:032x}", random()),
+            project,
             labels: labels.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
             volume: program.volume(),
             held: OnceLock::new(),
@@ -164,7 +165,7 @@ pub(super) async fn start(
             any_image(client).await?.ok_or_else(could_not)?
         }
     };
-    shared.see_whole_volume(client, program, &image).await?;
+    shared.filled.see_whole(client, program, shared.filler(&image)).await?;
     let Up { output, input, project, path } = compose.up(client, &asked, &|_| {}).await?;
     let stream = ContainerStream::new(output, input);
     Ok(Sandbox {

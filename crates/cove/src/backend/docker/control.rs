@@ -5,7 +5,7 @@ use std::time::Duration;
 use bollard::Docker as Client;
 use bollard::errors::Error as ClientError;
 use bollard::models::{ContainerInspectResponse, ContainerState, ContainerStateStatusEnum as Status};
-use bollard::query_parameters::{InspectContainerOptions, RemoveContainerOptionsBuilder};
+use bollard::query_parameters::RemoveContainerOptionsBuilder;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -13,6 +13,7 @@ use super::facts::Maker;
 use super::instance::LIFE;
 use super::said;
 use super::stream::{ContainerStream, LastWords};
+use super::told;
 use crate::backend::{Control, Ending, MemoryKiller, Pending, StartError};
 
 /// How long the end of a container may take to be told and cleaned up when Docker or Podman does not answer.
@@ -58,6 +59,41 @@ pub(super) async fn is_silent(client: &Client) -> bool {
     !matches!(tokio::time::timeout(PATIENCE, client.ping()).await, Ok(Ok(_)))
 }
 
+/// Gives up on what waits for an answer, which may take long, when so many questions in a row were not answered.
+pub(super) async fn while_answered<T>(
+    client: &Client,
+    questions: u32,
+    work: impl Future<Output = T>,
+) -> Option<T> {
+    const PAUSE: Duration = Duration::from_secs(1);
+    let silent = async {
+        let mut unanswered = 0;
+        while unanswered < questions {
+            tokio::time::sleep(PAUSE).await;
+            unanswered = if is_silent(client).await { unanswered + 1 } else { 0 };
+        }
+    };
+    tokio::select! {
+        biased;
+        done = work => Some(done),
+        () = silent => None,
+    }
+}
+
+/// The same for what tells why it failed.
+pub(super) async fn answered<T>(
+    client: &Client,
+    work: impl Future<Output = Result<T, StartError>>,
+) -> Result<T, StartError> {
+    while_answered(client, 2, work).await.unwrap_or_else(|| {
+        Err(StartError::new("could not reach Docker or Podman")
+            .because("it listens, and no longer answers")
+            .with_hint(
+                "start it again: `sudo systemctl restart docker`, or `systemctl --user restart podman`",
+            ))
+    })
+}
+
 async fn see_gone(client: Client, id: String) {
     until_done(move || {
         let (client, id) = (client.clone(), id.clone());
@@ -94,10 +130,17 @@ pub(super) async fn remove(client: &Client, id: &str) -> bool {
     let until = tokio::time::Instant::now() + PATIENCE * 4;
     loop {
         let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
-        let why = match tokio::time::timeout_at(until, client.remove_container(id, Some(options))).await {
-            Ok(Ok(()) | Err(ClientError::DockerResponseServerError { status_code: 404, .. })) => return true,
-            Ok(Err(error)) => said(&error),
-            Err(_) => "it took too long".to_owned(),
+        let removing = tokio::time::timeout_at(until, client.remove_container(id, Some(options)));
+        let why = match while_answered(client, 1, removing).await {
+            Some(Ok(Ok(()) | Err(ClientError::DockerResponseServerError { status_code: 404, .. }))) => {
+                return true;
+            }
+            Some(Ok(Err(error))) => said(&error),
+            Some(Err(_)) => "it took too long".to_owned(),
+            None => {
+                tracing::warn!(container = id, "a container could not be removed: nobody answers");
+                return false;
+            }
         };
         let is_late = tokio::time::Instant::now() + PAUSE >= until;
         if is_late || is_silent(client).await {
@@ -205,6 +248,11 @@ impl<W: Watchable> Control for Watched<W> {
         })
     }
 
+    /// As long as `end_of` may look for the cause, and one answer more.
+    fn settles_within(&self) -> Duration {
+        PATIENCE * 2
+    }
+
     fn out_of_memory(&mut self) -> Pending<'_, Option<MemoryKiller>> {
         self.what.out_of_memory()
     }
@@ -279,14 +327,12 @@ fn killed(maker: Maker) -> &'static str {
     }
 }
 
-/// Tried for a while: whoever restarts answers again soon, and whoever is gone must not be waited for. Podman also has a
-/// word for a container that has just ended, `stopped`, which Docker has not; it passes.
+/// Tried for a while: whoever restarts answers again soon, and whoever is gone must not be waited for.
 pub(super) async fn inspect(client: &Client, id: &str) -> Result<ContainerInspectResponse, ClientError> {
     const PAUSE: Duration = Duration::from_millis(250);
     let until = tokio::time::Instant::now() + PATIENCE / 2;
     loop {
-        let asked = client.inspect_container(id, None::<InspectContainerOptions>);
-        match tokio::time::timeout(PATIENCE / 2, asked).await {
+        match tokio::time::timeout(PATIENCE / 2, told::container(client, id)).await {
             Ok(Ok(found)) => return Ok(found),
             // A container that is just being removed is an error of Podman's own first, and missing later.
             Ok(Err(error @ ClientError::DockerResponseServerError { status_code: ..500, .. })) => {

@@ -29,7 +29,10 @@ pub(super) enum Life {
 impl Instance {
     /// This process.
     pub(super) fn own() -> Self {
-        let process = std::process::id();
+        Self::of(std::process::id())
+    }
+
+    pub(super) fn of(process: u32) -> Self {
         Self { boot: boot(), place: place(), process, began: began(process).unwrap_or(0) }
     }
 
@@ -100,9 +103,47 @@ pub(super) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map(|since| since.as_secs()).unwrap_or(0)
 }
 
+/// Seconds since 1970 of a time as in `2026-01-02T03:04:05.678+09:00`.
+pub(super) fn seconds(time: &str) -> Option<u64> {
+    let number = |range: std::ops::Range<usize>| time.get(range)?.parse::<i64>().ok();
+    let (year, month, day) = (number(0..4)?, number(5..7)?, number(8..10)?);
+    let (hour, minute, second) = (number(11..13)?, number(14..16)?, number(17..19)?);
+    let zone = time.get(19..)?.trim_start_matches(|c: char| c == '.' || c.is_ascii_digit());
+    let ahead = match zone {
+        "Z" => 0,
+        _ => {
+            let (hours, minutes) =
+                (zone.get(1..3)?.parse::<i64>().ok()?, zone.get(4..6)?.parse::<i64>().ok()?);
+            let size = hours * 3600 + minutes * 60;
+            if zone.starts_with('-') { -size } else { size }
+        }
+    };
+    // Years that begin in March have their odd day at the end.
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 719_469;
+    u64::try_from(days * 86_400 + hour * 3600 + minute * 60 + second - ahead).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_read_wherever_they_are() {
+        for (time, expected) in [
+            ("1970-01-01T00:00:00Z", Some(0)),
+            ("2000-02-29T12:00:00Z", Some(951_825_600)),
+            ("2026-01-02T03:04:05.123456789Z", Some(1_767_323_045)),
+            ("2026-01-02T12:04:05.123456789+09:00", Some(1_767_323_045)),
+            ("2026-01-01T21:34:05-05:30", Some(1_767_323_045)),
+            ("0001-01-01T00:00:00Z", None),
+            ("", None),
+            ("2026-01-02", None),
+            ("2026-01-02T03:04:05", None),
+        ] {
+            assert_eq!(seconds(time), expected, "{time}");
+        }
+    }
 
     #[test]
     fn a_process_is_itself_and_no_other() {

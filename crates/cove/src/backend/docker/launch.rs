@@ -2,15 +2,13 @@
 
 use bollard::Docker as Client;
 use bollard::errors::Error as ClientError;
-use bollard::query_parameters::{
-    AttachContainerOptionsBuilder, InspectContainerOptions, StartContainerOptions,
-};
+use bollard::query_parameters::{AttachContainerOptionsBuilder, StartContainerOptions};
 
 use super::connect::Connected;
 use super::facts::{Facts, Maker};
 use super::plan::Plan;
 use super::stream::ContainerStream;
-use super::{check, libpod, said};
+use super::{check, libpod, said, told};
 use crate::backend::StartError;
 use crate::error::shown;
 use crate::policy::Network;
@@ -21,10 +19,7 @@ pub(super) async fn start_made(
     plan: &Plan,
     id: &str,
 ) -> Result<ContainerStream, Failed> {
-    let found = client
-        .inspect_container(id, None::<InspectContainerOptions>)
-        .await
-        .map_err(|error| could_not("look at", &error))?;
+    let found = told::container(client, id).await.map_err(|error| could_not("look at", &error))?;
     let mut differences = check::differences(&plan.body, &found, facts);
     let runtime = plan.body.host_config.as_ref().and_then(|host| host.runtime.as_deref());
     if let (Some(runtime), Maker::Podman) = (runtime, facts.maker) {

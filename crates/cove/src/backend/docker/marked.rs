@@ -1,7 +1,6 @@
 //! What Docker or Podman has under some labels.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use bollard::Docker as Client;
 use bollard::errors::Error;
@@ -9,6 +8,8 @@ use bollard::models::{ContainerSummary, Network, Volume};
 use bollard::query_parameters::{
     ListContainersOptionsBuilder, ListNetworksOptionsBuilder, ListVolumesOptionsBuilder,
 };
+
+use super::told;
 
 pub(super) struct Marked {
     pub containers: Vec<ContainerSummary>,
@@ -26,19 +27,31 @@ impl Marked {
         let volumes = client.list_volumes(Some(volumes)).await?.volumes.unwrap_or_default();
         Ok(Self { containers, networks, volumes })
     }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.containers.is_empty() && self.networks.is_empty() && self.volumes.is_empty()
+    }
 }
 
 /// Containers alone, also those that do not run.
 pub(super) async fn containers(client: &Client, labels: &[String]) -> Result<Vec<ContainerSummary>, Error> {
-    let options = ListContainersOptionsBuilder::new().all(true).filters(&filters(labels)).build();
-    // Podman has states in passing that Docker has no word for.
-    for _ in 0..5 {
-        match client.list_containers(Some(options.clone())).await {
-            Err(Error::JsonDataError { .. }) => tokio::time::sleep(Duration::from_millis(300)).await,
-            other => return other,
-        }
-    }
-    client.list_containers(Some(options)).await
+    told::containers(client, ListContainersOptionsBuilder::new().all(true).filters(&filters(labels)).build())
+        .await
+}
+
+pub(super) fn is_named(container: &ContainerSummary, name: &str) -> bool {
+    names(container).any(|other| other == name)
+}
+
+/// By its name, which nobody else's has: a label may come from an image that was committed from a member.
+pub(super) fn is_member(container: &ContainerSummary, project: &str) -> bool {
+    names(container)
+        .filter_map(|name| name.strip_prefix(project))
+        .any(|rest| rest.starts_with('-') || rest.starts_with('_'))
+}
+
+fn names(container: &ContainerSummary) -> impl Iterator<Item = &str> {
+    container.names.iter().flatten().map(|name| name.trim_start_matches('/'))
 }
 
 fn filters(labels: &[String]) -> HashMap<&'static str, Vec<String>> {

@@ -37,6 +37,8 @@ pub(super) const INSTANCE: &str = "cove.instance";
 pub(super) const SESSION: &str = "cove.session";
 pub(super) const PRINCIPAL: &str = "cove.principal";
 pub(super) const EXPIRES: &str = "cove.expires";
+/// The name of the container, or of its project: a copy of what we made has the label, and another name.
+pub(super) const NAME: &str = "cove.name";
 
 /// What an image brings of its own.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -81,6 +83,15 @@ pub(super) fn labels(whose: &Whose, instance: String, expires: u64) -> BTreeMap<
         (PRINCIPAL, whose.principal.clone()),
         (EXPIRES, expires.to_string()),
     ])
+}
+
+impl Plan {
+    /// As a container of this name.
+    pub(super) fn named(&self, name: &str) -> Self {
+        let mut plan = self.clone();
+        plan.body.labels.get_or_insert_default().insert(NAME.to_owned(), name.to_owned());
+        plan
+    }
 }
 
 pub(super) fn plan(request: &Request<'_>, facts: &Facts) -> Result<Plan, StartError> {

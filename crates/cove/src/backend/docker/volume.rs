@@ -2,20 +2,20 @@
 //! is copied once for each version.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use bollard::Docker as Client;
 use bollard::body_full;
 use bollard::errors::Error as ClientError;
-use bollard::models::{ContainerCreateBody, HostConfig, Mount, MountType, VolumeCreateRequest};
+use bollard::models::{ContainerCreateBody, HostConfig, Mount, MountType, Volume, VolumeCreateRequest};
 use bollard::query_parameters::{
-    ContainerArchiveInfoOptionsBuilder, CreateContainerOptions, RemoveVolumeOptions,
-    UploadToContainerOptionsBuilder,
+    ContainerArchiveInfoOptionsBuilder, RemoveVolumeOptions, UploadToContainerOptionsBuilder,
 };
 use sha2::{Digest, Sha256};
 use tar::{Builder, EntryType, Header};
 
 use super::control::Guard;
-use super::said;
+use super::{named, said};
 use crate::backend::StartError;
 use crate::session::registry::random;
 
@@ -66,27 +66,75 @@ impl Program {
     }
 }
 
+/// How long whoever uses a volume in place of ours may take to be gone.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// Sees that the volume is there. One that is there was filled, or whoever made it was killed meanwhile; then nothing
 /// starts from it, and it is filled again.
 pub(super) async fn ensure(client: &Client, program: &Program, filler: Filler<'_>) -> Result<(), StartError> {
-    if is_there(client, program).await? { Ok(()) } else { fill(client, program, filler).await }
+    if look(client, program).await? == Found::Ours { Ok(()) } else { fill(client, program, filler).await }
 }
 
-/// One of its name that is not marked as ours is removed: whoever asks for a container with a volume that is missing
-/// gets one made, with nothing in it.
-async fn is_there(client: &Client, program: &Program) -> Result<bool, StartError> {
-    let name = program.volume();
-    match client.inspect_volume(&name).await {
-        Ok(volume) if volume.labels.get(RUNNER) == Some(&program.digest) => return Ok(true),
-        Ok(_) => {}
-        Err(ClientError::DockerResponseServerError { status_code: 404, .. }) => return Ok(false),
-        Err(error) => return Err(StartError::new("could not look for our volume").because(said(&error))),
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Nothing,
+    Ours,
+    /// Of its name, and not marked as ours.
+    Foreign,
+}
+
+async fn look(client: &Client, program: &Program) -> Result<Found, StartError> {
+    match client.inspect_volume(&program.volume()).await {
+        Ok(volume) => Ok(found(&volume, program)),
+        Err(ClientError::DockerResponseServerError { status_code: 404, .. }) => Ok(Found::Nothing),
+        Err(error) => Err(StartError::new("could not look for our volume").because(said(&error))),
     }
-    match client.remove_volume(&name, None::<RemoveVolumeOptions>).await {
-        Ok(()) | Err(ClientError::DockerResponseServerError { status_code: 404, .. }) => Ok(false),
-        Err(error) => Err(StartError::new(format!("could not use the volume `{name}`"))
-            .because(format!("somebody else made it, and it could not be removed: {}", said(&error)))
-            .with_hint(format!("remove what uses it, and then it: `docker volume rm {name}`"))),
+}
+
+fn found(volume: &Volume, program: &Program) -> Found {
+    if volume.labels.get(RUNNER) == Some(&program.digest) { Found::Ours } else { Found::Foreign }
+}
+
+/// Makes the volume unless it is there. A foreign one is removed first: whoever asks for a container with a volume that is
+/// missing gets one made, with nothing in it. Nothing starts from that, so whoever uses it is gone soon.
+async fn make(client: &Client, program: &Program) -> Result<(), StartError> {
+    const PAUSE: Duration = Duration::from_millis(200);
+    let until = Instant::now() + PATIENCE;
+    let name = program.volume();
+    let again = || "it is made again and again".to_owned();
+    loop {
+        let why = match look(client, program).await? {
+            Found::Ours => return Ok(()),
+            Found::Nothing => match create(client, program).await? {
+                Found::Ours => return Ok(()),
+                _ => again(),
+            },
+            Found::Foreign => match client.remove_volume(&name, None::<RemoveVolumeOptions>).await {
+                Ok(()) if Instant::now() < until => continue,
+                Ok(()) => again(),
+                Err(error) => said(&error),
+            },
+        };
+        if Instant::now() >= until {
+            return Err(StartError::new(format!("could not use the volume `{name}`"))
+                .because(format!("somebody else made it, and it could not be removed: {why}"))
+                .with_hint(format!("remove what uses it, and then it: `docker volume rm {name}`")));
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// What is there then: somebody may have been faster.
+async fn create(client: &Client, program: &Program) -> Result<Found, StartError> {
+    let volume = VolumeCreateRequest {
+        name: Some(program.volume()),
+        labels: Some([(RUNNER.to_owned(), program.digest.clone())].into()),
+        ..VolumeCreateRequest::default()
+    };
+    match client.create_volume(volume).await {
+        Ok(volume) => Ok(found(&volume, program)),
+        Err(ClientError::DockerResponseServerError { status_code: 409, .. }) => Ok(Found::Foreign),
+        Err(error) => Err(could_not(&error)),
     }
 }
 
@@ -94,18 +142,13 @@ async fn is_there(client: &Client, program: &Program) -> Result<bool, StartError
 pub(super) struct Filler<'a> {
     /// Any image will do: nothing of it is started.
     pub(super) image: &'a str,
+    pub(super) name: String,
     pub(super) labels: Vec<(String, String)>,
 }
 
 /// Makes the volume if it must be, and puts our program into it unless it is there.
 pub(super) async fn fill(client: &Client, program: &Program, filler: Filler<'_>) -> Result<(), StartError> {
-    is_there(client, program).await?;
-    let volume = VolumeCreateRequest {
-        name: Some(program.volume()),
-        labels: Some([(RUNNER.to_owned(), program.digest.clone())].into()),
-        ..VolumeCreateRequest::default()
-    };
-    client.create_volume(volume).await.map_err(|error| could_not(&error))?;
+    make(client, program).await?;
     // In a place that no image can have files at: Docker would copy them into a volume that is empty, for all to use.
     let place = format!("/cove-{:032x}", random());
     let mount = Mount {
@@ -125,10 +168,8 @@ pub(super) async fn fill(client: &Client, program: &Program, filler: Filler<'_>)
         }),
         ..ContainerCreateBody::default()
     };
-    let holder = client
-        .create_container(None::<CreateContainerOptions>, body)
-        .await
-        .map_err(|error| could_not(&error))?;
+    let holder =
+        client.create_container(Some(named(&filler.name)), body).await.map_err(|error| could_not(&error))?;
     let guard = Guard::new(client.clone(), holder.id.clone());
     let put = put(client, program, &holder.id, &place).await;
     guard.remove().await;

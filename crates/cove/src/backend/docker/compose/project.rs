@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 use bollard::Docker;
 use bollard::errors::Error;
 use bollard::exec::{CreateExecOptions, StartExecOptions, StartExecResults};
-use bollard::models::{ContainerInspectResponse, NetworkConnectRequest};
+use bollard::models::{ContainerInspectResponse, ContainerSummary, NetworkConnectRequest};
 use bollard::query_parameters::{
     LogsOptionsBuilder, RemoveContainerOptionsBuilder, RemoveVolumeOptionsBuilder,
 };
 use cove_jail::plan::COMMANDS;
 use futures_util::StreamExt;
 
-use super::super::control::{exit_code, inspect, is_silent, until_done};
+use super::super::control::{exit_code, inspect, is_silent, until_done, while_answered};
 use super::super::facts::Maker;
 use super::super::libpod;
-use super::super::marked::{self, Marked};
+use super::super::marked::{self, Marked, is_member};
 use super::super::plan::{PATH, data_limit};
 use super::super::stream::{Input, Output};
 use super::check::Net;
@@ -289,7 +289,7 @@ impl Project {
 
     /// Name in the file and id of each container.
     async fn members(&self) -> Result<Vec<(String, String)>, Error> {
-        let found = marked::containers(&self.api, &labels(&self.name)).await?;
+        let found = containers(&self.api, &self.name).await?;
         let member = |labels: Option<HashMap<String, String>>| labels?.remove(MEMBER);
         Ok(found
             .into_iter()
@@ -354,9 +354,15 @@ fn labels(project: &str) -> [String; 1] {
     [format!("{PROJECT}={project}")]
 }
 
+async fn containers(api: &Docker, project: &str) -> Result<Vec<ContainerSummary>, Error> {
+    let mut found = marked::containers(api, &labels(project)).await?;
+    found.retain(|one| is_member(one, project));
+    Ok(found)
+}
+
 /// Whether nobody is in a project any more: the runner of a session ends with whoever made it, the containers do not.
 pub async fn is_abandoned(api: &Docker, project: &str) -> bool {
-    let Ok(members) = marked::containers(api, &labels(project)).await else { return false };
+    let Ok(members) = containers(api, project).await else { return false };
     for id in members.into_iter().filter_map(|member| member.id) {
         let Ok(found) = inspect(api, &id).await else { return false };
         for exec in found.exec_ids.unwrap_or_default() {
@@ -375,10 +381,12 @@ pub async fn take_down(api: &Docker, project: &str) -> Vec<String> {
     let began = Instant::now();
     let mut was_empty = false;
     loop {
-        let (left, is_known) = match tokio::time::timeout(ROUND, remove_all(api, project)).await {
-            Ok(Ok(left)) => (left, true),
-            Ok(Err(error)) => (vec![error.to_string()], false),
-            Err(_) => (vec!["nobody answers".to_owned()], false),
+        let round = tokio::time::timeout(ROUND, remove_all(api, project));
+        let (left, is_known) = match while_answered(api, 1, round).await {
+            Some(Ok(Ok(left))) => (left, true),
+            Some(Ok(Err(error))) => (vec![error.to_string()], false),
+            Some(Err(_)) => (vec!["it took too long".to_owned()], false),
+            None => return vec!["nobody answers".to_owned()],
         };
         if !is_known && is_silent(api).await {
             return left;
@@ -398,8 +406,9 @@ pub async fn take_down(api: &Docker, project: &str) -> Vec<String> {
 /// What was there, in words.
 async fn remove_all(api: &Docker, project: &str) -> Result<Vec<String>, Error> {
     let marked = Marked::find(api, &labels(project)).await?;
+    let members = marked.containers.into_iter().filter(|one| is_member(one, project));
     let mut found = Vec::new();
-    for id in marked.containers.into_iter().filter_map(|one| one.id) {
+    for id in members.filter_map(|one| one.id) {
         let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
         let removed = api.remove_container(&id, Some(options)).await;
         found.push(told("the container", &id, removed));

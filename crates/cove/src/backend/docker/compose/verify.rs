@@ -218,8 +218,7 @@ pub(super) fn gaps(kind: Maker) -> &'static [&'static str] {
 }
 
 const WRITABLE: &str = "Compose: the files of its containers are writable, and the size of them and of its volumes is not limited";
-const LOGGED: &str =
-    "Compose: a megabyte of what each container says is kept on disk while it lives";
+const LOGGED: &str = "Compose: a megabyte of what each container says is kept on disk while it lives";
 const UNMASKED: &str = "Compose: of `/proc` and `/sys` only what Docker or Podman hides by itself is hidden";
 const GOES_ON: &str = "Compose: when Cove is killed, code ends, and the other containers go on until the next Cove removes them";
 
