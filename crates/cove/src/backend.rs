@@ -98,6 +98,12 @@ pub trait Control: Send {
     /// Until the sandbox has ended and nothing of it is left.
     fn wait(&mut self) -> Pending<'_, Ending>;
 
+    /// Whether something of it is left although `wait` is over, because whoever could remove it does not answer. It is tried
+    /// on.
+    fn is_left(&self) -> bool {
+        false
+    }
+
     /// How long `wait` may take when the stream is over and nobody killed the sandbox. Who kills it sooner never hears why
     /// it ended.
     fn settles_within(&self) -> Duration {

@@ -427,6 +427,11 @@ impl Session {
         self.ended.get_or_init(|| ending).clone()
     }
 
+    /// Whether something of the sandbox is left that ought to have ended.
+    pub async fn is_left(&self) -> bool {
+        self.control.lock().await.is_left()
+    }
+
     /// Ends the session in good order and waits until nothing of it is left.
     pub async fn stop(&self) -> Ending {
         if let Some(ending) = self.ended.get() {

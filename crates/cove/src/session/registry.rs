@@ -108,6 +108,8 @@ pub enum SessionError {
     Gone { id: SessionId, why: Gone },
     #[error("could not use the session `{id}` for that: its image `{image}` has a new sandbox for each call")]
     Oneshot { id: SessionId, image: String },
+    #[error("could not end the sandbox of the session `{id}`: Docker or Podman does not answer")]
+    StillThere { id: SessionId },
     #[error("could not start another session: {most} are open")]
     TooMany { most: usize },
     #[error("could not start a session: the server is ending")]
@@ -132,6 +134,9 @@ impl crate::error::Hint for SessionError {
             Self::Oneshot { .. } => {
                 "send code to it with `send_lines`, or start a persistent image (`list_images` names them)"
                     .into()
+            }
+            Self::StillThere { .. } => {
+                "the session is over, and its sandbox is ended as soon as they answer again".into()
             }
             Self::TooMany { .. } => "end one that is no longer needed; idle ones end by themselves".into(),
             Self::Closed => "connect again when it is back".into(),
@@ -423,6 +428,9 @@ impl Sessions {
         };
         if let Some(session) = entry.session.get() {
             session.end().await;
+            if session.is_left().await {
+                return Err(SessionError::StillThere { id: entry.id.clone() });
+            }
         }
         Ok(entry.id.clone())
     }

@@ -16,13 +16,14 @@ use bollard::query_parameters::{
 use cove::backend::Ending;
 use cove::backend::docker::build::{self, Files};
 use cove::session::CellEnd;
+use cove::session::registry::{Bounds, Principal, Sessions, Which};
 use cove_protocol::Language;
 use cove_testkit::containers::Maker;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 
-use crate::each;
 use crate::ends::{LONG, backend, containers, open, own_program, policy, run, volume_of};
+use crate::{each, listed};
 
 const ELSEWHERE: &str = "00000000-0000-0000-0000-000000000000/1/1/1";
 const PROJECT: &str = "com.docker.compose.project";
@@ -255,6 +256,17 @@ fn an_end_that_nobody_cleans_up_after_has_its_cause() {
     });
 }
 
+/// A container that has just ended may hang on to it for a moment.
+async fn remove_volume(docker: &Docker, name: &str) {
+    let until = Instant::now() + Duration::from_secs(30);
+    loop {
+        let forced = RemoveVolumeOptionsBuilder::new().force(true).build();
+        let Err(error) = docker.remove_volume(name, Some(forced)).await else { return };
+        assert!(Instant::now() < until, "{error}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
 #[test]
 fn many_starts_at_once_mend_a_pruned_volume_together() {
     each("many_starts_at_once_mend_a_pruned_volume_together", async |maker, address, docker| {
@@ -263,8 +275,7 @@ fn many_starts_at_once_mend_a_pruned_volume_together() {
         let first = open(&backend, &policy(), "at-once").await.expect("a session starts");
         let volume = volume_of(&docker, "at-once").await;
         first.stop().await;
-        let forced = || Some(RemoveVolumeOptionsBuilder::new().force(true).build());
-        docker.remove_volume(&volume, forced()).await.expect("nobody uses it");
+        remove_volume(&docker, &volume).await;
         let policy = policy();
         let starts = (0..6).map(|_| open(&backend, &policy, "at-once"));
         let started = futures_util::future::join_all(starts).await;
@@ -275,7 +286,7 @@ fn many_starts_at_once_mend_a_pruned_volume_together() {
             assert_eq!(run(&session, Language::Python, "print(6*7)", LONG).await.1, "42\n");
             session.stop().await;
         }
-        docker.remove_volume(&volume, forced()).await.expect("nobody uses it");
+        remove_volume(&docker, &volume).await;
     });
 }
 
@@ -344,8 +355,36 @@ fn a_daemon_that_hangs_is_an_error_within_seconds() {
         let error = open(&backend, &policy(), "hangs").await.err().expect("nobody answers");
         assert!(began.elapsed() < Duration::from_secs(20), "{maker:?}: a start took {:?}", began.elapsed());
         assert_eq!(error.message, "could not reach Docker or Podman", "{maker:?}: {error:?}");
+        assert!(session.is_left().await, "{maker:?}: what was not removed is not called gone");
         for id in containers(&docker, "hangs").await {
             remove(&docker, &id).await;
+        }
+    });
+}
+
+/// Nothing is told as stopped that may run on.
+#[test]
+fn a_session_that_could_not_be_stopped_is_told() {
+    each("a_session_that_could_not_be_stopped_is_told", async |maker, address, docker| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (through, hang) = hanging(address, folder.path()).await;
+        let bounds = Bounds { most: 4, idle: Duration::from_secs(600), parked: 0 };
+        let sessions = Sessions::new(Arc::new(backend(maker, &through)), policy(), bounds);
+        let owner = Principal("tests".into());
+        let stop = async |hangs: bool| {
+            let held = sessions.hold(&owner, Which::New, &policy(), None).await.expect("a session starts");
+            let id = held.id().clone();
+            drop(held);
+            hang.send_replace(hangs);
+            (id.clone(), sessions.stop(&owner, Which::Handle(id)).await)
+        };
+        let (id, stopped) = stop(false).await;
+        assert_eq!(stopped.ok(), Some(id), "{maker:?}");
+        let (id, left) = stop(true).await;
+        let told = left.expect_err("nobody answers").to_string();
+        assert!(told.contains("could not end the sandbox"), "{maker:?}: {told}");
+        for container in listed(&docker, &format!("cove.session={id}")).await {
+            remove(&docker, &container.id.expect("an id")).await;
         }
     });
 }

@@ -193,7 +193,7 @@ impl Watchable for Shown {
         Box::pin(async { self.lock().await.ending().await })
     }
 
-    fn remove(&self) -> Pending<'_, ()> {
+    fn remove(&self) -> Pending<'_, bool> {
         Box::pin(async { self.lock().await.down().await })
     }
 

@@ -94,23 +94,23 @@ pub(super) async fn answered<T>(
     })
 }
 
-async fn see_gone(client: Client, id: String) {
+async fn see_gone(client: Client, id: String) -> bool {
     until_done(move || {
         let (client, id) = (client.clone(), id.clone());
         async move { remove(&client, &id).await }
     })
-    .await;
+    .await
 }
 
-/// Tries once. Should that fail, as when Docker is being restarted, it is tried again and again in the background: of
-/// what this process made, nobody else takes care while it lives.
-pub(super) async fn until_done<F>(attempt: impl Fn() -> F + Send + Sync + 'static)
+/// Tries once, and tells whether it was done. Should it fail, as when Docker is being restarted, it is tried again and
+/// again in the background: of what this process made, nobody else takes care while it lives.
+pub(super) async fn until_done<F>(attempt: impl Fn() -> F + Send + Sync + 'static) -> bool
 where
     F: Future<Output = bool> + Send,
 {
     const PAUSE: Duration = Duration::from_secs(20);
     if attempt().await {
-        return;
+        return true;
     }
     tokio::spawn(async move {
         let until = tokio::time::Instant::now() + LIFE;
@@ -121,6 +121,7 @@ where
             }
         }
     });
+    false
 }
 
 /// With all that belongs to it, whatever it does. One that is just being started, stopped or removed cannot be removed at
@@ -156,7 +157,12 @@ pub(super) struct Watched<W> {
     what: W,
     words: LastWords,
     kill: CancellationToken,
-    ended: watch::Receiver<Option<Ending>>,
+    ended: watch::Receiver<Option<Ended>>,
+}
+
+struct Ended {
+    how: Ending,
+    is_gone: bool,
 }
 
 pub(super) trait Watchable: Send + Sync {
@@ -164,8 +170,8 @@ pub(super) trait Watchable: Send + Sync {
     fn ending(&self) -> Pending<'_, Option<Ending>>;
     /// Whether anything in it was killed for memory.
     fn out_of_memory(&self) -> Pending<'_, Option<MemoryKiller>>;
-    /// Whatever it does.
-    fn remove(&self) -> Pending<'_, ()>;
+    /// Whatever it does. Whether it is gone; if not, that is tried on.
+    fn remove(&self) -> Pending<'_, bool>;
 }
 
 impl<W: Watchable + Clone + 'static> Watched<W> {
@@ -178,8 +184,8 @@ impl<W: Watchable + Clone + 'static> Watched<W> {
         let (watched, killed) = (what.clone(), kill.clone());
         tokio::spawn(async move {
             let ending = end_of(&watched, &stream_ended, &killed).await;
-            watched.remove().await;
-            tell.send(Some(ending))
+            let is_gone = watched.remove().await;
+            tell.send(Some(Ended { how: ending, is_gone }))
         });
         Self { what, words, kill, ended }
     }
@@ -241,11 +247,15 @@ impl<W: Watchable> Control for Watched<W> {
     fn wait(&mut self) -> Pending<'_, Ending> {
         Box::pin(async {
             match self.ended.wait_for(Option::is_some).await {
-                Ok(ending) => ending.clone(),
+                Ok(ended) => ended.as_ref().map(|ended| ended.how.clone()),
                 Err(_) => None,
             }
             .unwrap_or_else(|| Ending::Lost("nobody watches over it any more".into()))
         })
+    }
+
+    fn is_left(&self) -> bool {
+        self.ended.borrow().as_ref().is_some_and(|ended| !ended.is_gone)
     }
 
     /// As long as `end_of` may look for the cause, and one answer more.
@@ -289,7 +299,7 @@ impl Watchable for Container {
         })
     }
 
-    fn remove(&self) -> Pending<'_, ()> {
+    fn remove(&self) -> Pending<'_, bool> {
         Box::pin(see_gone(self.client.clone(), self.id.clone()))
     }
 }

@@ -282,9 +282,9 @@ impl Project {
     /// removed later, in the background.
     ///
     /// Without Compose, which would first ask every container to end: whoever made them is known by a label.
-    pub async fn down(&mut self) {
+    pub async fn down(&mut self) -> bool {
         self.is_down = true;
-        see_down(self.api.clone(), std::mem::take(&mut self.name)).await;
+        see_down(self.api.clone(), std::mem::take(&mut self.name)).await
     }
 
     /// Name in the file and id of each container.
@@ -336,7 +336,7 @@ impl Drop for Project {
     }
 }
 
-async fn see_down(api: Docker, project: String) {
+async fn see_down(api: Docker, project: String) -> bool {
     until_done(move || {
         let (api, project) = (api.clone(), project.clone());
         async move {
@@ -347,7 +347,7 @@ async fn see_down(api: Docker, project: String) {
             left.is_empty()
         }
     })
-    .await;
+    .await
 }
 
 fn labels(project: &str) -> [String; 1] {
