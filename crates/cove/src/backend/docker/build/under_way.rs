@@ -32,7 +32,12 @@ where
     F: Future<Output = Result<Ready, StartError>> + Send + 'static,
 {
     let could_not = StartError::new(format!("could not build the image `{image}`"));
-    let same = UNDER_WAY.lock().await.entry(image).or_default().clone();
+    let same = {
+        let mut all = UNDER_WAY.lock().await;
+        // Only those that somebody holds or waits for.
+        all.retain(|_, one| Arc::strong_count(one) > 1);
+        all.entry(image).or_default().clone()
+    };
     let same = held(same.lock_owned(), tell).await;
     let _turn = held(BUILDING.lock(), tell).await;
     let goes_on = goes_on(docker).await;
