@@ -350,10 +350,12 @@ fn a_daemon_that_hangs_is_an_error_within_seconds() {
         let ((end, over), began) = tokio::join!(waits, hangs);
         assert!(!end.is_success(), "{maker:?}: {end:?}");
         let took = over.duration_since(began);
-        assert!(took < Duration::from_secs(20), "{maker:?}: the cell took {took:?}");
+        // Each request may take two minutes.
+        const SECONDS: Duration = Duration::from_secs(60);
+        assert!(took < SECONDS, "{maker:?}: the cell took {took:?}");
         let began = Instant::now();
         let error = open(&backend, &policy(), "hangs").await.err().expect("nobody answers");
-        assert!(began.elapsed() < Duration::from_secs(20), "{maker:?}: a start took {:?}", began.elapsed());
+        assert!(began.elapsed() < SECONDS, "{maker:?}: a start took {:?}", began.elapsed());
         assert_eq!(error.message, "could not reach Docker or Podman", "{maker:?}: {error:?}");
         assert!(session.is_left().await, "{maker:?}: what was not removed is not called gone");
         for id in containers(&docker, "hangs").await {
