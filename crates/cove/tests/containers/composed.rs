@@ -92,7 +92,7 @@ fn a_daemon_that_dies_in_a_compose_cell_is_an_error_within_seconds() {
                 Instant::now()
             };
             let ((end, _), cut) = tokio::join!(waits, cuts);
-            assert!(cut.elapsed() < Duration::from_secs(20), "{maker:?}: {:?}", cut.elapsed());
+            assert!(cut.elapsed() < Duration::from_secs(50), "{maker:?}: {:?}", cut.elapsed());
             assert!(matches!(end, CellEnd::SandboxEnded(Ending::Lost(_))), "{maker:?}: {end:?}");
             proxy.restore(address);
             let until = Instant::now() + Duration::from_secs(60);

@@ -91,7 +91,7 @@ fn a_container_killed_from_outside_is_lost_with_its_cause() {
             let ((end, _), ()) = tokio::join!(waits, kills);
             let CellEnd::SandboxEnded(Ending::Lost(cause)) = end else { panic!("{maker:?} {name}: {end:?}") };
             assert!(cause.contains(told), "{maker:?} {name}: {cause}");
-            assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
+            assert!(start.elapsed() < Duration::from_secs(50), "{:?}", start.elapsed());
             assert_eq!(containers(&docker, name).await, [""; 0], "nothing of it is left");
         }
     });
@@ -467,7 +467,7 @@ fn a_daemon_that_dies_in_a_cell_is_an_error_within_seconds() {
             Instant::now()
         };
         let ((end, _), cut) = tokio::join!(waits, cuts);
-        assert!(cut.elapsed() < Duration::from_secs(20), "{:?}", cut.elapsed());
+        assert!(cut.elapsed() < Duration::from_secs(50), "{:?}", cut.elapsed());
         let CellEnd::SandboxEnded(Ending::Lost(cause)) = end else { panic!("{end:?}") };
         assert!(cause.contains("connection"), "{cause}");
         // What we cannot reach ends by itself, because its input has ended.
