@@ -187,14 +187,18 @@ fn the_guide_has_the_options_that_are_tested() {
     for kind in [Kind::Docker, Kind::Podman, Kind::Rootless] {
         let options = format!(
             "--cap-drop ALL --security-opt no-new-privileges --security-opt \
-             seccomp=packaging/container/seccomp.json --security-opt {} --memory",
+             seccomp=seccomp.json --security-opt {} --memory",
             kind.whole_proc()
         );
         assert!(guide.contains(&options), "{options}");
     }
-    for option in
-        ["seccomp:./packaging/container/seccomp.json", "- systempaths=unconfined", "cap_drop: [ALL]"]
-    {
+    for option in [
+        "docker run --rm cove explain --seccomp-profile > seccomp.json",
+        "podman run --rm cove explain --seccomp-profile > seccomp.json",
+        "seccomp:./seccomp.json",
+        "- systempaths=unconfined",
+        "cap_drop: [ALL]",
+    ] {
         assert!(guide.contains(option), "{option}");
     }
 }
