@@ -95,7 +95,7 @@ class Shell:
                 os.chdir(cwd)
                 os.setpgid(0, 0)
                 # As the runner does: whoever runs this may ignore them.
-                for number in (signal.SIGPIPE, signal.SIGHUP, signal.SIGINT):
+                for number in (signal.SIGPIPE, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
                     signal.signal(number, signal.SIG_DFL)
                 high = [
                     fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 300)
