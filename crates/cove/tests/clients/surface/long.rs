@@ -23,7 +23,8 @@ pub(super) fn large_output(run: &mut Run) {
 }
 
 pub(super) fn progress(run: &mut Run) {
-    let code = "import time\nfor step in range(11):\n    print('step', step, flush=True)\n    time.sleep(0.5)";
+    let code =
+        "import time\nfor step in range(11):\n    print('step', step, flush=True)\n    time.sleep(0.5)";
     let arguments = json!({ "code": code, "session": "work" });
     let question = json!({ "do": "call", "tool": "execute_code", "arguments": arguments, "progress": true });
     let answer = run.client.ask(&question);
