@@ -1,10 +1,12 @@
 //! Who calls, and what goes with one call: which session is meant when none is named, where progress goes, and how to
 //! know that nobody waits any more.
 
+use std::convert::Infallible;
+
 use tokio_util::sync::CancellationToken;
 
 use super::answer::refused;
-use super::progress::Progress;
+use super::progress::{Latest, Progress};
 use crate::error::Error;
 use crate::session::registry::{Principal, Which};
 
@@ -42,6 +44,14 @@ impl Caller {
             (None, Unnamed::New) => (Which::New, true),
         };
         Ok(Meant { which, must_be_named })
+    }
+
+    /// Tells whoever wants to hear it how far the call is, until it is dropped: it never ends by itself.
+    pub(super) async fn tell(&self, latest: &Latest) -> Infallible {
+        match &self.progress {
+            Some(progress) => progress.tell(latest).await,
+            None => std::future::pending().await,
+        }
     }
 
     /// For what makes no sense in a session that is new.

@@ -117,12 +117,6 @@ impl Server {
             latest.show(&shown);
             collector.show(shown);
         };
-        let tell = async {
-            match &caller.progress {
-                Some(progress) => progress.tell(&latest).await,
-                None => std::future::pending().await,
-            }
-        };
         let run = async {
             match task {
                 Task::Cell(cell) => held.run_with(cell, show, stop, calls).await,
@@ -131,8 +125,8 @@ impl Server {
         };
         let end = tokio::select! {
             end = run => end,
-            // Ends never; beside the cell, so that a client that does not read cannot hold up its deadline.
-            () = tell => unreachable!("progress is told until the cell ends"),
+            // Beside the cell, so that a client that does not read cannot hold up its deadline.
+            never = caller.tell(&latest) => match never {},
         };
         let took = start.elapsed();
         if end.survived() == Survived::Nothing {

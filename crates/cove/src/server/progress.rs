@@ -1,6 +1,7 @@
 //! Progress of a long cell, told every few seconds to a client that asked for it: many clients give up on a call that
 //! is silent for a minute.
 
+use std::convert::Infallible;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ impl Progress {
     }
 
     /// Tells until it is dropped. Seconds count up, so each is more than the one before.
-    pub(super) async fn tell(&self, latest: &Latest) {
+    pub(super) async fn tell(&self, latest: &Latest) -> Infallible {
         let start = Instant::now();
         let mut ticks = interval_at(start + EVERY, EVERY);
         loop {
@@ -38,7 +39,7 @@ impl Progress {
             let param = ProgressNotificationParam::new(self.token.clone(), elapsed).with_message(message);
             if self.peer.notify_progress(param).await.is_err() {
                 // Nobody listens any more; the call's own end is another's matter.
-                std::future::pending::<()>().await;
+                return std::future::pending().await;
             }
         }
     }

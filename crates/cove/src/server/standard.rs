@@ -48,19 +48,13 @@ impl Server {
             return Ok(None);
         }
         let latest = Latest::default();
-        let told = async {
-            match &caller.progress {
-                Some(progress) => progress.tell(&latest).await,
-                None => std::future::pending().await,
-            }
-        };
         let tell = |line: &str| latest.say(line);
         let could_not = |why| Err(StartError::new(format!("could not start a session: {why}")));
         let prepared = tokio::select! {
             prepared = self.backend.prepare(policy, &tell) => prepared,
             () = caller.cancelled.cancelled() => could_not("nobody waits any more"),
             () = self.ending.cancelled() => could_not("the server is ending"),
-            () = told => unreachable!("progress is told until the image is ready"),
+            never = caller.tell(&latest) => match never {},
         };
         prepared.map_err(|error| Error::of(Kind::Operator, error))
     }

@@ -3,6 +3,7 @@
 
 mod gone;
 mod held;
+mod parking;
 mod table;
 
 use std::io::Cursor;
@@ -16,20 +17,18 @@ use tokio::time::sleep;
 use crate::backend::{Backend, StartError, Whose};
 use crate::error::shown;
 use crate::output::Spool;
-use crate::policy::{Policy, Root};
+use crate::policy::Policy;
 use crate::session::{Options, Session};
 
 pub use gone::Gone;
 pub use held::{Held, OutputId};
 
 use held::{Entry, Hold};
+use parking::Parking;
 use table::Table;
 
 /// Longest name that a caller may choose.
 const MAX_NAME: usize = 64;
-
-/// The language whose interpreter parked sessions have started.
-const PARKED: Language = Language::Python;
 
 /// Who asks. Handles and names are of no use to anyone else.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -162,21 +161,13 @@ pub struct Sessions {
     table: Mutex<Table>,
     /// Sandboxes for one call each that may live at once.
     oneshot: Arc<Semaphore>,
-    /// Started with an interpreter that has run nothing yet, and nobody's so far. Each becomes one person's session, and
-    /// ends as that.
-    parked: Arc<Mutex<Parking>>,
-}
-
-#[derive(Default)]
-struct Parking {
-    ready: Vec<Session>,
-    starting: usize,
-    closed: bool,
+    parking: Parking,
 }
 
 impl Sessions {
     /// `policy` is that of the sessions that are kept ready.
     pub fn new(backend: Arc<dyn Backend>, policy: Policy, bounds: Bounds) -> Arc<Self> {
+        let parking = Parking::new(Arc::clone(&backend), policy.clone(), bounds.parked);
         let standard = Arc::new(Blueprint::standard(policy));
         let sessions = Arc::new(Self {
             backend,
@@ -184,7 +175,7 @@ impl Sessions {
             bounds,
             table: Mutex::default(),
             oneshot: Arc::new(Semaphore::new(bounds.most)),
-            parked: Arc::default(),
+            parking,
         });
         tokio::spawn(end_idle(Arc::downgrade(&sessions), bounds.idle));
         sessions
@@ -192,7 +183,7 @@ impl Sessions {
 
     /// Gets one ready for whoever comes next, beside whatever else goes on.
     pub fn park(&self) {
-        self.park_another();
+        self.parking.fill();
     }
 
     /// Holds a session that is there. Nothing if there is none of that name.
@@ -284,12 +275,10 @@ impl Sessions {
             if hold.entry.over.is_cancelled() {
                 return Err(StartError::new("could not start the session: it was ended while it started"));
             }
-            if *policy == self.standard.policy {
-                let parked = self.take_parked(warm).await;
-                self.park_another();
-                if let Some(session) = parked {
-                    return Ok(session);
-                }
+            if *policy == self.standard.policy
+                && let Some(session) = self.parking.take(warm).await
+            {
+                return Ok(session);
             }
             let whose = whose(&hold.entry);
             Session::start(&*self.backend, policy, Options { input: None, warm, whose }).await
@@ -331,50 +320,6 @@ impl Sessions {
             let ending = session.end().await;
             lock(&self.table).bury(&entry.id, Gone::Ended(ending));
         }
-    }
-
-    /// One that is ready and alive, unless another language than the one they have started is wanted at once.
-    async fn take_parked(&self, warm: Option<Language>) -> Option<Session> {
-        if warm.is_some_and(|language| language != PARKED) {
-            return None;
-        }
-        loop {
-            let session = lock(&self.parked).ready.pop()?;
-            // It may have died while it waited, as any process may.
-            if session.is_alive().await {
-                return Some(session);
-            }
-        }
-    }
-
-    /// Makes up for one that was taken, beside whatever else goes on. A failure shows when a session is asked for.
-    fn park_another(&self) {
-        // A container is made for somebody, and counted as theirs.
-        if matches!(self.standard.policy.root, Root::Image(_)) {
-            return;
-        }
-        let (backend, standard) = (Arc::clone(&self.backend), Arc::clone(&self.standard));
-        let parked = Arc::clone(&self.parked);
-        {
-            let mut parked = lock(&parked);
-            if parked.closed || parked.ready.len() + parked.starting >= self.bounds.parked {
-                return;
-            }
-            parked.starting += 1;
-        }
-        tokio::spawn(async move {
-            let whose = Whose { session: "parked".into(), principal: "nobody".into() };
-            let options = Options { input: None, warm: Some(PARKED), whose };
-            let started = Session::start(&*backend, &standard.policy, options).await;
-            let mut parked = lock(&parked);
-            parked.starting -= 1;
-            // One that is ready too late ends here.
-            if let Ok(session) = started
-                && !parked.closed
-            {
-                parked.ready.push(session);
-            }
-        });
     }
 
     fn reserve(
@@ -443,11 +388,7 @@ impl Sessions {
             table.names.clear();
             table.entries.drain().map(|(_, entry)| entry).collect()
         };
-        let parked = {
-            let mut parked = lock(&self.parked);
-            parked.closed = true;
-            std::mem::take(&mut parked.ready)
-        };
+        let parked = self.parking.close();
         let mut ends = tokio::task::JoinSet::new();
         for entry in entries {
             ends.spawn(async move {

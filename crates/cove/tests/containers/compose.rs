@@ -7,9 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bollard::models::NetworkCreateRequest;
-use bollard::query_parameters::{
-    RemoveContainerOptionsBuilder, RemoveImageOptions, RemoveVolumeOptionsBuilder,
-};
+use bollard::query_parameters::{RemoveContainerOptionsBuilder, RemoveImageOptions};
 use cove::backend::docker::Maker;
 use cove::backend::docker::compose::{Up, is_abandoned, take_down};
 use cove::backend::{Ending, MemoryKiller};
@@ -19,6 +17,7 @@ use futures_util::StreamExt;
 use tokio::io::AsyncWriteExt;
 
 use self::bench::{Bench, MIB, ask, each, until_compose_has_ended, until_ended_as, whole};
+use crate::remove_volume;
 
 /// Of a test that was started by another, to be killed.
 const CHILD: &str = "COVE_TEST_COMPOSE_CHILD";
@@ -311,9 +310,8 @@ async fn a_killed_process_leaves_what_is_marked() {
             assert_eq!(take_down(&bench.api, &bench.project).await, Vec::<String>::new());
             assert_eq!(bench.left().await, []);
             let own = format!("cove-compose-akilledproce-{}-runner", child.id());
-            let options = RemoveVolumeOptionsBuilder::default().force(true).build();
             let _ = bench.api.remove_container(&own, Some(RemoveContainerOptionsBuilder::default().force(true).build())).await;
-            bench.api.remove_volume(&own, Some(options)).await.unwrap();
+            remove_volume(&bench.api, &own).await;
         }
         bench.end().await;
     })

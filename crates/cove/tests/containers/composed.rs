@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use bollard::errors::Error;
 use bollard::models::VolumeCreateRequest;
-use bollard::query_parameters::{KillContainerOptionsBuilder, RemoveVolumeOptionsBuilder};
+use bollard::query_parameters::KillContainerOptionsBuilder;
 use cove::backend::Ending;
 use cove::policy::{Policy, Root};
 use cove::session::CellEnd;
@@ -14,7 +14,7 @@ use cove_testkit::containers::composed;
 use cove_testkit::program::Finished;
 
 use crate::ends::{LONG, Proxy, backend, containers, open, own_program, policy, run, volume_of};
-use crate::{cove, daemons, each, each_alone};
+use crate::{cove, daemons, each, each_alone, remove_volume};
 
 fn in_pair(folder: &tempfile::TempDir) -> Policy {
     Policy { root: Root::Image(composed(folder.path())), ..policy() }
@@ -30,13 +30,12 @@ fn a_compose_session_finds_our_program_again() {
         let volume = volume_of(&docker, "again-1").await;
         let labels = docker.inspect_volume(&volume).await.expect("it is there").labels;
         first.stop().await;
-        let forced = || Some(RemoveVolumeOptionsBuilder::new().force(true).build());
-        docker.remove_volume(&volume, forced()).await.expect("nobody uses it");
+        remove_volume(&docker, &volume).await;
         let second = open(&backend, &in_pair(&folder), "again-2").await.expect("it is mended");
         assert_eq!(run(&second, Language::Python, "print(6*7)", LONG).await.1, "42\n");
         second.stop().await;
         // As of a process that was killed before it had filled it.
-        docker.remove_volume(&volume, forced()).await.expect("nobody uses it");
+        remove_volume(&docker, &volume).await;
         let request =
             VolumeCreateRequest { name: Some(volume.clone()), labels: Some(labels), ..Default::default() };
         docker.create_volume(request).await.expect("a volume can be made");
@@ -44,7 +43,7 @@ fn a_compose_session_finds_our_program_again() {
         let third = third.expect("it is filled");
         assert_eq!(run(&third, Language::Python, "print(6*7)", LONG).await.1, "42\n");
         third.stop().await;
-        docker.remove_volume(&volume, forced()).await.expect("nobody uses it");
+        remove_volume(&docker, &volume).await;
     });
 }
 

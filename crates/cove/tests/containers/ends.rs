@@ -6,10 +6,7 @@ use std::time::{Duration, Instant};
 
 use bollard::Docker;
 use bollard::models::VolumeCreateRequest;
-use bollard::query_parameters::{
-    KillContainerOptionsBuilder, RemoveContainerOptionsBuilder, RemoveVolumeOptions,
-    RemoveVolumeOptionsBuilder,
-};
+use bollard::query_parameters::{KillContainerOptionsBuilder, RemoveContainerOptionsBuilder};
 use cove::backend::docker::Docker as Backend;
 use cove::backend::{Backend as _, Ending, Form, StartError, Whose};
 use cove::image::{Recipe, Source};
@@ -22,7 +19,7 @@ use cove_testkit::measure;
 use cove_testkit::skip::skip;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::{cove, each, each_alone, listed};
+use crate::{cove, each, each_alone, listed, remove_volume};
 
 pub(crate) fn policy() -> Policy {
     Policy { root: Root::Image(recipe()), python: None, ..measure::config().policy }
@@ -213,7 +210,7 @@ fn an_image_puts_nothing_into_the_volume_with_our_program() {
             let volume = volume_of(&docker, name).await;
             session.stop().await;
             if name == "planted-2" {
-                docker.remove_volume(&volume, None::<RemoveVolumeOptions>).await.expect("nobody uses it");
+                remove_volume(&docker, &volume).await;
             }
         }
     });
@@ -229,15 +226,14 @@ fn our_program_is_put_back_when_its_volume_is_pruned() {
         let labels = docker.inspect_volume(&volume).await.expect("it is there").labels;
         assert!(labels.contains_key("cove.runner"), "{labels:?}");
         first.stop().await;
-        let forced = || Some(RemoveVolumeOptionsBuilder::new().force(true).build());
-        docker.remove_volume(&volume, forced()).await.expect("nobody uses it");
+        remove_volume(&docker, &volume).await;
         let second = open(&backend, &policy(), "pruned").await.expect("it is mended");
         assert_eq!(run(&second, Language::Python, "print(6*7)", LONG).await.1, "42\n");
         second.stop().await;
         // Another process takes what was made in place of it for what it is.
         let third = open(&maker.backend(address, &program), &policy(), "pruned").await;
         third.expect("it is whole").stop().await;
-        docker.remove_volume(&volume, forced()).await.expect("nobody uses it");
+        remove_volume(&docker, &volume).await;
         // So it does with one that somebody else made.
         let foreign = VolumeCreateRequest { name: Some(volume.clone()), ..Default::default() };
         docker.create_volume(foreign).await.expect("a volume can be made");
@@ -245,7 +241,7 @@ fn our_program_is_put_back_when_its_volume_is_pruned() {
             open(&maker.backend(address, &program), &policy(), "pruned").await.expect("it is replaced");
         assert_eq!(run(&fourth, Language::Python, "print(6*7)", LONG).await.1, "42\n");
         fourth.stop().await;
-        docker.remove_volume(&volume, forced()).await.expect("nobody uses it");
+        remove_volume(&docker, &volume).await;
     });
 }
 

@@ -19,12 +19,13 @@ mod walk;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bollard::Docker;
 use bollard::models::ContainerSummary;
 use bollard::query_parameters::{
     ListContainersOptionsBuilder, ListNetworksOptionsBuilder, ListVolumesOptionsBuilder,
+    RemoveVolumeOptionsBuilder,
 };
 use cove_testkit::containers::Maker;
 use cove_testkit::program::Finished;
@@ -120,6 +121,17 @@ async fn marked(docker: &Docker, label: &str) -> Vec<(String, HashMap<String, St
         networks.into_iter().map(|one| (one.name.unwrap_or_default(), one.labels.unwrap_or_default()));
     let volumes = volumes.into_iter().flatten().map(|one| (one.name, one.labels));
     containers.chain(networks).chain(volumes).collect()
+}
+
+/// A container that has just ended may hang on to it for a moment.
+async fn remove_volume(docker: &Docker, name: &str) {
+    let until = Instant::now() + Duration::from_secs(30);
+    loop {
+        let forced = RemoveVolumeOptionsBuilder::new().force(true).build();
+        let Err(error) = docker.remove_volume(name, Some(forced)).await else { return };
+        assert!(Instant::now() < until, "{error}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
 }
 
 fn cove() -> Program {

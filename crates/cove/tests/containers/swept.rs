@@ -11,7 +11,7 @@ use bollard::Docker;
 use bollard::models::{ContainerCreateBody, NetworkCreateRequest, VolumeCreateRequest};
 use bollard::query_parameters::{
     CreateContainerOptionsBuilder, KillContainerOptionsBuilder, RemoveContainerOptionsBuilder,
-    RemoveImageOptionsBuilder, RemoveVolumeOptionsBuilder, StartContainerOptions,
+    RemoveImageOptionsBuilder, StartContainerOptions,
 };
 use cove::backend::Ending;
 use cove::backend::docker::build::{self, Files};
@@ -23,7 +23,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 
 use crate::ends::{LONG, backend, containers, open, own_program, policy, run, volume_of};
-use crate::{each, listed};
+use crate::{each, listed, remove_volume};
 
 const ELSEWHERE: &str = "00000000-0000-0000-0000-000000000000/1/1/1";
 const PROJECT: &str = "com.docker.compose.project";
@@ -254,17 +254,6 @@ fn an_end_that_nobody_cleans_up_after_has_its_cause() {
         let CellEnd::SandboxEnded(Ending::Lost(cause)) = end else { panic!("{end:?}") };
         assert!(cause.contains("killed"), "{cause}");
     });
-}
-
-/// A container that has just ended may hang on to it for a moment.
-async fn remove_volume(docker: &Docker, name: &str) {
-    let until = Instant::now() + Duration::from_secs(30);
-    loop {
-        let forced = RemoveVolumeOptionsBuilder::new().force(true).build();
-        let Err(error) = docker.remove_volume(name, Some(forced)).await else { return };
-        assert!(Instant::now() < until, "{error}");
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
 }
 
 #[test]

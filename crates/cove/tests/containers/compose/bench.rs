@@ -6,8 +6,7 @@ use std::time::Duration;
 use bollard::Docker;
 use bollard::models::{ContainerCreateBody, HostConfig, VolumeCreateRequest};
 use bollard::query_parameters::{
-    CreateContainerOptionsBuilder, RemoveContainerOptionsBuilder, RemoveVolumeOptionsBuilder,
-    UploadToContainerOptionsBuilder,
+    CreateContainerOptionsBuilder, RemoveContainerOptionsBuilder, UploadToContainerOptionsBuilder,
 };
 use cove::backend::docker::Maker;
 use cove::backend::docker::compose::{Asked, Compose, Environment, PROJECT, Up};
@@ -18,7 +17,7 @@ use cove_testkit::skip::skip;
 use futures_util::StreamExt;
 use tokio::io::AsyncWriteExt;
 
-use crate::{daemons, marked};
+use crate::{daemons, marked, remove_volume};
 
 pub(super) const MIB: u64 = 1024 * 1024;
 
@@ -151,8 +150,7 @@ impl Bench {
     }
 
     pub(super) async fn end(self) {
-        let options = RemoveVolumeOptionsBuilder::default().force(true).build();
-        self.api.remove_volume(&self.volume, Some(options)).await.unwrap();
+        remove_volume(&self.api, &self.volume).await;
     }
 }
 
