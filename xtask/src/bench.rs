@@ -12,7 +12,8 @@ pub(crate) fn run(name: &str, arguments: &[&str]) -> Result<(), String> {
     if !known.iter().any(|one| one == name) {
         return Err(format!("could not find the benchmark `{name}`\nhint: {}", offer(&known)));
     }
-    let mut command = vec!["bench", "--package", "cove-mcp", "--bench", name, "--"];
+    // As it is published, which is compiled longer than what tests need.
+    let mut command = vec!["bench", "--profile", "dist", "--package", "cove-mcp", "--bench", name, "--"];
     command.extend(arguments);
     cargo::run(&command)
 }

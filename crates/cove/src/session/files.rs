@@ -1,5 +1,7 @@
 //! Files in and out of a session, through the runner inside the sandbox: the host never opens a path of the guest's.
 
+use std::time::Duration;
+
 use cove_protocol::limits::{MAX_FILE_READ, MAX_FILE_WRITE, MAX_PATH};
 use cove_protocol::{Entry, FromRunner, Problem, ToRunner};
 
@@ -7,6 +9,9 @@ use crate::backend::Ending;
 use crate::error::shown;
 use crate::link::LinkError;
 use crate::session::Session;
+
+/// Far longer than the largest file takes. Whoever is silent for so long may be stopped, or behind a Docker that hangs.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What is in a folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +27,8 @@ pub enum FileError {
     Refused { verb: &'static str, path: String, source: Problem },
     #[error("could not {verb} `{path}`: the sandbox is gone")]
     SandboxEnded { verb: &'static str, path: String, ending: Ending },
+    #[error("could not {verb} `{path}`: the sandbox did not answer within {} s", PATIENCE.as_secs())]
+    Silent { verb: &'static str, path: String },
     #[error("could not {verb} `{path}`: too many requests are open")]
     Busy { verb: &'static str, path: String },
 }
@@ -40,6 +47,7 @@ impl crate::error::Hint for FileError {
                 Problem::Denied {} | Problem::Other { .. } => return None,
             },
             Self::SandboxEnded { .. } => "variables and files are lost; the next call starts a new sandbox",
+            Self::Silent { .. } => "try again later, or use another session",
             Self::Busy { .. } => "wait for some of them to end",
         };
         Some(hint.to_owned())
@@ -94,7 +102,10 @@ impl Session {
         if path.contains('\0') {
             return Err(refused(verb, path, Problem::BadPath { reason: "it has a NUL byte".into() }));
         }
-        match self.link.ask(question, payload).await {
+        let Ok(answer) = tokio::time::timeout(PATIENCE, self.link.ask(question, payload)).await else {
+            return Err(FileError::Silent { verb, path: shown(path) });
+        };
+        match answer {
             Ok(answer) => Ok(answer),
             Err(LinkError::Busy) => Err(FileError::Busy { verb, path: shown(path) }),
             Err(error) => {

@@ -1,6 +1,7 @@
 //! All sessions of a server: found by handle or by name, private to whoever made them, bounded in number, ended when
 //! nobody has used them for a while.
 
+mod errors;
 mod gone;
 mod held;
 mod parking;
@@ -20,6 +21,7 @@ use crate::output::Spool;
 use crate::policy::Policy;
 use crate::session::{Options, Session};
 
+pub use errors::SessionError;
 pub use gone::Gone;
 pub use held::{Held, OutputId};
 
@@ -95,55 +97,6 @@ impl Which {
     }
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum SessionError {
-    #[error("could not use `{name}` as the name of a session")]
-    BadName { name: String },
-    #[error("could not find the session `{id}`")]
-    Unknown { id: SessionId },
-    #[error("could not find a session named `{name}`")]
-    UnknownName { name: String },
-    #[error("could not use the session `{id}`: it {why}")]
-    Gone { id: SessionId, why: Gone },
-    #[error("could not use the session `{id}` for that: its image `{image}` has a new sandbox for each call")]
-    Oneshot { id: SessionId, image: String },
-    #[error("could not end the sandbox of the session `{id}`: Docker or Podman does not answer")]
-    StillThere { id: SessionId },
-    #[error("could not start another session: {most} are open")]
-    TooMany { most: usize },
-    #[error("could not start a session: the server is ending")]
-    Closed,
-    #[error(transparent)]
-    Start(#[from] Arc<StartError>),
-}
-
-impl crate::error::Hint for SessionError {
-    fn hint(&self) -> Option<String> {
-        Some(match self {
-            Self::BadName { .. } => {
-                format!(
-                    "a name has 1 to {MAX_NAME} letters, digits, spaces or `-_.:`, and does not begin with `s_`"
-                )
-            }
-            Self::Unknown { .. } => {
-                "it has ended or never was; leave `session` out, or name a new one".into()
-            }
-            Self::UnknownName { .. } => "names are made by using them with `session`".into(),
-            Self::Gone { .. } => "its variables and files are lost; start a new session".into(),
-            Self::Oneshot { .. } => {
-                "send code to it with `send_lines`, or start a persistent image (`list_images` names them)"
-                    .into()
-            }
-            Self::StillThere { .. } => {
-                "the session is over, and its sandbox is ended as soon as they answer again".into()
-            }
-            Self::TooMany { .. } => "end one that is no longer needed; idle ones end by themselves".into(),
-            Self::Closed => "connect again when it is back".into(),
-            Self::Start(error) => return error.hint.clone(),
-        })
-    }
-}
-
 /// The bounds of a registry.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
@@ -188,7 +141,7 @@ impl Sessions {
 
     /// Holds a session that is there. Nothing if there is none of that name.
     pub async fn find(
-        &self,
+        self: &Arc<Self>,
         owner: &Principal,
         which: &Which,
         warm: Option<Language>,
@@ -200,7 +153,7 @@ impl Sessions {
 
     /// Finds a session, or makes one that is confined by `policy`, and holds it.
     pub async fn hold(
-        &self,
+        self: &Arc<Self>,
         owner: &Principal,
         which: Which,
         policy: &Policy,
@@ -217,7 +170,11 @@ impl Sessions {
 
     /// Makes a session of its own kind; one that lasts is started at once, so that a failure shows here. Should nobody
     /// wait for it any more, it is not there.
-    pub async fn open(&self, owner: &Principal, blueprint: Blueprint) -> Result<SessionId, SessionError> {
+    pub async fn open(
+        self: &Arc<Self>,
+        owner: &Principal,
+        blueprint: Blueprint,
+    ) -> Result<SessionId, SessionError> {
         let (lifetime, speaks) = (blueprint.lifetime, blueprint.speaks);
         let hold = self.reserve(owner, Which::New, &Arc::new(blueprint), Origin::Started)?;
         let id = hold.entry.id.clone();
@@ -236,7 +193,7 @@ impl Sessions {
 
     /// A new sandbox for one call of a session that has one for each, with `input` on its standard input.
     pub async fn once(
-        &self,
+        self: &Arc<Self>,
         owner: &Principal,
         id: &SessionId,
         input: Vec<u8>,
@@ -245,15 +202,20 @@ impl Sessions {
         let Ok(permit) = Arc::clone(&self.oneshot).try_acquire_owned() else {
             return Err(SessionError::TooMany { most: self.bounds.most });
         };
-        let whose = whose(&hold.entry);
-        let options = Options { input: Some(Box::new(Cursor::new(input))), warm: None, whose };
-        let session = Session::start(&*self.backend, &hold.entry.blueprint.policy, options).await;
-        let session = session.map_err(|error| SessionError::Start(Arc::new(error)))?;
-        if hold.entry.over.is_cancelled() {
-            session.end().await;
-            return Err(SessionError::Gone { id: id.clone(), why: Gone::Stopped });
-        }
-        Ok(Held::own(hold, session, permit))
+        let sessions = Arc::clone(self);
+        to_its_end(async move {
+            let entry = &hold.entry;
+            let options =
+                Options { input: Some(Box::new(Cursor::new(input))), warm: None, whose: whose(entry) };
+            let session = Session::start(&*sessions.backend, &entry.blueprint.policy, options).await;
+            let session = session.map_err(|error| SessionError::Start(Arc::new(error)))?;
+            if entry.over.is_cancelled() {
+                session.end().await;
+                return Err(SessionError::Gone { id: entry.id.clone(), why: Gone::Stopped });
+            }
+            Ok(Held::own(hold, session, permit))
+        })
+        .await
     }
 
     /// Output that was kept aside, for the owner of its session.
@@ -262,11 +224,19 @@ impl Sessions {
         table.entries.values().filter(|entry| entry.owner == *owner).find_map(|entry| entry.output(id))
     }
 
-    async fn start(&self, hold: Hold, warm: Option<Language>) -> Result<Held, SessionError> {
+    async fn start(self: &Arc<Self>, hold: Hold, warm: Option<Language>) -> Result<Held, SessionError> {
         if hold.entry.blueprint.lifetime == Lifetime::Oneshot {
             let image = hold.entry.blueprint.image.clone().unwrap_or_default();
             return Err(SessionError::Oneshot { id: hold.entry.id.clone(), image });
         }
+        if hold.entry.session.initialized() {
+            return self.started(hold, warm).await;
+        }
+        let sessions = Arc::clone(self);
+        to_its_end(async move { sessions.started(hold, warm).await }).await
+    }
+
+    async fn started(&self, hold: Hold, warm: Option<Language>) -> Result<Held, SessionError> {
         let policy = &hold.entry.blueprint.policy;
         let mut is_new = false;
         let started = hold.entry.session.get_or_try_init(|| async {
@@ -291,6 +261,7 @@ impl Sessions {
             }
             Ok(session) if hold.entry.over.is_cancelled() => {
                 session.end().await;
+                self.remove(&hold.entry.id);
                 Err(SessionError::Gone { id: hold.entry.id.clone(), why: Gone::Stopped })
             }
             Ok(_) => Ok(Held::shared(hold, is_new)),
@@ -431,7 +402,7 @@ impl Sessions {
 
 /// Takes a session out that was started for somebody who went away meanwhile.
 struct Unwanted<'a> {
-    sessions: &'a Sessions,
+    sessions: &'a Arc<Sessions>,
     entry: Option<Arc<Entry>>,
 }
 
@@ -445,8 +416,30 @@ impl Drop for Unwanted<'_> {
     fn drop(&mut self) {
         let Some(entry) = self.entry.take() else { return };
         entry.over.cancel();
-        self.sessions.remove(&entry.id);
+        // Whoever starts it sees that, and takes it out when it is gone: until then it takes room.
+        if !entry.session.initialized() {
+            return;
+        }
+        let sessions = Arc::clone(self.sessions);
+        // Without a runtime this process is ending, and all with it.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                if let Some(session) = entry.session.get() {
+                    session.end().await;
+                }
+                sessions.remove(&entry.id);
+            });
+        }
     }
+}
+
+/// Also when nobody waits for it any more: what is being made counts until it is there, or gone.
+async fn to_its_end(
+    start: impl Future<Output = Result<Held, SessionError>> + Send + 'static,
+) -> Result<Held, SessionError> {
+    tokio::spawn(start).await.unwrap_or_else(|error| {
+        Err(SessionError::Start(Arc::new(StartError::new("could not start the session").because(error))))
+    })
 }
 
 async fn end_idle(sessions: Weak<Sessions>, idle: Duration) {

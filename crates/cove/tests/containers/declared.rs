@@ -1,6 +1,7 @@
 //! What an image declares beside its files, and what of the machine is not shown to its code.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use crate::{daemons, run_sh};
@@ -26,6 +27,27 @@ fn a_declared_volume_is_a_bounded_folder_and_hides_nothing() {
         assert_eq!(odd.stdout, "tmpfs\ntmpfs\ntmpfs\n/.cove/bin/mcp\n", "{maker:?}: {odd:?}");
         let hides = run_sh(maker, &address, images.path(), "hides", &["-c", "true"]);
         assert!(hides.stderr.contains("`/.cove/bin` would hide our own program"), "{maker:?}: {hides:?}");
+    }
+}
+
+#[test]
+fn what_is_mounted_at_a_declared_volume_is_what_is_there() {
+    for (maker, address) in daemons("what_is_mounted_at_a_declared_volume_is_what_is_there") {
+        let images = tempfile::tempdir().expect("a folder");
+        image(images.path(), "stores", "FROM ubuntu:24.04\nVOLUME /data\n");
+        let shared = tempfile::tempdir().expect("a folder");
+        fs::write(shared.path().join("old"), "").expect("a file");
+        fs::set_permissions(shared.path(), fs::Permissions::from_mode(0o777)).expect("it is ours");
+        // Podman puts something of its own there.
+        for place in ["/data", "/var/tmp"] {
+            let mount = format!("{}:{place}:rw", shared.path().display());
+            let code = format!("ls {place}; echo precious > {place}/new");
+            let told = run_sh(maker, &address, images.path(), "stores", &["--mount", &mount, "-c", &code]);
+            assert_eq!(told.stdout, "old\n", "{maker:?} {place}: {told:?}");
+            let kept = fs::read_to_string(shared.path().join("new"));
+            assert_eq!(kept.expect("it was written"), "precious\n", "{maker:?} {place}");
+            fs::remove_file(shared.path().join("new")).expect("it can be removed");
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bollard::Docker;
 use bollard::models::ContainerCreateBody;
-use bollard::query_parameters::{CreateContainerOptions, RemoveContainerOptionsBuilder};
+use bollard::query_parameters::{CreateContainerOptionsBuilder, RemoveContainerOptionsBuilder};
 use cove_testkit::Who;
 use cove_testkit::containers::Maker;
 use cove_testkit::mcp::{Era, Stdio};
@@ -156,15 +156,19 @@ async fn foreign(docker: &Docker) -> Vec<String> {
         ("cove.expires", "1"),
     ];
     let mut ids = Vec::new();
+    let random = std::fs::read_to_string("/proc/sys/kernel/random/uuid").expect("it is there");
     for leave_out in ["cove.kind", "cove.session", "cove.expires", "cove.instance"] {
+        let name = format!("cove-{}-{leave_out}", random.trim());
         let labels = ours.iter().filter(|(name, _)| *name != leave_out);
+        let labels = labels.copied().chain([("cove.name", name.as_str())]);
         let body = ContainerCreateBody {
             image: Some("ubuntu:24.04".into()),
             cmd: Some(vec!["true".into()]),
-            labels: Some(labels.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()),
+            labels: Some(labels.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()),
             ..ContainerCreateBody::default()
         };
-        let made = docker.create_container(None::<CreateContainerOptions>, body).await;
+        let options = CreateContainerOptionsBuilder::new().name(&name).build();
+        let made = docker.create_container(Some(options), body).await;
         ids.push(made.expect("a container can be made").id);
     }
     ids

@@ -2,12 +2,14 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
+use bollard::models::ContainerSummary;
 use cove_testkit::Who;
 use cove_testkit::mcp::{Era, Stdio as Client};
 use serde_json::json;
 
-use crate::{cove, daemons};
+use crate::{connect, cove, daemons, listed};
 
 const MEMORY: &str = "print(open('/sys/fs/cgroup/memory/memory.limit_in_bytes').read().strip())";
 
@@ -88,16 +90,33 @@ fn a_start_that_was_cancelled_leaves_room() {
         own_ubuntu(images.path(), "FROM ubuntu:24.04\n", "");
         let mut client = client(maker, &address, images.path(), &["--max-sessions", "2"]);
         client.call("start_session", json!({"image": "ubuntu"})).ok();
-        for _ in 0..4 {
-            let id = client.begin_call("start_session", json!({"image": "ubuntu"}));
-            client.send(
-                &json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}}),
-            );
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let docker = runtime.block_on(connect(&address));
+        let own = format!("/{}/", client.pid());
+        let sandboxes = || {
+            let labelled = runtime.block_on(listed(&docker, "cove.instance"));
+            let is_own = |one: &ContainerSummary| {
+                one.labels.as_ref().is_some_and(|labels| labels["cove.instance"].contains(&own))
+            };
+            labelled.iter().filter(|one| is_own(one)).count()
+        };
+        for round in 0..4 {
+            for again in 0..5 {
+                let id = client.begin_call("start_session", json!({"image": "ubuntu"}));
+                // Before anything is made, or soon after; it takes longer to be ready.
+                std::thread::sleep(Duration::from_millis(round * 10));
+                let params = json!({"requestId": id});
+                client
+                    .send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}));
+                assert!(sandboxes() <= 2, "{maker:?} {round} {again}: more than may be");
+            }
+            std::thread::sleep(Duration::from_millis(500));
         }
-        let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        let until = Instant::now() + Duration::from_secs(60);
         while client.call("start_session", json!({"image": "ubuntu"})).is_error() {
-            assert!(std::time::Instant::now() < until, "{maker:?}: cancelled starts take room");
-            std::thread::sleep(std::time::Duration::from_millis(300));
+            assert!(Instant::now() < until, "{maker:?}: cancelled starts take room");
+            std::thread::sleep(Duration::from_millis(300));
         }
+        assert_eq!(sandboxes(), 2, "{maker:?}");
     }
 }

@@ -1,6 +1,7 @@
 //! Many sessions: found by handle and name, private, bounded, parallel, ended when idle.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cove::backend::{Backend, Ending};
@@ -11,6 +12,7 @@ use cove::session::registry::{Blueprint, Bounds, Gone, Lifetime, Principal, Sess
 use cove::session::{Cell, CellEnd, Session};
 use cove_protocol::{FromRunner, Language, Outcome, ToRunner};
 use cove_testkit::FakeBackend;
+use tokio::sync::Semaphore;
 
 fn config() -> Config {
     let around = Surroundings { env: Default::default(), cwd: "/".into(), stdin_is_terminal: false };
@@ -202,7 +204,6 @@ async fn cells_of_one_session_queue_and_too_many_are_refused() {
 
 #[tokio::test]
 async fn a_parked_session_is_handed_out_once_and_made_up_for() {
-    use std::sync::atomic::{AtomicUsize, Ordering};
     static STARTED: AtomicUsize = AtomicUsize::new(0);
     let backend = FakeBackend::new(|mut runner| async move {
         STARTED.fetch_add(1, Ordering::SeqCst);
@@ -225,7 +226,6 @@ async fn a_parked_session_is_handed_out_once_and_made_up_for() {
 
 #[tokio::test]
 async fn a_parked_session_that_died_is_not_handed_out() {
-    use std::sync::atomic::{AtomicUsize, Ordering};
     static STARTED: AtomicUsize = AtomicUsize::new(0);
     // The first dies as soon as it has greeted.
     let backend = FakeBackend::new(|mut runner| async move {
@@ -262,10 +262,10 @@ async fn a_session_of_other_limits_is_never_a_parked_one() {
     assert!(sessions.find(&alice(), &Which::New, None).await.unwrap().is_none());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_start_that_nobody_waits_for_leaves_no_session() {
     let silent = FakeBackend::new(|mut runner| async move { while runner.hear().await.is_some() {} });
-    let sessions = sessions(silent, 2, LONG);
+    let sessions = sessions(silent, 8, LONG);
     for _ in 0..5 {
         let blueprint = Blueprint {
             image: Some("x".into()),
@@ -276,13 +276,14 @@ async fn a_start_that_nobody_waits_for_leaves_no_session() {
         let alice = alice();
         let opened = sessions.open(&alice, blueprint);
         assert!(tokio::time::timeout(Duration::from_millis(20), opened).await.is_err(), "it is never ready");
-        assert_eq!(sessions.count(), 0);
     }
+    // Longer than a start may take.
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    assert_eq!(sessions.count(), 0);
 }
 
 #[tokio::test]
 async fn containers_are_not_parked() {
-    use std::sync::atomic::{AtomicUsize, Ordering};
     static STARTED: AtomicUsize = AtomicUsize::new(0);
     let backend = FakeBackend::new(|mut runner| async move {
         STARTED.fetch_add(1, Ordering::SeqCst);
@@ -301,4 +302,69 @@ async fn containers_are_not_parked() {
     let _held = sessions.hold(&alice(), Which::New, &policy, None).await.unwrap();
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(STARTED.load(Ordering::SeqCst), 1, "the one that was asked for");
+}
+
+/// As `obedient`, but each takes a permit before it is there. How many were begun.
+fn slow(gate: &Arc<Semaphore>, begun: &Arc<AtomicUsize>) -> FakeBackend {
+    let (gate, begun) = (Arc::clone(gate), Arc::clone(begun));
+    FakeBackend::new(move |mut runner| {
+        let (gate, begun) = (Arc::clone(&gate), Arc::clone(&begun));
+        async move {
+            begun.fetch_add(1, Ordering::SeqCst);
+            gate.acquire().await.expect("it is open").forget();
+            runner.greet().await;
+            while let Some((message, _)) = runner.hear().await {
+                if message == (ToRunner::Bye {}) {
+                    return;
+                }
+            }
+        }
+    })
+}
+
+/// Else whoever starts and goes away could have any number of sandboxes at once.
+#[tokio::test]
+async fn a_start_that_nobody_waits_for_takes_room_until_it_is_gone() {
+    const SHORT: Duration = Duration::from_millis(50);
+    let (gate, begun) = (Arc::new(Semaphore::new(0)), Arc::default());
+    let sessions = sessions(slow(&gate, &begun), 1, LONG);
+    let policy = config().policy;
+    let blueprint =
+        Blueprint { image: None, policy, lifetime: Lifetime::Persistent, speaks: Language::Python };
+    assert!(tokio::time::timeout(SHORT, sessions.open(&alice(), blueprint.clone())).await.is_err());
+    let refused = sessions.open(&alice(), blueprint.clone()).await;
+    assert!(matches!(refused, Err(SessionError::TooMany { most: 1 })), "{refused:?}");
+    assert_eq!(begun.load(Ordering::SeqCst), 1);
+    gate.add_permits(1);
+    while sessions.count() > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    gate.add_permits(1);
+    sessions.open(&alice(), blueprint).await.expect("there is room again");
+}
+
+#[tokio::test]
+async fn whoever_comes_back_finds_what_was_being_started() {
+    const SHORT: Duration = Duration::from_millis(50);
+    let (gate, begun) = (Arc::new(Semaphore::new(0)), Arc::default());
+    let sessions = sessions(slow(&gate, &begun), 4, LONG);
+    let (alice, policy) = (alice(), config().policy);
+    for _ in 0..5 {
+        let held = sessions.hold(&alice, Which::Name("n".into()), &policy, None);
+        assert!(tokio::time::timeout(SHORT, held).await.is_err(), "it is not there yet");
+    }
+    gate.add_permits(1);
+    sessions.hold(&alice, Which::Name("n".into()), &policy, None).await.expect("it is there");
+    assert_eq!(begun.load(Ordering::SeqCst), 1, "one for all who asked");
+}
+
+/// A container that is paused, or a Docker that hangs.
+#[tokio::test(start_paused = true)]
+async fn files_of_a_sandbox_that_is_silent_are_an_error() {
+    let sessions = sessions(obedient(), 1, LONG);
+    let held = sessions.hold(&alice(), Which::New, &config().policy, None).await.unwrap();
+    let error = held.get("/a").await.unwrap_err();
+    assert_eq!(error.to_string(), "could not read `/a`: the sandbox did not answer within 30 s");
+    assert!(held.put("/a", b"a").await.is_err());
+    assert!(held.list("/").await.is_err());
 }

@@ -211,9 +211,13 @@ fn mounts(
         }
     }
     for mount in wanted {
+        let target = mount.target.as_deref().unwrap_or_default();
+        if have.tmpfs.as_ref().is_some_and(|all| all.contains_key(target)) {
+            found.0.push(format!("a tmpfs hides the mount at `{target}`"));
+        }
         let points = made.mounts.iter().flatten();
         if !points.into_iter().any(|point| point.destination == mount.target) {
-            found.0.push(format!("nothing is mounted at `{}`", mount.target.as_deref().unwrap_or_default()));
+            found.0.push(format!("nothing is mounted at `{target}`"));
         }
     }
 }

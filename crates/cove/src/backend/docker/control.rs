@@ -17,7 +17,7 @@ use super::told;
 use crate::backend::{Control, Ending, MemoryKiller, Pending, StartError};
 
 /// How long the end of a container may take to be told and cleaned up when Docker or Podman does not answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 const SIGKILL: i64 = 128 + 9;
 
 /// Removes a container that nobody has taken charge of.
@@ -35,10 +35,10 @@ impl Guard {
         self.id = None;
     }
 
-    /// At once, for who must know that it is gone.
+    /// At once, for who must know that it is gone; to the end, also if nobody waits for it any more.
     pub(super) async fn remove(mut self) {
         if let Some(id) = self.id.take() {
-            see_gone(self.client.clone(), id).await;
+            let _ = tokio::spawn(see_gone(self.client.clone(), id)).await;
         }
     }
 }

@@ -6,6 +6,7 @@ mod text;
 mod volumes;
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
 
 use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig, Mount,
@@ -364,6 +365,10 @@ fn tmpfs(request: &Request<'_>, docker: bool) -> Result<HashMap<String, String>,
     for place in volumes::places(&request.image.volumes)? {
         all.entry(place).or_insert_with(|| with(limits.tmp, "0777"));
     }
+    // Docker would hide what is mounted at the same place, and Podman refuse it.
+    let is_mounted =
+        |place: &String| request.policy.mounts.iter().any(|mount| mount.target == Path::new(place));
+    all.retain(|place, _| !is_mounted(place));
     Ok(all)
 }
 

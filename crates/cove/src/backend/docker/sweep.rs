@@ -88,12 +88,12 @@ fn sorted(containers: Vec<ContainerSummary>) -> (Projects, Vec<ContainerSummary>
     let (mut projects, mut alone) = (Projects::new(), Vec::new());
     for container in containers {
         let label = |name: &str| container.labels.as_ref().and_then(|labels| labels.get(name));
-        match (label(NAME), label(PROJECT).cloned()) {
-            (Some(name), Some(project)) if *name == project && is_member(&container, &project) => {
-                projects.entry(project).or_default().push(container);
-            }
-            (Some(name), None) if is_named(&container, name) => alone.push(container),
-            _ => {}
+        let Some(name) = label(NAME).cloned() else { continue };
+        // Images that Compose built have the label of a project, too, and give it to every container of theirs.
+        if is_named(&container, &name) {
+            alone.push(container);
+        } else if label(PROJECT) == Some(&name) && is_member(&container, &name) {
+            projects.entry(name).or_default().push(container);
         }
     }
     (projects, alone)
@@ -271,6 +271,7 @@ mod tests {
             (projects.len(), alone.len())
         };
         assert_eq!(found(OURS, None), (0, 1));
+        assert_eq!(found(OURS, Some("shop")), (0, 1), "of an image that Compose built");
         assert_eq!(found("mine", None), (0, 0));
         assert_eq!(found(&format!("{OURS}-main-1"), Some(OURS)), (1, 0));
         assert_eq!(found(&format!("{OURS}_main_1"), Some(OURS)), (1, 0));

@@ -14,7 +14,7 @@ use bollard::query_parameters::{
 use cove_jail::plan::COMMANDS;
 use futures_util::StreamExt;
 
-use super::super::control::{exit_code, inspect, is_silent, until_done, while_answered};
+use super::super::control::{PATIENCE, exit_code, inspect, is_silent, until_done, while_answered};
 use super::super::facts::Maker;
 use super::super::libpod;
 use super::super::marked::{self, Marked, is_member};
@@ -255,10 +255,11 @@ impl Project {
         };
         let runs = container.running == Some(true);
         let code = if runs {
-            match self.api.inspect_exec(&self.runner).await {
-                Ok(found) if found.running == Some(true) => return None,
-                Ok(found) => found.exit_code.unwrap_or(-1),
-                Err(error) => return Some(Ending::Lost(format!("the runner is gone: {error}"))),
+            match tokio::time::timeout(PATIENCE, self.api.inspect_exec(&self.runner)).await {
+                Err(_) => return Some(Ending::Lost("nobody answers".into())),
+                Ok(Ok(found)) if found.running == Some(true) => return None,
+                Ok(Ok(found)) => found.exit_code.unwrap_or(-1),
+                Ok(Err(error)) => return Some(Ending::Lost(format!("the runner is gone: {error}"))),
             }
         } else {
             exit_code(&container)?
@@ -284,7 +285,8 @@ impl Project {
     /// Without Compose, which would first ask every container to end: whoever made them is known by a label.
     pub async fn down(&mut self) -> bool {
         self.is_down = true;
-        see_down(self.api.clone(), std::mem::take(&mut self.name)).await
+        // To the end, also if nobody waits for it any more.
+        tokio::spawn(see_down(self.api.clone(), self.name.clone())).await.unwrap_or(false)
     }
 
     /// Name in the file and id of each container.
