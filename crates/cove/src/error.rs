@@ -77,6 +77,10 @@ impl Error {
         self
     }
 
+    pub fn hint(&self) -> Option<&str> {
+        self.hint.as_deref()
+    }
+
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());

@@ -42,7 +42,7 @@ use build::Ready;
 use compose::Compose;
 use composed::Wish;
 pub use connect::Wanted;
-use connect::{Connected, Connecting};
+use connect::{Connected, Connecting, START_IT};
 use control::{Container, Guard, Watched, answered};
 pub use facts::Maker;
 use filled::Filled;
@@ -363,7 +363,21 @@ fn image_facts(found: bollard::models::ImageInspect) -> ImageFacts {
 fn said(error: &ClientError) -> String {
     match error {
         ClientError::DockerResponseServerError { message, .. } => crate::error::escaped(message.trim()),
+        // Of a chain of names for the same thing only the last says what it was.
+        ClientError::HyperLegacyError { .. } => crate::error::escaped(&deepest(error).to_string()),
         other => crate::error::in_one_line(other),
+    }
+}
+
+fn deepest<'a>(error: &'a (dyn std::error::Error + 'static)) -> &'a (dyn std::error::Error + 'static) {
+    std::iter::successors(Some(error), |error| error.source()).last().unwrap_or(error)
+}
+
+/// Of a question that was refused, or that nobody answered.
+fn unanswered(what: impl Into<String>, error: &ClientError) -> StartError {
+    match error {
+        ClientError::DockerResponseServerError { .. } => StartError::new(what).because(said(error)),
+        _ => StartError::new("could not reach Docker or Podman").because(said(error)).with_hint(START_IT),
     }
 }
 

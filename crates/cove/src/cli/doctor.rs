@@ -18,8 +18,8 @@ use cove_protocol::Language;
 use crate::backend::jail::Jail;
 use crate::cli::shelf::shelf;
 use crate::config::{Config, Surroundings};
-use crate::error::{Error, Kind};
-use crate::image::shelf::{By, Standard};
+use crate::error::{Error, Kind, in_one_line};
+use crate::image::shelf::{By, Listed, Shelf, Standard};
 use crate::session::{Options, Session};
 
 use report::{Check, Section, Status};
@@ -44,7 +44,8 @@ pub fn run(config: Config, around: Surroundings, json: bool) -> Result<ExitCode,
 
 async fn examine(config: &Config, around: &Surroundings) -> Result<Vec<Check>, Error> {
     let machine = cove_jail::probe::Machine::look();
-    let standard = shelf(config, around).standard().await;
+    let shelf = shelf(config, around);
+    let standard = shelf.standard().await;
     let mut checks = machine::look_at(&machine);
     let by = standard.as_ref().map_or(By::Sandbox, |standard| standard.by);
     match standard {
@@ -54,20 +55,31 @@ async fn examine(config: &Config, around: &Surroundings) -> Result<Vec<Check>, E
             config.policy = policy;
             let tried = containers::try_all(&config, around, &why).await?;
             checks.extend(tried);
+            checks.extend(containers::images(&own_images(&shelf, &config).await));
         }
         Ok(Standard { why, .. }) => {
             examine_sandbox(config, &mut checks).await?;
-            checks.extend(containers::look_at(config, around, &why).await?);
+            checks
+                .extend(containers::look_at(config, around, &why, &own_images(&shelf, config).await).await?);
         }
         Err(error) => {
             examine_sandbox(config, &mut checks).await?;
             let check = Check::new(Section::Containers, "choice");
-            checks.push(check.fail(error.report().to_string().replace('\n', "; ")).fix("set `--image NAME`"));
+            let fix = error.hint().unwrap_or("set `--image NAME`").to_owned();
+            checks.push(check.fail(in_one_line(&error)).fix(fix));
         }
     }
     checks.sort_by_key(|check| check.section as usize);
     checks.push(report::verdict(&checks, &machine, by));
     Ok(checks)
+}
+
+/// Those that are built in need nothing; who has some of their own wants to know what these need.
+async fn own_images(shelf: &Shelf, config: &Config) -> Listed {
+    match config.images.dir {
+        Some(_) => shelf.list().await,
+        None => Listed { images: Vec::new(), problems: Vec::new() },
+    }
 }
 
 async fn examine_sandbox(config: &Config, checks: &mut Vec<Check>) -> Result<(), Error> {

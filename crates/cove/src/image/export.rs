@@ -8,10 +8,12 @@ use std::path::Path;
 use super::built_in;
 use crate::error::{Error, shown_path};
 
+const ELSEWHERE: &str = "name a directory that you may write to";
+
 /// What was written, by name; those that were there already, and alike, are not in it.
 pub fn export(directory: &Path) -> Result<Vec<&'static str>, Error> {
     let could_not = |path: &Path, error: io::Error| {
-        Error::operator(format!("could not write `{}`", shown_path(path))).because(error)
+        Error::operator(format!("could not write `{}`", shown_path(path))).because(error).with_hint(ELSEWHERE)
     };
     let all =
         || built_in::ALL.iter().flat_map(|one| one.files.iter().map(move |(file, text)| (one, *file, *text)));
@@ -29,6 +31,11 @@ pub fn export(directory: &Path) -> Result<Vec<&'static str>, Error> {
             Ok(found) if found == text.as_bytes() => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(&path).is_err() => {
                 missing.push((one, path, text));
+            }
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(Error::operator(format!("could not look at `{}`", shown_path(&path)))
+                    .because(error)
+                    .with_hint(ELSEWHERE));
             }
             Ok(_) | Err(_) => {
                 return Err(Error::usage(format!("could not export to `{}`", shown_path(directory)))

@@ -34,7 +34,7 @@ pub fn images(directory: &Path, allowed: &[ComposeRisk]) -> Found {
         Err(error) => {
             found.problems.push(Problem::new(
                 &whole,
-                format!("could not read the directory of images: {error}"),
+                format!("could not read the directory of images `{whole}`: {error}"),
                 "set `--image-dir` to a directory with a folder for each image; `cove images export DIR` makes one",
             ));
             return found;

@@ -272,3 +272,31 @@ fn doctor_as_root_of_a_namespace_with_one_id() {
         );
     }
 }
+
+#[test]
+fn own_images_and_what_they_lack_are_named() {
+    let images = tempfile::tempdir().unwrap();
+    fs::create_dir(images.path().join("tools")).unwrap();
+    fs::write(images.path().join("tools/Dockerfile"), "FROM debian:12\n").unwrap();
+    let doctor = |directory: &str| {
+        let mut command = cove().command(Who::Root);
+        command
+            .args(["doctor", "--json", "--image-dir", directory])
+            .env("DOCKER_HOST", "unix:///nowhere.sock");
+        Finished::of(command.output().unwrap())
+    };
+    let finished = doctor(images.path().to_str().unwrap());
+    assert_eq!(finished.code, Some(1), "an image cannot start: {finished:#?}");
+    let found = checks(&finished);
+    let image = line(find(&found, "containers", "image"));
+    assert!(image.starts_with("containers ok image: `tools` is in a container, since it "), "{image}");
+    let daemon = find(&found, "containers", "daemon");
+    assert_eq!(daemon["status"], "fail", "{daemon}");
+    assert!(daemon["fix"].as_str().unwrap().contains("systemctl start docker"), "{daemon}");
+
+    let nothing = checks(&doctor("/nothing/there"));
+    let choice = find(&nothing, "containers", "choice");
+    assert_eq!(choice["status"], "fail", "{choice}");
+    let fix = choice["fix"].as_str().unwrap();
+    assert!(fix.contains("--image-dir") && line(choice).contains("/nothing/there"), "{choice}");
+}

@@ -1,6 +1,6 @@
 //! Images through the real program: listed, exported, edited while a server runs, and refused with what is wrong.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -115,6 +115,20 @@ fn exported_images_are_used_as_they_are_and_edited_ones_need_a_container() {
     }
     let both = cove().run(Who::Root, &["--export-images", "/tmp/x", "run", "-c", "1"]);
     assert_eq!(both.code, Some(2), "{both:?}");
+}
+
+#[test]
+fn exporting_where_one_may_not_is_told_as_that() {
+    let whole = Who::all("exporting_where_one_may_not_is_told_as_that");
+    for who in whole.into_iter().filter(|who| *who == Who::User) {
+        let closed = tempfile::tempdir().unwrap();
+        let target = closed.path().join("images");
+        fs::set_permissions(closed.path(), Permissions::from_mode(0o000)).unwrap();
+        let refused = cove().run(who, &["images", "export", target.to_str().unwrap()]);
+        assert_eq!(refused.code, Some(125), "{refused:?}");
+        assert!(refused.stderr.contains("caused by: Permission denied"), "{refused:?}");
+        assert!(refused.stderr.contains("hint: name a directory that you may write to"), "{refused:?}");
+    }
 }
 
 #[test]

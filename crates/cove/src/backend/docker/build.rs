@@ -21,6 +21,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 
 use super::dockerfile::Needs;
+use super::unanswered;
 use crate::backend::{StartError, Tell};
 use crate::error::{shown, shown_path};
 use crate::image::folder::COMPOSE_FILES;
@@ -215,9 +216,7 @@ async fn inspect(docker: &Docker, reference: &str) -> Result<Option<ImageInspect
     match docker.inspect_image(reference).await {
         Ok(image) => Ok(Some(image)),
         Err(DockerError::DockerResponseServerError { status_code: 404, .. }) => Ok(None),
-        Err(error) => Err(StartError::new(format!("could not look for the image `{}`", shown(reference)))
-            .because(error)
-            .with_hint("is Docker or Podman running, and may you use it?")),
+        Err(error) => Err(unanswered(format!("could not look for the image `{}`", shown(reference)), &error)),
     }
 }
 

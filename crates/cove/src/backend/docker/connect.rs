@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bollard::{API_DEFAULT_VERSION, Docker as Client};
+use rustix::fs::Access;
+use rustix::io::Errno;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -40,6 +42,9 @@ impl Wanted {
         }
     }
 }
+
+/// For who is sure that there is one.
+pub(super) const START_IT: &str = "start it (`sudo systemctl start docker`, or `systemctl --user start podman.socket`), or correct the address";
 
 /// A place where one may listen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,6 +96,22 @@ impl Address {
 
     fn path(&self) -> Option<&Path> {
         self.url.strip_prefix("unix://").map(Path::new)
+    }
+
+    fn is_closed_to_us(&self) -> bool {
+        let wanted = Access::READ_OK | Access::WRITE_OK;
+        self.path().is_some_and(|path| rustix::fs::access(path, wanted) == Err(Errno::ACCESS))
+    }
+
+    /// For who may not use it.
+    fn way_in(&self) -> &'static str {
+        if self.url.contains("podman") {
+            "you may not use that socket: use a Podman of your own (`systemctl --user enable --now podman.socket`, \
+             without `CONTAINER_HOST`), or start Cove as the user whose it is"
+        } else {
+            "you may not use that socket: `sudo usermod -aG docker $USER` and log in again (whoever may use it is as \
+             good as root; in a container `--group-add`), or use rootless Podman"
+        }
     }
 }
 
@@ -286,16 +307,9 @@ fn nobody(wanted: Wanted, refusals: &[(Address, Refusal)]) -> StartError {
     // What is named is meant: what is wrong with that comes first.
     let named = refusals.iter().filter(|(address, _)| address.named_by.is_some());
     let of_its_own = named.chain(refusals).find_map(|(_, refusal)| refusal.hint.clone());
-    let hint = of_its_own.unwrap_or_else(|| usual_hint(&cause).to_owned());
+    let closed = refusals.iter().find(|(address, _)| address.is_closed_to_us()).map(|(address, _)| address);
+    let hint = of_its_own.unwrap_or_else(|| closed.map_or(START_IT, Address::way_in).to_owned());
     error.because(cause).with_hint(hint)
-}
-
-fn usual_hint(cause: &str) -> &'static str {
-    if cause.contains("ermission denied") {
-        "you may not use that socket: `sudo usermod -aG docker $USER` and log in again (whoever may use it is as good as root; in a container `--group-add`), or use rootless Podman"
-    } else {
-        "start it (`sudo systemctl start docker`, or `systemctl --user start podman.socket`), or correct the address"
-    }
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use crate::backend::{Backend, StartError};
 use crate::cli::images::connect::containers;
 use crate::config::{BackendChoice, Config, Surroundings};
 use crate::error::Error;
+use crate::image::shelf::{By, Listed, Served};
 use crate::session::{Options, Session};
 
 use super::report::{Check, Section};
@@ -17,25 +18,47 @@ use super::trial::Trial;
 use super::{limits, not_tried, protections};
 
 /// Where sessions are in the embedded sandbox: containers are for images of one's own.
-pub(super) async fn look_at(config: &Config, around: &Surroundings, why: &str) -> Result<Vec<Check>, Error> {
+pub(super) async fn look_at(
+    config: &Config,
+    around: &Surroundings,
+    why: &str,
+    listed: &Listed,
+) -> Result<Vec<Check>, Error> {
     let check = Check::new(Section::Containers, "choice");
     let mut checks = vec![check.ok(format!("sessions are in the embedded sandbox, since {why}"))];
+    checks.extend(images(listed));
     if config.backend == BackendChoice::Jail {
         return Ok(checks);
     }
     match containers(config, around)?.describe(&config.policy).await {
         Ok(engine) => checks.extend(described(&engine)),
         Err(error) => {
-            let line = crate::error::in_one_line(&error);
             let check = Check::new(Section::Containers, "daemon");
-            let check = check.note(format!("none; needed for images of your own only: {line}"));
-            checks.push(match error.hint {
-                Some(hint) => check.fix(hint),
-                None => check,
+            let needed = listed.images.iter().any(|image| image.by == By::Container);
+            checks.push(match (needed, &error.hint) {
+                (true, _) => check.failed(&error),
+                (false, hint) => {
+                    let line = crate::error::in_one_line(&error);
+                    let check = check.note(format!("none; needed for images of your own only: {line}"));
+                    Check { fix: hint.clone(), ..check }
+                }
             });
         }
     }
     Ok(checks)
+}
+
+/// Those that containers serve, and why; and those that cannot be used.
+pub(super) fn images(listed: &Listed) -> Vec<Check> {
+    let check = || Check::new(Section::Containers, "image");
+    let in_containers = listed.images.iter().filter(|image| image.by == By::Container);
+    let served = in_containers.map(|Served { image, why, .. }| {
+        check().ok(format!("`{}` is in a container, since {why}", image.name()))
+    });
+    let unusable = listed.problems.iter().map(|problem| {
+        check().fail(format!("`{}`: {}", problem.name, problem.problem)).fix(problem.hint.clone())
+    });
+    served.chain(unusable).collect()
 }
 
 /// Where sessions are in containers.

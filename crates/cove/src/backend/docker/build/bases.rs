@@ -5,6 +5,7 @@ use bollard::Docker;
 use bollard::models::ImageInspect;
 
 use super::super::dockerfile::{Image, Needs, Platform};
+use super::super::unanswered;
 use super::{fetch, inspect};
 use crate::backend::{StartError, Tell};
 use crate::error::shown;
@@ -110,11 +111,9 @@ struct Builder<'a> {
 
 impl<'a> Builder<'a> {
     async fn ask(docker: &'a Docker) -> Result<Self, StartError> {
-        let version = docker.version().await.map_err(|error| {
-            StartError::new("could not ask on which platform images are built")
-                .because(error)
-                .with_hint("is Docker or Podman running, and may you use it?")
-        })?;
+        let version = docker.version().await;
+        let version = version
+            .map_err(|error| unanswered("could not ask on which platform images are built", &error))?;
         let mut parts = version.components.iter().flatten();
         let hides_triggers = parts.any(|part| part.name.contains("Podman"));
         Ok(Self { docker, platform: platform(&version.os, &version.arch, &None), hides_triggers })

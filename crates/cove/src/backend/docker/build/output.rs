@@ -6,7 +6,8 @@ use crate::backend::Tell;
 use crate::output::Neutral;
 
 /// Lines of a failed step that are told.
-const TAIL: usize = 20;
+/// Docker gives what was written to standard error before the last lines of the other: enough for both.
+const TAIL: usize = 40;
 /// Characters of one line.
 const MAX_LINE: usize = 500;
 
@@ -125,7 +126,7 @@ mod tests {
         let (output, _) = fed(&["STEP 1/1: RUN x\n", &long, &long, "\n", &many]);
         let failure = output.failure("end");
         assert_eq!(failure.lines().count(), 2 + TAIL);
-        assert!(failure.contains("  line 980\n") && !failure.contains("line 979\n"), "{failure}");
+        assert!(failure.contains("  line 960\n") && !failure.contains("line 959\n"), "{failure}");
         let (output, told) = fed(&[&long, &long]);
         assert_eq!(told[0].len(), MAX_LINE);
         assert!(output.begun.is_empty());

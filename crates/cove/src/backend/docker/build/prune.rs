@@ -6,6 +6,7 @@ use bollard::query_parameters::{
     ListImagesOptionsBuilder, ListVolumesOptionsBuilder, RemoveImageOptions, RemoveVolumeOptions,
 };
 
+use super::super::unanswered;
 pub use super::super::volume::RUNNER as LABEL_RUNNER;
 use super::{LABEL_DIGEST, LABEL_IMAGE, repository, repository_of_parts, words_of};
 use crate::backend::StartError;
@@ -94,7 +95,7 @@ impl Pruned {
 
 fn stays(kept: &[Kept], name: &str, digest: &str) -> bool {
     kept.iter().any(|kept| match &kept.digest {
-        Some(known) => known == digest,
+        Some(known) => known == digest && kept.name == name,
         None => kept.name == name,
     })
 }
@@ -107,9 +108,7 @@ fn is_ours(tag: &str, name: &str) -> bool {
 }
 
 fn could_not_list(what: &str, error: DockerError) -> StartError {
-    StartError::new(format!("could not list the {what} that Cove made"))
-        .because(error)
-        .with_hint("is Docker or Podman running, and may you use it?")
+    unanswered(format!("could not list the {what} that Cove made"), &error)
 }
 
 #[cfg(test)]
@@ -121,6 +120,7 @@ mod tests {
         let kept = |digest: Option<&str>| [digest.map_or(Kept::all("x"), |one| Kept::one("x", one.into()))];
         assert!(stays(&kept(Some("12")), "x", "12"));
         assert!(!stays(&kept(Some("12")), "x", "34"), "it changed");
+        assert!(!stays(&kept(Some("12")), "y", "12"), "it has another name now");
         assert!(stays(&kept(None), "x", "34"), "nobody knows");
         assert!(!stays(&kept(None), "y", "34"));
         assert!(is_ours("cove/x:12", "x") && is_ours("localhost/cove/x:12", "x"));
