@@ -2,6 +2,7 @@
 //! it ended is told on standard error and by the exit code.
 
 use std::io::Write;
+use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -20,8 +21,11 @@ use crate::config::{BackendChoice, Config, Surroundings};
 use crate::ending::{self, Audience, Told};
 use crate::error::{Error, Kind};
 use crate::output::{Collected, Collector};
-use crate::policy::CellLimits;
+use crate::policy::{CellLimits, Policy};
 use crate::session::{Cell, CellEnd, Options, Session};
+
+/// As of a program that SIGINT ends.
+const INTERRUPTED: u8 = 130;
 
 pub fn run(args: RunArgs, config: Config, around: Surroundings) -> Result<ExitCode, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -66,9 +70,7 @@ async fn run_cells(args: RunArgs, config: &Config, around: Surroundings) -> Resu
         warm: Some(args.language),
         ..Options::default()
     };
-    let session = Session::start(&*backend, &config.policy, options)
-        .await
-        .map_err(|error| Error::of(Kind::Operator, error))?;
+    let Some(session) = start(&*backend, &config.policy, options).await? else { return Ok(INTERRUPTED) };
     let calls = OnDemand::new(config, around);
     let mut exit_code = 0;
     for source in args.cells {
@@ -94,6 +96,23 @@ async fn run_cells(args: RunArgs, config: &Config, around: Surroundings) -> Resu
     }
     tokio::join!(session.stop(), calls.close());
     Ok(exit_code)
+}
+
+/// Nothing if somebody interrupts it: what is being made is made to its end and removed, unless they do so again.
+async fn start(backend: &dyn Backend, policy: &Policy, options: Options) -> Result<Option<Session>, Error> {
+    let mut starting = pin!(Session::start(backend, policy, options));
+    tokio::select! {
+        started = &mut starting => return started.map(Some).map_err(|error| Error::of(Kind::Operator, error)),
+        () = interrupted() => {}
+    }
+    let _ = writeln!(std::io::stderr(), "interrupted; ending the sandbox that is starting");
+    tokio::select! {
+        started = starting => if let Ok(session) = started {
+            session.stop().await;
+        },
+        () = interrupted() => {}
+    }
+    Ok(None)
 }
 
 async fn run_for_person(session: &Session, cell: Cell, config: &Config, calls: Arc<OnDemand>) -> CellEnd {

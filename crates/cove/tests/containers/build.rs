@@ -111,7 +111,7 @@ fn a_failing_step_is_shown_with_the_end_of_its_output() {
         let daemon = maker.name();
         let folder = folder(&[(
             "Dockerfile",
-            "FROM ubuntu:24.04\nRUN echo before\nRUN for n in $(seq 30); do echo line $n; done; sleep 0.5; echo gone wrong >&2; sleep 0.5; exit 3\n",
+            "FROM ubuntu:24.04\nRUN echo before\nRUN for n in $(seq 60); do echo line $n; done; sleep 0.5; echo gone wrong >&2; sleep 0.5; exit 3\n",
         )]);
         let (built, _) = build(&docker, "cove-test-fails", folder.path()).await;
         let report = report(built.unwrap_err());
@@ -121,7 +121,7 @@ fn a_failing_step_is_shown_with_the_end_of_its_output() {
             "{daemon}: {report}"
         );
         assert!(lower.contains("step 3/") && lower.contains("run for n in"), "{daemon}: {report}");
-        assert!(report.contains("  gone wrong") && report.contains("  line 30\n"), "{daemon}: {report}");
+        assert!(report.contains("  gone wrong") && report.contains("  line 60\n"), "{daemon}: {report}");
         assert!(!report.contains("line 2\n") && !report.contains("before\n"), "{daemon}: {report}");
         assert!(report.contains('3') && report.contains("hint: correct `"), "{daemon}: {report}");
         let none = build(&docker, "cove-test-fails", folder.path()).await.0;

@@ -107,7 +107,7 @@ fn what_a_compose_file_needs_is_built_ahead_of_time() {
         at("cove-test-step/compose.yaml", "services: {web: {build: .}}\n");
         at(
             "cove-test-step/Dockerfile",
-            "FROM ubuntu:24.04\nRUN for n in $(seq 30); do echo line $n; done; sleep 0.5; exit 9\n",
+            "FROM ubuntu:24.04\nRUN for n in $(seq 60); do echo line $n; done; sleep 0.5; exit 9\n",
         );
         at("cove-test-absent/compose.yaml", "services: {web: {image: 'cove-tests/absent:1'}}\n");
         at("cove-test-broken/compose.yaml", "services: [\n");
@@ -122,7 +122,7 @@ fn what_a_compose_file_needs_is_built_ahead_of_time() {
         let lower = told.to_lowercase();
         assert!(told.contains("could not build `web` of the image `cove-test-step`"), "{daemon}: {told}");
         assert!(lower.contains("step 2/") && lower.contains("run for n in"), "{daemon}: {told}");
-        assert!(told.contains("  line 30\n") && !told.contains("line 2\n"), "{daemon}: {told}");
+        assert!(told.contains("  line 60\n") && !told.contains("line 2\n"), "{daemon}: {told}");
         assert!(told.contains("could not use the Compose file of `cove-test-late`"), "{daemon}: {told}");
         assert!(told.contains("`--allow-compose privileged`"), "{daemon}: {told}");
         assert!(told.contains("could not find the image `cove-tests/absent:1`"), "{daemon}: {told}");

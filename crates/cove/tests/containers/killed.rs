@@ -12,7 +12,7 @@ use cove_testkit::containers::Maker;
 use cove_testkit::mcp::{Era, Stdio};
 use serde_json::json;
 
-use crate::{cove, each, marked};
+use crate::{cove, each, marked, run_sh};
 
 /// All that has any label of ours: containers, networks and volumes, each with its instance.
 async fn labelled(docker: &Docker) -> Vec<(String, String)> {
@@ -142,6 +142,35 @@ fn a_killed_server_leaves_nothing_after_the_next_start() {
             docker.remove_container(&id, Some(options)).await.expect("it can be removed");
         }
         drop(next);
+    });
+}
+
+#[test]
+fn whoever_interrupts_a_start_leaves_nothing() {
+    each("whoever_interrupts_a_start_leaves_nothing", async |maker, address, docker| {
+        let place = Place::new(maker, address);
+        let images = place.folder.path().join("images");
+        for image in ["ubuntu", "pair"] {
+            let built =
+                run_sh(maker, address, &images, image, &["--allow-compose", "host-network", "-c", "echo 42"]);
+            assert_eq!(built.stdout, "42\n", "{maker:?} {image}: {built:?}");
+            let mut command = cove().command(Who::Root);
+            command.args(["run", "--backend", maker.name(), "--image", image, "--image-dir"]).arg(&images);
+            command.args(["--allow-compose", "host-network", "-l", "sh", "-c", "sleep 60"]);
+            command.env(maker.variable(), address).env("TMPDIR", place.folder.path().join("temporary"));
+            let mut child = command.spawn().expect("the program can be started");
+            let until = Instant::now() + Duration::from_secs(60);
+            while of_process(&labelled(&docker).await, child.id()) == 0 {
+                assert!(Instant::now() < until, "{maker:?} {image}: nothing was made");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            let pid = rustix::process::Pid::from_raw(child.id() as i32).expect("a process");
+            rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it is there");
+            let status = child.wait().expect("it ends");
+            assert_eq!(status.code(), Some(130), "{maker:?} {image}: {status}");
+            assert_eq!(of_process(&labelled(&docker).await, child.id()), 0, "{maker:?} {image}");
+            assert_eq!(place.files(), [""; 0], "{maker:?} {image}");
+        }
     });
 }
 

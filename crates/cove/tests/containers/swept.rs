@@ -373,7 +373,7 @@ fn a_session_that_could_not_be_stopped_is_told() {
         assert_eq!(stopped.ok(), Some(id), "{maker:?}");
         let (id, left) = stop(true).await;
         let told = left.expect_err("nobody answers").to_string();
-        assert!(told.contains("could not end the sandbox"), "{maker:?}: {told}");
+        assert!(told.contains("could not remove the sandbox"), "{maker:?}: {told}");
         for container in listed(&docker, &format!("cove.session={id}")).await {
             remove(&docker, &container.id.expect("an id")).await;
         }
