@@ -106,10 +106,13 @@ async fn start(backend: &dyn Backend, policy: &Policy, options: Options) -> Resu
         () = interrupted() => {}
     }
     let _ = writeln!(std::io::stderr(), "interrupted; ending the sandbox that is starting");
-    tokio::select! {
-        started = starting => if let Ok(session) = started {
+    let ended = async {
+        if let Ok(session) = starting.await {
             session.stop().await;
-        },
+        }
+    };
+    tokio::select! {
+        () = ended => {}
         () = interrupted() => {}
     }
     Ok(None)

@@ -361,6 +361,10 @@ mod tests {
         writable.mounts.as_mut().unwrap()[0].rw = Some(true);
         let found = differences(&asked, &writable, &facts(Maker::Docker));
         assert_eq!(found, ["the mount at `/.cove` is writable"]);
+        let mut hidden = made(&asked);
+        hidden.host_config.as_mut().unwrap().tmpfs.as_mut().unwrap().insert("/.cove".into(), String::new());
+        let found = differences(&asked, &hidden, &facts(Maker::Docker));
+        assert_eq!(found, ["a tmpfs hides the mount at `/.cove`"]);
         let mut user = made(&asked);
         user.config.as_mut().unwrap().user = Some("0:0".into());
         assert_eq!(differences(&asked, &user, &facts(Maker::Docker)).len(), 1);

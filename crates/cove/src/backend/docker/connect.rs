@@ -103,9 +103,9 @@ impl Address {
         self.path().is_some_and(|path| rustix::fs::access(path, wanted) == Err(Errno::ACCESS))
     }
 
-    /// For who may not use it.
-    fn way_in(&self) -> &'static str {
-        if self.url.contains("podman") {
+    /// For who may not use it; whoever wanted either has only its name to go by.
+    fn way_in(&self, wanted: Wanted) -> &'static str {
+        if wanted == Wanted::Podman || wanted == Wanted::Any && self.url.contains("podman") {
             "you may not use that socket: use a Podman of your own (`systemctl --user enable --now podman.socket`, \
              without `CONTAINER_HOST`), or start Cove as the user whose it is"
         } else {
@@ -308,7 +308,8 @@ fn nobody(wanted: Wanted, refusals: &[(Address, Refusal)]) -> StartError {
     let named = refusals.iter().filter(|(address, _)| address.named_by.is_some());
     let of_its_own = named.chain(refusals).find_map(|(_, refusal)| refusal.hint.clone());
     let closed = refusals.iter().find(|(address, _)| address.is_closed_to_us()).map(|(address, _)| address);
-    let hint = of_its_own.unwrap_or_else(|| closed.map_or(START_IT, Address::way_in).to_owned());
+    let hint =
+        of_its_own.unwrap_or_else(|| closed.map_or(START_IT, |address| address.way_in(wanted)).to_owned());
     error.because(cause).with_hint(hint)
 }
 
