@@ -1,5 +1,5 @@
-//! Any bytes as the stream of a hostile guest. What must hold is in the function that the tests of `cove-protocol` call
-//! too; here is only the glue.
+//! Feeds any bytes to the codec, as a hostile guest would. The checks are in the function that the tests of
+//! `cove-protocol` call too; this file only connects it to the fuzzer.
 
 #![no_main]
 

@@ -1,9 +1,10 @@
-//! `cargo xtask bench`: benchmarks compare ratios in one interleaved run and are never timed tests, so they are started
-//! by a person.
+//! `cargo xtask bench`: benchmarks compare ratios in one interleaved run and are never timed tests, so a person
+//! starts them.
 
 use std::fs;
 
 use crate::cargo;
+use crate::dist::MuslTarget;
 
 const FOLDER: &str = "crates/cove/benches";
 
@@ -12,10 +13,10 @@ pub(crate) fn run(name: &str, arguments: &[&str]) -> Result<(), String> {
     if !known.iter().any(|one| one == name) {
         return Err(format!("could not find the benchmark `{name}`\nhint: {}", offer(&known)));
     }
-    // As it is published, which is compiled longer than what tests need.
-    let mut command = vec!["bench", "--profile", "dist", "--package", "cove-mcp", "--bench", name, "--"];
-    command.extend(arguments);
-    cargo::run(&command)
+    // As the program is published, which takes longer to compile than what the tests run.
+    let target = MuslTarget::prepare()?;
+    let own = ["bench", "--profile", "dist", "--target", target.name(), "--package", "cove-mcp", "--bench", name, "--"];
+    cargo::run(&[&own, arguments].concat())
 }
 
 pub(crate) fn list() -> Result<(), String> {
@@ -24,11 +25,7 @@ pub(crate) fn list() -> Result<(), String> {
 }
 
 fn offer(names: &[String]) -> String {
-    if names.is_empty() {
-        format!("there is none in `{FOLDER}`")
-    } else {
-        format!("there are: {}", names.join(", "))
-    }
+    if names.is_empty() { format!("there is none in `{FOLDER}`") } else { format!("there are: {}", names.join(", ")) }
 }
 
 fn names() -> Result<Vec<String>, String> {
@@ -36,14 +33,12 @@ fn names() -> Result<Vec<String>, String> {
     if !folder.exists() {
         return Ok(Vec::new());
     }
-    let entries =
-        fs::read_dir(&folder).map_err(|error| format!("could not read `{FOLDER}`\ncaused by: {error}"))?;
+    let entries = fs::read_dir(&folder).map_err(|error| format!("could not read `{FOLDER}`\ncaused by: {error}"))?;
     let mut names: Vec<String> = entries
         .filter_map(|entry| {
             let path = entry.ok()?.path();
-            // As cargo sees it: `NAME.rs`, or `NAME/main.rs`. Other folders hold what benchmarks share.
-            let is_one =
-                path.extension().is_some_and(|extension| extension == "rs") || path.join("main.rs").exists();
+            // As cargo finds them: `NAME.rs`, or `NAME/main.rs`. Other folders hold code that benchmarks share.
+            let is_one = path.extension().is_some_and(|extension| extension == "rs") || path.join("main.rs").exists();
             is_one.then(|| path.file_stem().map(|stem| stem.to_string_lossy().into_owned()))?
         })
         .collect();

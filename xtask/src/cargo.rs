@@ -1,5 +1,5 @@
-//! Calling cargo again, from the top of the workspace. The cargo that started us has finished building by then, so the
-//! inner one waits for no lock.
+//! Runs cargo again, from the top of the workspace. The cargo that started xtask has finished building by then, so
+//! the inner one waits for no lock.
 
 use std::env;
 use std::path::PathBuf;
@@ -7,16 +7,18 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-/// What `cargo metadata` is asked about.
+use crate::attempts::{self, ErrorContext};
+
+/// The platforms that `cargo metadata` reports on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Platforms {
-    /// Needs nothing that building here did not fetch already.
+pub(crate) enum MetadataPlatforms {
+    /// Needs only packages that building here has fetched already.
     Host,
     All,
 }
 
 pub(crate) fn root() -> PathBuf {
-    // Cargo sets this at run time too; the compiled-in path is for whoever starts the program without cargo.
+    // Cargo sets this at run time too; the compiled-in path is for a start without cargo.
     let member = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     let mut root = PathBuf::from(member);
     root.pop();
@@ -30,47 +32,49 @@ pub(crate) fn command(arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs to the end with our own output; `Err` says which command failed.
+/// Runs cargo to its end with this program's output. The error names the command that failed.
 pub(crate) fn run(arguments: &[&str]) -> Result<(), String> {
-    let status =
-        command(arguments).status().map_err(|error| format!("could not start cargo\ncaused by: {error}"))?;
-    if status.success() { Ok(()) } else { Err(format!("`cargo {}` failed: {status}", arguments.join(" "))) }
+    attempts::run(&mut command(arguments), &line_of(arguments))
 }
 
-/// Whether `cargo NAME` exists: `fmt`, `clippy` and `fuzz` are programs of their own.
+/// True if `cargo NAME` exists: `fmt`, `clippy` and `fuzz` are programs of their own.
 pub(crate) fn has(name: &str) -> bool {
-    command(&[name, "--version"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success())
+    attempts::succeeds(&mut command(&[name, "--version"]))
 }
 
-pub(crate) fn metadata(platforms: Platforms) -> Result<Value, String> {
+pub(crate) fn metadata(platforms: MetadataPlatforms) -> Result<Value, String> {
     let mut arguments = vec!["metadata", "--format-version", "1", "--locked"];
     let host;
-    if platforms == Platforms::Host {
+    if platforms == MetadataPlatforms::Host {
         host = host_tuple()?;
         arguments.extend(["--filter-platform", &host]);
     }
-    let text = output_of(&arguments)?;
-    serde_json::from_str(&text)
-        .map_err(|error| format!("could not read `cargo metadata`\ncaused by: {error}"))
+    serde_json::from_str(&output_of(&arguments)?).could_not("read `cargo metadata`")
 }
 
-fn host_tuple() -> Result<String, String> {
+/// The elements of a list in `cargo metadata` or another JSON document; none if it is no list.
+pub(crate) fn elements(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+/// The packages of `cargo metadata`, each with whether it is a member of the workspace. Fails without any: a check of
+/// nothing would always succeed.
+pub(crate) fn packages(metadata: &Value) -> Result<Vec<(&Value, bool)>, String> {
+    let is_member = |package: &Value| elements(&metadata["workspace_members"]).any(|id| *id == package["id"]);
+    let packages: Vec<_> = elements(&metadata["packages"]).map(|package| (package, is_member(package))).collect();
+    if packages.is_empty() { Err("could not find any package in `cargo metadata`".to_owned()) } else { Ok(packages) }
+}
+
+pub(crate) fn host_tuple() -> Result<String, String> {
     let version = output_of(&["-vV"])?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));
     host.map(str::to_owned).ok_or_else(|| "could not learn the host's target from `cargo -vV`".to_owned())
 }
 
 fn output_of(arguments: &[&str]) -> Result<String, String> {
-    let output = command(arguments)
-        .stderr(Stdio::inherit())
-        .output()
-        .map_err(|error| format!("could not start cargo\ncaused by: {error}"))?;
-    if !output.status.success() {
-        return Err(format!("`cargo {}` failed: {}", arguments.join(" "), output.status));
-    }
-    String::from_utf8(output.stdout).map_err(|_| "could not read cargo's output as text".to_owned())
+    attempts::output(command(arguments).stderr(Stdio::inherit()), &line_of(arguments))
+}
+
+fn line_of(arguments: &[&str]) -> String {
+    format!("cargo {}", arguments.join(" "))
 }

@@ -1,11 +1,11 @@
-//! `cargo xtask ci`: all that CI asks for, in one command that works on any machine. A failure does not hide the next
-//! one: every part runs, and the end names those that failed.
+//! `cargo xtask ci`: everything that CI runs, in one command that works on any machine. Every part runs even after a
+//! failure, and the end names the parts that failed.
 
 use std::time::{Duration, Instant};
 
-use crate::{cargo, licences, test, tidy};
+use crate::{cargo, licences, sources, test, tidy};
 
-struct Part {
+struct CiPart {
     name: &'static str,
     took: Duration,
     outcome: Result<(), String>,
@@ -17,7 +17,8 @@ pub(crate) fn run() -> Result<(), String> {
         timed("lints", lints),
         timed("tidy", tidy::run),
         timed("licences", licences::run),
-        timed("tests", || test::run(&test::Options::default())),
+        timed("sources", sources::run),
+        timed("tests", || test::run(&test::TestOptions::at(test::Level::All))),
     ];
     println!();
     for part in &parts {
@@ -28,15 +29,15 @@ pub(crate) fn run() -> Result<(), String> {
     if failed.is_empty() { Ok(()) } else { Err(format!("ci failed: {}", failed.join(", "))) }
 }
 
-fn timed(name: &'static str, part: impl FnOnce() -> Result<(), String>) -> Part {
+fn timed(name: &'static str, part: impl FnOnce() -> Result<(), String>) -> CiPart {
     println!("== {name}");
     let start = Instant::now();
     let outcome = part();
-    // Here and not only at the end: the reason belongs beside the output it explains.
+    // Printed here and not only at the end, because the reason belongs beside the output that it explains.
     if let Err(message) = &outcome {
         crate::complain(message);
     }
-    Part { name, took: start.elapsed(), outcome }
+    CiPart { name, took: start.elapsed(), outcome }
 }
 
 fn format() -> Result<(), String> {

@@ -1,6 +1,6 @@
-//! `cargo xtask containers`, and part of `cargo xtask test`: a Docker and two Podmans for the tests alone, with images
-//! that need no registry. They have nothing in common with those of the machine, and end when we end. Only root can
-//! start them; for anyone else the tests that need them are skipped.
+//! `cargo xtask containers`, and part of `cargo xtask test --all`: starts a Docker and two Podmans only for the
+//! tests, with images that need no registry. They share nothing with the machine's own engines, and end when this
+//! program ends. Only root can start them; for any other user the tests that need them are skipped.
 
 use std::fs::{self, File, TryLockError};
 use std::path::Path;
@@ -9,41 +9,42 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::cargo;
+use crate::attempts::{self, ErrorContext};
+use crate::cargo::{self, elements};
 
 mod api;
 mod daemon;
+mod engine_dirs;
 mod images;
-mod place;
 #[cfg(test)]
 mod proofs;
 mod recipes;
 mod tree;
 
-use daemon::Daemon;
-use images::{Archive, Archives};
-use place::{Kind, Place};
+use daemon::EngineDaemon;
+use engine_dirs::{EngineDirs, PrivateEngine};
+use images::{ImageArchive, ImageArchives};
 
 const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
 
-/// They end with this.
+/// The engines that were started. Dropping this ends them.
 #[derive(Debug)]
-pub(crate) struct Running {
-    daemons: Vec<Daemon>,
-    place: Place,
-    /// Why one is not among them.
+pub(crate) struct RunningEngines {
+    daemons: Vec<EngineDaemon>,
+    place: EngineDirs,
+    /// The reason for each engine that did not start.
     pub(crate) troubles: Vec<String>,
     _lock: File,
 }
 
-impl Running {
-    /// What tests find them by.
+impl RunningEngines {
+    /// The environment variables with which tests find the engines.
     pub(crate) fn environment(&self) -> Vec<(&'static str, String)> {
         self.daemons.iter().map(|one| (one.kind.variable(), self.place.address(one.kind))).collect()
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningEngines {
     fn drop(&mut self) {
         self.daemons.clear();
         remove_groups(&self.place);
@@ -51,14 +52,20 @@ impl Drop for Running {
     }
 }
 
-/// Whoever started some for themselves keeps them.
-pub(crate) fn are_given() -> bool {
-    Kind::ALL.iter().any(|kind| std::env::var_os(kind.variable()).is_some())
+/// The names of those variables.
+pub(crate) fn variables() -> [&'static str; 3] {
+    PrivateEngine::ALL.map(PrivateEngine::variable)
 }
 
-/// Starts them and stays until interrupted: the kernel ends them with us.
-pub(crate) fn run() -> Result<(), String> {
-    let mut running = start(crate::test::prepare_as_root()?)?;
+/// True if the environment names engines already. Then xtask starts none.
+pub(crate) fn are_given() -> bool {
+    variables().into_iter().any(|variable| std::env::var_os(variable).is_some())
+}
+
+/// Starts the engines, the rootless one for this user, and waits until interrupted: the kernel ends them with this
+/// process.
+pub(crate) fn run(user: &str) -> Result<(), String> {
+    let mut running = start(user)?;
     for trouble in &running.troubles {
         eprintln!("{trouble}");
     }
@@ -68,43 +75,39 @@ pub(crate) fn run() -> Result<(), String> {
     if running.daemons.is_empty() {
         return Err(crate::ALREADY_SAID.to_owned());
     }
-    while !running.daemons.iter_mut().any(Daemon::has_ended) {
+    while !running.daemons.iter_mut().any(EngineDaemon::has_ended) {
         thread::sleep(Duration::from_secs(1));
     }
     Err("one of them ended by itself\nhint: `target/containers` has what they said".to_owned())
 }
 
 /// `user` is the one for whom the rootless Podman runs.
-pub(crate) fn start(user: &str) -> Result<Running, String> {
+pub(crate) fn start(user: &str) -> Result<RunningEngines, String> {
     let clone = cargo::root();
-    // However it is reached, it is the same clone.
-    let place = Place::of(&clone.canonicalize().unwrap_or(clone));
+    // The canonical path identifies the clone, however it is reached.
+    let place = EngineDirs::of(&clone.canonicalize().unwrap_or(clone));
     for folder in [&place.kept, &place.run] {
-        fs::create_dir_all(folder)
-            .map_err(|error| format!("could not create `{}`\ncaused by: {error}", folder.display()))?;
+        attempts::create_folder(folder)?;
     }
     let lock = lock(&place)?;
     let since = Instant::now();
     let archives = images::prepare(&place.kept)?;
     remove_groups(&place);
-    let mut running = Running { daemons: Vec::new(), place, troubles: Vec::new(), _lock: lock };
-    // From this thread, which lives as long as they shall.
-    let started = Kind::ALL.map(|kind| (kind, Daemon::start(&running.place, kind, user)));
+    let mut running = RunningEngines { daemons: Vec::new(), place, troubles: Vec::new(), _lock: lock };
+    // Started from this thread, which lives as long as the engines must.
+    let started = PrivateEngine::ALL.map(|kind| (kind, EngineDaemon::start(&running.place, kind, user)));
     let ready = thread::scope(|scope| {
         let place = &running.place;
         let archives = &archives;
-        let each = started.map(|(kind, daemon)| {
-            (kind, scope.spawn(move || daemon.and_then(|daemon| fill(daemon, place, archives))))
-        });
+        let each = started
+            .map(|(kind, daemon)| (kind, scope.spawn(move || daemon.and_then(|daemon| fill(daemon, place, archives)))));
         each.map(|(kind, thread)| (kind, thread.join().unwrap_or_else(|_| Err("it panicked".to_owned()))))
     });
     for (kind, daemon) in ready {
         match daemon {
             Ok(daemon) => running.daemons.push(daemon),
             Err(cause) => {
-                running
-                    .troubles
-                    .push(format!("could not start {} for the tests\ncaused by: {cause}", kind.name()));
+                running.troubles.push(format!("could not start {} for the tests\ncaused by: {cause}", kind.name()));
             }
         }
     }
@@ -113,40 +116,41 @@ pub(crate) fn start(user: &str) -> Result<Running, String> {
     Ok(running)
 }
 
-/// Held as long as they run: a second run in this clone would take their files from under them.
-fn lock(place: &Place) -> Result<File, String> {
+/// Held while the engines run: a second run in this clone would use the same files.
+fn lock(place: &EngineDirs) -> Result<File, String> {
     let path = place.kept.join("lock");
-    let could_not = |error| format!("could not lock `{}`\ncaused by: {error}", path.display());
-    let file = File::create(&path).map_err(could_not)?;
+    let what = format!("lock `{}`", path.display());
+    let file = File::create(&path).could_not(&what)?;
     match file.try_lock() {
-        Ok(()) => return Ok(file),
-        Err(TryLockError::WouldBlock) => {}
-        Err(TryLockError::Error(error)) => return Err(could_not(error)),
+        Err(TryLockError::WouldBlock) => {
+            println!(
+                "waiting: another run in this clone has its containers started\n\
+                 hint: if that is `cargo xtask containers`, repeat here what it printed"
+            );
+            file.lock().could_not(&what)?;
+        }
+        tried => tried.could_not(&what)?,
     }
-    println!(
-        "waiting: another run in this clone has its containers started\n\
-         hint: if that is `cargo xtask containers`, repeat here what it printed"
-    );
-    file.lock().map_err(could_not)?;
     Ok(file)
 }
 
-/// Makes it the same as at every other start: the images of the tests, and nothing else.
-fn fill(mut daemon: Daemon, place: &Place, archives: &Archives) -> Result<Daemon, String> {
+/// Brings the engine into the same state as at every start: the images of the tests, and nothing else.
+fn fill(mut daemon: EngineDaemon, place: &EngineDirs, archives: &ImageArchives) -> Result<EngineDaemon, String> {
     daemon.answers()?;
     let socket = place.socket(daemon.kind);
     let archive = match daemon.kind {
-        Kind::Docker | Kind::Podman => &archives.all,
-        // It is there to be refused.
-        Kind::Rootless => &archives.small,
+        PrivateEngine::Docker | PrivateEngine::Podman => &archives.all,
+        // Cove refuses this engine for its sandboxes here, so the small images are enough.
+        PrivateEngine::Rootless => &archives.small,
     };
     clean(&socket, archive)?;
     archive.load(&socket)?;
     Ok(daemon)
 }
 
-/// Removes what tests left. What refuses to go is none of ours, or gone already.
-fn clean(socket: &Path, archive: &Archive) -> Result<(), String> {
+/// Removes what tests left. An object that the engine refuses to remove does not belong to the tests, or is gone
+/// already.
+fn clean(socket: &Path, archive: &ImageArchive) -> Result<(), String> {
     for container in listed(&api::get(socket, "/containers/json?all=true")?, "Id") {
         api::ask(socket, "DELETE", &format!("/containers/{container}?force=true&v=true"))?;
         remove_group(&format!("libpod_parent/libpod-{container}"));
@@ -157,13 +161,13 @@ fn clean(socket: &Path, archive: &Archive) -> Result<(), String> {
     }
     api::ask(socket, "POST", "/networks/prune")?;
     let images = api::get(socket, "/images/json")?;
-    for image in images.as_array().into_iter().flatten() {
+    for image in elements(&images) {
         let identifier = image["Id"].as_str().unwrap_or_default();
         if !archive.has(identifier) {
             api::ask(socket, "DELETE", &format!("/images/{identifier}?force=true"))?;
             continue;
         }
-        let tags = image["RepoTags"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let tags = elements(&image["RepoTags"]).filter_map(Value::as_str);
         for tag in tags.filter(|tag| !archive.gives(tag)) {
             api::ask(socket, "DELETE", &format!("/images/{tag}"))?;
         }
@@ -172,15 +176,15 @@ fn clean(socket: &Path, archive: &Archive) -> Result<(), String> {
 }
 
 fn listed<'a>(list: &'a Value, field: &'static str) -> impl Iterator<Item = &'a str> {
-    list.as_array().into_iter().flatten().filter_map(move |one| one[field].as_str())
+    elements(list).filter_map(move |one| one[field].as_str())
 }
 
-/// Groups of processes that were killed with their daemon.
-fn remove_groups(place: &Place) {
+/// Removes control groups of processes that were killed with their daemon.
+fn remove_groups(place: &EngineDirs) {
     remove_group(place.control_group().trim_start_matches('/'));
 }
 
-/// In every hierarchy, from the leaves up. The kernel keeps a group that has a process.
+/// Removes a group in every hierarchy, from the leaves up. The kernel keeps a group that has a process.
 fn remove_group(name: &str) {
     let hierarchies = fs::read_dir(CONTROL_GROUPS).into_iter().flatten().flatten().map(|entry| entry.path());
     for hierarchy in hierarchies.chain([CONTROL_GROUPS.into()]) {
@@ -207,7 +211,7 @@ mod tests {
     fn what_is_listed_is_named() {
         let list = json!([{"Id": "a"}, {"Name": "b"}, {"Id": "c"}]);
         assert_eq!(listed(&list, "Id").collect::<Vec<_>>(), ["a", "c"]);
-        // As Docker answers without a volume.
+        // Docker's answer without any volume.
         assert_eq!(listed(&Value::Null, "Name").count(), 0);
     }
 

@@ -1,8 +1,9 @@
-//! `cargo xtask fuzz`: every target in `fuzz/` for some seconds. The tests replay the corpus without it; this looks for
-//! new inputs.
+//! `cargo xtask fuzz`: runs every target in `fuzz/` for some seconds, to find new inputs. The tests replay the known
+//! corpus without it.
 
 use std::fs;
 
+use crate::attempts::{self, ErrorContext};
 use crate::cargo;
 
 const MISSING: &str = "\
@@ -14,27 +15,27 @@ pub(crate) fn run(seconds: &str) -> Result<(), String> {
         return Err(MISSING.to_owned());
     }
     let folder = cargo::root().join("fuzz");
-    let could_not = |error| format!("could not read `fuzz/`\ncaused by: {error}");
     let mut targets = Vec::new();
-    for entry in fs::read_dir(folder.join("fuzz_targets")).map_err(could_not)? {
-        if let Some(name) = entry.map_err(could_not)?.path().file_stem() {
+    for entry in fs::read_dir(folder.join("fuzz_targets")).could_not("read `fuzz/`")? {
+        if let Some(name) = entry.could_not("read `fuzz/`")?.path().file_stem() {
             targets.push(name.to_string_lossy().into_owned());
         }
     }
     targets.sort();
     let mut failed = Vec::new();
     for target in targets {
-        // New inputs go to the first folder named: into the ignored one, so that only what a person chose is kept.
+        // The fuzzer writes new inputs to the first folder named. That one is ignored by git, so the tree keeps only
+        // inputs that a person chose.
         let found = format!("target/found/{target}");
-        fs::create_dir_all(folder.join(&found)).map_err(could_not)?;
+        attempts::create_folder(&folder.join(&found))?;
         let corpus = format!("corpus/{target}");
         let limit = format!("-max_total_time={seconds}");
         let status = cargo::command(&["fuzz", "run", &target, &found, &corpus, "--", &limit])
             .current_dir(&folder)
-            // Lets a stable compiler instrument the code; nightly does not mind.
+            // Lets a stable compiler instrument the code. It has no effect on nightly.
             .env("RUSTC_BOOTSTRAP", "1")
             .status()
-            .map_err(|error| format!("could not start cargo\ncaused by: {error}"))?;
+            .could_not("start cargo")?;
         if !status.success() {
             failed.push(target);
         }

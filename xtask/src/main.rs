@@ -1,47 +1,61 @@
-//! Every automation of the project, as `cargo xtask COMMAND`: one file per command. Nothing here is shipped, and
-//! nothing that the product or its tests need at run time lives here.
+//! All automation of the project, as `cargo xtask COMMAND`, with one file per command. Nothing here is shipped, and
+//! the product and its tests need nothing from here at run time.
 
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 
+mod advisories;
+mod attempts;
 mod bench;
 mod cargo;
 mod ci;
 mod containers;
+mod dist;
 mod fuzz;
 mod judges;
 mod licences;
+mod sources;
 mod test;
 mod tidy;
 
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
-  test [--full] [-- ARGS]  set up what the tests need, run all of them, and count; ARGS go to `cargo test`
-  ci                       everything CI asks for: format, lints, tidy, licences, tests
+  test [-- ARGS]           set up what the tests need, run them, and count; ARGS go to `cargo test`
+  test --all [-- ARGS]     also the tests that need Docker, Podman or other people's MCP programs: sets these up
+  test --full [-- ARGS]    also what takes hours
+  test --musl …            any of these for the target of published programs
+  ci                       everything CI asks for: format, lints, tidy, licences, sources, all tests
   containers               start the Docker and Podman of the tests, say where they are, and stay
   tidy                     what the compiler does not check: file openings, names, links, named tests, dependencies
   licences                 every dependency's licence against the list in `deny.toml`
+  sources                  where every dependency comes from, and which are banned, against `deny.toml`
+  advisories [--required]  known vulnerabilities, with cargo-deny; `--required`, for a release, fails without its database
+  dist                     build the program as it is published: static, for musl
   bench [NAME [ARGS]]      run a benchmark, or list them
-  fuzz [SECONDS]           run every fuzz target for so long (60 unless told)
+  fuzz [SECONDS]           run every fuzz target for so long (60 by default)
 ";
 
-/// The message of a failure that has nothing more to tell.
+/// The message of a failure that was reported already.
 const ALREADY_SAID: &str = "";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match arguments.as_slice() {
-        ["test", rest @ ..] => match test::Options::parse(rest) {
+        ["test", rest @ ..] => match test::TestOptions::parse(rest) {
             Ok(options) => test::run(&options),
             Err(unknown) => return refuse(&unknown),
         },
         ["ci"] => ci::run(),
-        ["containers"] => containers::run(),
+        ["containers"] => test::prepare_as_root().and_then(containers::run),
         ["tidy"] => tidy::run(),
         ["licences"] => licences::run(),
+        ["sources"] => sources::run(),
+        ["advisories"] => advisories::run(advisories::Fetch::Optional),
+        ["advisories", "--required"] => advisories::run(advisories::Fetch::Required),
+        ["dist"] => dist::run(),
         ["bench"] => bench::list(),
         ["bench", name, rest @ ..] => bench::run(name, rest),
         ["fuzz"] => fuzz::run("60"),

@@ -1,73 +1,121 @@
-//! `cargo xtask test`: the README's test command. It sets up what the tests need, runs them all, and ends with one line
-//! that counts them. What a test could not do here is shown with its reason and counted, never silent; where everything
-//! could be set up, as root on Debian and in CI, it is a failure.
+//! `cargo xtask test`: the README's test command. It sets up what the tests need, runs them, and ends with one line
+//! that counts them. `--all` adds the tests that need engines or outside judges; without it they are left out, and
+//! the output says so. Every other test that cannot run here is shown with its reason and counted. Where everything
+//! can be set up, as root on Debian and in CI, such a test is a failure.
 
 use std::env;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
-use crate::containers::{self, Running};
+use crate::attempts::{self, ErrorContext};
+use crate::containers::{self, RunningEngines};
+use crate::dist::MuslTarget;
 use crate::{cargo, judges};
 
+mod level;
 mod machine;
 mod tally;
 
-use machine::{Machine, Who};
-use tally::{Skip, Tally};
+pub(crate) use level::Level;
+use machine::{InvokingUser, TestMachine};
+use tally::{SkippedTest, TestTally};
 
-/// The user that the tests run the program as, beside root.
+/// The user that the tests run the program as, besides root.
 const USER: &str = "cove-tests";
 /// Tests of the shims in their own languages.
-const PYTHON_TESTS: [&str; 2] =
-    ["crates/cove-runner/shims/python/tests", "crates/cove-runner/shims/shell/tests"];
+const PYTHON_TESTS: [&str; 2] = ["crates/cove-runner/shims/python/tests", "crates/cove-runner/shims/shell/tests"];
 const NODE_TESTS: &str = "crates/cove-runner/shims/node/tests";
 
+/// What the tests and the program are built for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum TestPlatform {
+    #[default]
+    Host,
+    /// As the program is published.
+    Musl,
+}
+
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Options {
-    /// Also what takes long.
-    full: bool,
+pub(crate) struct TestOptions {
+    level: Level,
+    platform: TestPlatform,
     cargo_arguments: Vec<String>,
 }
 
-impl Options {
+impl TestOptions {
+    pub(crate) fn at(level: Level) -> Self {
+        TestOptions { level, ..TestOptions::default() }
+    }
+
     pub(crate) fn parse(arguments: &[&str]) -> Result<Self, String> {
-        let mut options = Options::default();
+        let mut options = TestOptions::at(Level::default());
         let mut arguments = arguments.iter();
         while let Some(argument) = arguments.next() {
             match *argument {
-                "--full" => options.full = true,
+                "--all" => options.level = options.level.max(Level::All),
+                "--full" => options.level = Level::Full,
+                "--musl" => options.platform = TestPlatform::Musl,
                 "--" => options.cargo_arguments.extend(arguments.by_ref().map(|one| (*one).to_owned())),
                 unknown => return Err(format!("could not understand `{unknown}` after `test`")),
             }
         }
         Ok(options)
     }
+
+    /// True if the caller chose what cargo builds; arguments after a second `--` are for the test programs.
+    fn names_targets(&self) -> bool {
+        self.cargo_arguments.first().is_some_and(|argument| argument != "--")
+    }
 }
 
-pub(crate) fn run(options: &Options) -> Result<(), String> {
-    let machine = machine::prepare()?;
-    let judges = judges::prepare(&machine.python);
-    let strictness = Strictness::of(&machine, containers::are_given(), in_ci());
-    let containers = start_containers(&machine, strictness)?;
+/// What only `--all` sets up. Dropping this ends the engines.
+#[derive(Debug, Default)]
+struct Outside {
+    judges: Option<PathBuf>,
+    containers: Option<RunningEngines>,
+}
+
+impl Outside {
+    fn prepare(level: Level, machine: &TestMachine, strictness: SkipStrictness) -> Result<Self, String> {
+        if level == Level::Quick {
+            return Ok(Self::default());
+        }
+        let judges = judges::prepare(&machine.python);
+        Ok(Self { judges, containers: start_containers(machine, strictness)? })
+    }
+}
+
+pub(crate) fn run(options: &TestOptions) -> Result<(), String> {
+    let machine = machine::prepare(options.level)?;
+    let containers_are_given = options.level > Level::Quick && containers::are_given();
+    let strictness = SkipStrictness::of(&machine, containers_are_given, in_ci());
+    let outside = Outside::prepare(options.level, &machine, strictness)?;
     let log = SkipLog::create()?;
-    let mut tally = Tally::default();
-    tally.add(&rust_tests(options, &machine, judges.as_deref(), containers.as_ref(), &log)?);
-    // Nothing after this needs them.
-    drop(containers);
+    let mut tally = TestTally::default();
+    tally.add(&rust_tests(options, &machine, &outside, &log)?);
+    // No later step needs the engines or the judges.
+    drop(outside);
     for tests in PYTHON_TESTS {
         tally.add(&python_tests(&machine, tests)?);
     }
     tally.add(&node_tests(&machine)?);
-    let skips = log.read()?;
+    let (left_out, skips): (Vec<SkippedTest>, Vec<SkippedTest>) =
+        log.read()?.into_iter().partition(|skip| options.level.leaves_out(skip));
+    let left_out = tally.leave_out(&left_out);
     tally.add_skips(&skips);
 
     println!();
     for skip in &skips {
         println!("{}", skip.line);
     }
-    if strictness == Strictness::AllIsSetUp {
+    if options.level == Level::Quick
+        && let Some(report) = level::left_out_report(left_out, !options.names_targets())
+    {
+        println!("{report}");
+    }
+    if strictness == SkipStrictness::AllIsSetUp {
         let refused = skips.iter().filter(|skip| !skip.is_beyond_set_up()).count();
         if refused > 0 {
             println!("{refused} of these skips are failures: what they need is set up here");
@@ -75,26 +123,22 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         }
     }
     println!("{}", tally.line());
-    // The count is the last line, also of a failure.
+    // The count is the last line, after a failure too.
     if tally.failed > 0 { Err(crate::ALREADY_SAID.to_owned()) } else { Ok(()) }
 }
 
-/// Whether anything that set-up gives may be missing.
+/// Whether anything that the set-up provides may be missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Strictness {
+enum SkipStrictness {
     AllIsSetUp,
-    /// What is not there is skipped.
+    /// Tests that lack something are skipped.
     AsFarAsItGoes,
 }
 
-impl Strictness {
-    fn of(machine: &Machine, containers_are_given: bool, in_ci: bool) -> Self {
-        // Whoever gives containers may give fewer than there are tests for.
-        if in_ci || (machine.installs && !containers_are_given) {
-            Self::AllIsSetUp
-        } else {
-            Self::AsFarAsItGoes
-        }
+impl SkipStrictness {
+    fn of(machine: &TestMachine, containers_are_given: bool, in_ci: bool) -> Self {
+        // Engines that the caller provides may cover fewer kinds than the tests need.
+        if in_ci || (machine.installs && !containers_are_given) { Self::AllIsSetUp } else { Self::AsFarAsItGoes }
     }
 }
 
@@ -102,21 +146,21 @@ fn in_ci() -> bool {
     env::var_os("CI").is_some_and(|value| value == "true")
 }
 
-/// For `cargo xtask containers`: installs what they need, and names the user of the rootless one.
+/// For `cargo xtask containers`: installs what the engines need, and returns the user of the rootless one.
 pub(crate) fn prepare_as_root() -> Result<&'static str, String> {
-    match machine::prepare()?.who {
-        Who::Root => Ok(USER),
-        Who::Person => Err("could not start containers\nhint: only root can; start again as root".to_owned()),
+    match machine::prepare(Level::All)?.who {
+        InvokingUser::Root => Ok(USER),
+        InvokingUser::Person => Err("could not start containers\nhint: only root can; start again as root".to_owned()),
     }
 }
 
-/// Only root can start them; for anyone else the tests that need them skip.
-fn start_containers(machine: &Machine, strictness: Strictness) -> Result<Option<Running>, String> {
+/// Starts the engines. Only root can; for any other user the tests that need them are skipped.
+fn start_containers(machine: &TestMachine, strictness: SkipStrictness) -> Result<Option<RunningEngines>, String> {
     if containers::are_given() {
         println!("the environment names containers for the tests: none are started");
         return Ok(None);
     }
-    if machine.who == Who::Person {
+    if machine.who == InvokingUser::Person {
         return Ok(None);
     }
     let (running, troubles) = match containers::start(USER) {
@@ -130,17 +174,17 @@ fn start_containers(machine: &Machine, strictness: Strictness) -> Result<Option<
     Ok(running)
 }
 
-fn judge(troubles: &[String], strictness: Strictness) -> Result<(), String> {
+fn judge(troubles: &[String], strictness: SkipStrictness) -> Result<(), String> {
     if troubles.is_empty() {
         return Ok(());
     }
     let troubles = troubles.join("\n");
     match strictness {
-        Strictness::AllIsSetUp => Err(format!(
+        SkipStrictness::AllIsSetUp => Err(format!(
             "could not set up the containers of the tests\ncaused by: {troubles}\n\
              hint: an ordinary user cannot start them, and has the tests of containers skipped"
         )),
-        Strictness::AsFarAsItGoes => {
+        SkipStrictness::AsFarAsItGoes => {
             eprintln!("{troubles}\nhint: the tests of what is missing here are SKIPPED");
             Ok(())
         }
@@ -148,44 +192,48 @@ fn judge(troubles: &[String], strictness: Strictness) -> Result<(), String> {
 }
 
 fn rust_tests(
-    options: &Options,
-    machine: &Machine,
-    judges: Option<&Path>,
-    containers: Option<&Running>,
+    options: &TestOptions,
+    machine: &TestMachine,
+    outside: &Outside,
     log: &SkipLog,
-) -> Result<Tally, String> {
-    // Without `--no-fail-fast` the first failing program would hide how the others fare.
+) -> Result<TestTally, String> {
+    // Without `--no-fail-fast` the first failing program would hide the results of the others.
     let mut command = cargo::command(&["test", "--release", "--workspace", "--no-fail-fast"]);
-    command.args(&options.cargo_arguments).env("COVE_SKIP_LOG", &log.path);
-    if machine.who == Who::Root {
+    if options.platform == TestPlatform::Musl {
+        command.args(["--target", MuslTarget::prepare()?.name()]);
+    }
+    if !options.names_targets() {
+        command.args(options.level.targets()?);
+    }
+    command.args(&options.cargo_arguments).env("COVE_SKIP_LOG", &log.path).env("COVE_TEST_VENV", &machine.venv);
+    if options.level == Level::Quick {
+        // These tests are left out even if the environment names engines or judges.
+        containers::variables().into_iter().chain(["COVE_TEST_JUDGES"]).for_each(|name| {
+            command.env_remove(name);
+        });
+    }
+    if machine.who == InvokingUser::Root {
         command.env("COVE_TEST_USER", USER);
     }
-    if let Some(venv) = &machine.venv {
-        command.env("COVE_TEST_VENV", venv);
-    }
-    if let Some(judges) = judges {
+    if let Some(judges) = &outside.judges {
         command.env("COVE_TEST_JUDGES", judges);
     }
-    if let Some(containers) = containers {
+    if let Some(containers) = &outside.containers {
         command.envs(containers.environment());
     }
-    if options.full {
+    if options.level == Level::Full {
         command.env("COVE_TEST_FULL", "1");
     }
     // Cargo's own text goes straight to the terminal; only the tests' output is counted. It comes through a pipe, so
     // it has no colours to strip.
-    command.stdout(Stdio::piped());
-    let mut child = command.spawn().map_err(|error| format!("could not start cargo\ncaused by: {error}"))?;
-    let output = tee(child.stdout.take(), &mut io::stdout())?;
-    let status = child.wait().map_err(|error| format!("could not wait for cargo\ncaused by: {error}"))?;
-    Ok(Tally::of_cargo(&output).ended(status))
+    let (output, status) = run_tests(command.stdout(Stdio::piped()), &mut io::stdout())?;
+    Ok(TestTally::of_cargo(&output).ended(status))
 }
 
-fn python_tests(machine: &Machine, tests: &str) -> Result<Tally, String> {
+fn python_tests(machine: &TestMachine, tests: &str) -> Result<TestTally, String> {
     println!("\n     Running {tests}");
     if !cargo::root().join(tests).is_dir() {
-        eprintln!("could not find the tests in `{tests}`");
-        return Ok(Tally::one_failure());
+        return Err(format!("could not find the tests in `{tests}`"));
     }
     let mut command = Command::new(&machine.python);
     command
@@ -194,46 +242,46 @@ fn python_tests(machine: &Machine, tests: &str) -> Result<Tally, String> {
         // Leaves no `__pycache__` in the tree.
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(|error| format!("could not start python\ncaused by: {error}"))?;
-    let output = tee(child.stderr.take(), &mut io::stderr())?;
-    let status = child.wait().map_err(|error| format!("could not wait for python\ncaused by: {error}"))?;
-    Ok(Tally::of_unittest(&output).ended(status))
+    let (output, status) = run_tests(&mut command, &mut io::stderr())?;
+    Ok(TestTally::of_unittest(&output).ended(status))
 }
 
-fn node_tests(machine: &Machine) -> Result<Tally, String> {
+fn node_tests(machine: &TestMachine) -> Result<TestTally, String> {
     println!("\n     Running {NODE_TESTS}");
     let folder = cargo::root().join(NODE_TESTS);
-    let entries = fs::read_dir(&folder)
-        .map_err(|error| format!("could not read `{NODE_TESTS}`\ncaused by: {error}"))?;
+    let entries = fs::read_dir(&folder).could_not(format_args!("read `{NODE_TESTS}`"))?;
     let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-    // By name: what `node --test` makes of a folder differs from version to version.
+    // Names each file, because versions of node differ in what `node --test` does with a folder.
     files.retain(|path| path.to_string_lossy().ends_with(".test.mjs"));
     files.sort();
     let mut command = Command::new(&machine.node);
-    command
-        .args(["--test", "--test-reporter=tap"])
-        .args(files)
-        .current_dir(cargo::root())
-        .stdout(Stdio::piped());
-    let mut child = command.spawn().map_err(|error| format!("could not start node\ncaused by: {error}"))?;
-    let output = tee(child.stdout.take(), &mut io::sink())?;
-    let status = child.wait().map_err(|error| format!("could not wait for node\ncaused by: {error}"))?;
-    let tally = Tally::of_node(&output).ended(status);
+    command.args(["--test", "--test-reporter=tap"]).args(files).current_dir(cargo::root()).stdout(Stdio::piped());
+    let (output, status) = run_tests(&mut command, &mut io::sink())?;
+    let tally = TestTally::of_node(&output).ended(status);
     if tally.failed > 0 {
         println!("{output}");
     }
     Ok(tally)
 }
 
-/// Passes output on as it comes, a line at a time, and keeps it.
-fn tee(from: Option<impl Read>, to: &mut impl Write) -> Result<String, String> {
-    let could_not = |error| format!("could not read the tests' output\ncaused by: {error}");
+/// Runs a program whose standard output or standard error is a pipe. Returns what comes through it, which also goes
+/// to `to` as it arrives.
+fn run_tests(command: &mut Command, to: &mut impl Write) -> Result<(String, ExitStatus), String> {
+    let mut child = command.spawn().could_not(format_args!("start `{}`", command.get_program().display()))?;
+    let output = match (child.stdout.take(), child.stderr.take()) {
+        (Some(stdout), _) => tee(stdout, to)?,
+        (None, stderr) => stderr.map_or(Ok(String::new()), |stderr| tee(stderr, to))?,
+    };
+    Ok((output, child.wait().could_not("wait for the tests")?))
+}
+
+/// Passes output on line by line as it arrives, and returns all of it.
+fn tee(from: impl Read, to: &mut impl Write) -> Result<String, String> {
     let mut kept = String::new();
-    let Some(from) = from else { return Ok(kept) };
     let mut from = BufReader::new(from);
     let mut line = Vec::new();
-    while from.read_until(b'\n', &mut line).map_err(could_not)? > 0 {
-        // A reader that has gone away must not end the tests.
+    while from.read_until(b'\n', &mut line).could_not("read the tests' output")? > 0 {
+        // The tests go on even if the reader of the output has gone.
         let _ = to.write_all(&line).and_then(|()| to.flush());
         kept.push_str(&String::from_utf8_lossy(&line));
         line.clear();
@@ -241,8 +289,8 @@ fn tee(from: Option<impl Read>, to: &mut impl Write) -> Result<String, String> {
     Ok(kept)
 }
 
-/// The file to which tests append what they could not do here: libtest has no such verdict, and hides what a passed
-/// test prints.
+/// The file to which tests append what they could not do here: libtest has no such result, and hides the output of
+/// passed tests.
 struct SkipLog {
     path: PathBuf,
 }
@@ -250,16 +298,13 @@ struct SkipLog {
 impl SkipLog {
     fn create() -> Result<Self, String> {
         let path = env::temp_dir().join(format!("cove-skips-{}", std::process::id()));
-        // A name that already exists may be a link that someone laid: never followed.
-        fs::File::create_new(&path)
-            .map_err(|error| format!("could not create `{}`\ncaused by: {error}", path.display()))?;
+        // A name that already exists may be a link that another user planted, so it is never followed.
+        fs::File::create_new(&path).could_not(format_args!("create `{}`", path.display()))?;
         Ok(SkipLog { path })
     }
 
-    fn read(&self) -> Result<Vec<Skip>, String> {
-        let text = fs::read_to_string(&self.path)
-            .map_err(|error| format!("could not read `{}`\ncaused by: {error}", self.path.display()))?;
-        Ok(Skip::parse_all(&text))
+    fn read(&self) -> Result<Vec<SkippedTest>, String> {
+        Ok(SkippedTest::parse_all(&attempts::read(&self.path)?))
     }
 }
 
@@ -269,7 +314,7 @@ impl Drop for SkipLog {
     }
 }
 
-/// Whether a person could run it.
+/// True if the file can be executed.
 fn is_program(path: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
     path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
@@ -281,31 +326,54 @@ mod tests {
 
     #[test]
     fn arguments_after_two_dashes_are_cargo_s() {
-        let parse = |arguments: &[&str]| Options::parse(arguments);
-        assert_eq!(parse(&[]), Ok(Options::default()));
+        let parse = |arguments: &[&str]| TestOptions::parse(arguments);
+        assert_eq!(parse(&[]), Ok(TestOptions::default()));
         let options = parse(&["--full", "--", "--test", "it", "--", "--exact"]).unwrap();
-        assert!(options.full);
+        assert_eq!(options.level, Level::Full);
         assert_eq!(options.cargo_arguments, ["--test", "it", "--", "--exact"]);
+        assert!(options.names_targets());
+        assert!(!parse(&["--", "--", "a_name"]).unwrap().names_targets(), "a name alone chooses no target");
+        assert!(!parse(&["--all"]).unwrap().names_targets());
         assert!(parse(&["it"]).is_err());
     }
 
-    fn machine(who: Who, installs: bool) -> Machine {
-        Machine { who, installs, python: PathBuf::new(), node: PathBuf::new(), venv: None }
+    #[test]
+    fn each_level_has_its_flag_and_the_highest_counts() {
+        let level = |arguments: &[&str]| TestOptions::parse(arguments).unwrap().level;
+        assert_eq!(level(&[]), Level::Quick);
+        assert_eq!(level(&["--all"]), Level::All);
+        assert_eq!(level(&["--full"]), Level::Full);
+        assert_eq!(level(&["--full", "--all"]), Level::Full);
+        assert_eq!(level(&["--all", "--full"]), Level::Full);
+        assert_eq!(TestOptions::parse(&["--musl"]).unwrap().platform, TestPlatform::Musl);
+        // After the dashes the argument is for cargo.
+        assert_eq!(level(&["--", "--all"]), Level::Quick);
+    }
+
+    #[test]
+    fn the_quick_level_sets_up_nothing_outside() {
+        let on_debian = machine(InvokingUser::Root, true);
+        let outside = Outside::prepare(Level::Quick, &on_debian, SkipStrictness::AllIsSetUp).unwrap();
+        assert!(outside.judges.is_none() && outside.containers.is_none());
+    }
+
+    fn machine(who: InvokingUser, installs: bool) -> TestMachine {
+        TestMachine { who, installs, python: PathBuf::new(), node: PathBuf::new(), venv: PathBuf::new() }
     }
 
     #[test]
     fn what_root_can_set_up_must_be_there_in_ci_or_not() {
-        use Strictness::{AllIsSetUp, AsFarAsItGoes};
-        let on_debian = machine(Who::Root, true);
-        let elsewhere = machine(Who::Root, false);
-        let person = machine(Who::Person, false);
-        assert_eq!(Strictness::of(&on_debian, false, false), AllIsSetUp);
-        assert_eq!(Strictness::of(&on_debian, true, false), AsFarAsItGoes, "they are somebody's choice");
-        assert_eq!(Strictness::of(&elsewhere, false, false), AsFarAsItGoes);
-        assert_eq!(Strictness::of(&person, false, false), AsFarAsItGoes);
+        use SkipStrictness::{AllIsSetUp, AsFarAsItGoes};
+        let on_debian = machine(InvokingUser::Root, true);
+        let elsewhere = machine(InvokingUser::Root, false);
+        let person = machine(InvokingUser::Person, false);
+        assert_eq!(SkipStrictness::of(&on_debian, false, false), AllIsSetUp);
+        assert_eq!(SkipStrictness::of(&on_debian, true, false), AsFarAsItGoes, "the caller chose them");
+        assert_eq!(SkipStrictness::of(&elsewhere, false, false), AsFarAsItGoes);
+        assert_eq!(SkipStrictness::of(&person, false, false), AsFarAsItGoes);
         for machine in [&on_debian, &elsewhere, &person] {
             for given in [false, true] {
-                assert_eq!(Strictness::of(machine, given, true), AllIsSetUp);
+                assert_eq!(SkipStrictness::of(machine, given, true), AllIsSetUp);
             }
         }
     }
@@ -313,16 +381,16 @@ mod tests {
     #[test]
     fn containers_that_do_not_start_are_a_failure_where_all_is_set_up() {
         let trouble = ["could not start podman for the tests".to_owned()];
-        let refused = judge(&trouble, Strictness::AllIsSetUp).unwrap_err();
+        let refused = judge(&trouble, SkipStrictness::AllIsSetUp).unwrap_err();
         assert!(refused.contains(&trouble[0]) && refused.contains("hint: "), "{refused}");
-        assert_eq!(judge(&trouble, Strictness::AsFarAsItGoes), Ok(()));
-        assert_eq!(judge(&[], Strictness::AllIsSetUp), Ok(()));
+        assert_eq!(judge(&trouble, SkipStrictness::AsFarAsItGoes), Ok(()));
+        assert_eq!(judge(&[], SkipStrictness::AllIsSetUp), Ok(()));
     }
 
     #[test]
     fn output_is_passed_on_and_kept() {
         let mut seen = Vec::new();
-        let kept = tee(Some(&b"one\n\xff\nlast"[..]), &mut seen).unwrap();
+        let kept = tee(&b"one\n\xff\nlast"[..], &mut seen).unwrap();
         assert_eq!(seen, b"one\n\xff\nlast");
         assert_eq!(kept, "one\n\u{fffd}\nlast");
     }

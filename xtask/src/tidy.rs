@@ -1,68 +1,100 @@
-//! `cargo xtask tidy`, and a test of the same: what the compiler, rustfmt and clippy do not check. Rules are data, each
-//! with the reason why it is there, which is printed with whatever breaks it.
+//! `cargo xtask tidy`, which is also a test: checks what the compiler, rustfmt and clippy do not. Rules are data,
+//! each with its reason, which is printed with every finding.
 
-use crate::cargo::{self, Platforms};
+use crate::cargo::{self, MetadataPlatforms};
 
+mod code_lines;
+mod crate_order;
 mod decisions;
 mod dependencies;
+mod dialect;
 mod links;
+mod module_circles;
 mod named_tests;
-mod names;
+mod product;
 mod source;
 mod text;
 mod tree;
+mod type_names;
 
-use tree::Tree;
+use tree::SourceTree;
 
-/// What breaks a rule, and where.
+/// A place that breaks a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Finding {
+struct TidyFinding {
     path: String,
     /// Counted from 1.
     line: Option<usize>,
     what: String,
 }
 
-struct Rule {
+struct TidyRule {
     name: &'static str,
     why: &'static str,
-    check: fn(&Tree) -> Vec<Finding>,
+    check: fn(&SourceTree) -> Vec<TidyFinding>,
 }
 
 #[rustfmt::skip]
-const RULES: &[Rule] = &[
-    Rule { name: "opening", why: "a reader learns first what a file is for", check: text::opening },
-    Rule { name: "length", why: "a file that goes on is two rooms in one", check: text::length },
-    Rule { name: "no mod.rs", why: "a file is found by its name, and `mod.rs` is everyone's", check: text::no_mod_rs },
-    Rule { name: "trailing space", why: "it makes changes that nobody meant", check: text::trailing_space },
-    Rule { name: "tabs", why: "a tab is as wide as each editor likes", check: text::tabs },
-    Rule { name: "final newline", why: "without one the next addition changes two lines", check: text::final_newline },
-    Rule { name: "unsafe", why: "who audits memory safety reads one file", check: text::unsafe_code },
-    Rule { name: "machine paths", why: "such a folder is on one machine only", check: text::machine_paths },
-    Rule { name: "names", why: "these words fit everything, so they tell nothing", check: names::check },
-    Rule { name: "dependencies", why: "the trust edge carries little code", check: dependencies::check },
-    Rule { name: "named tests", why: "a claim whose test is gone is a claim only", check: named_tests::check },
-    Rule { name: "links", why: "a dead link costs every reader a search", check: links::check },
-    Rule { name: "changelog", why: "a user learns there what changed", check: text::changelog },
-    Rule { name: "decisions", why: "a gap or a missing part hides why something is as it is", check: decisions::check },
+const RULES: &[TidyRule] = &[
+    TidyRule { name: "opening", why: "a reader learns first what a file is for", check: text::opening },
+    TidyRule { name: "length", why: "a file that goes on is two rooms in one", check: text::length },
+    TidyRule { name: "no mod.rs", why: "a file is found by its name, and `mod.rs` is everyone's", check: text::no_mod_rs },
+    TidyRule { name: "trailing space", why: "it makes changes without a meaning", check: text::trailing_space },
+    TidyRule { name: "tabs", why: "a tab is as wide as each editor likes", check: text::tabs },
+    TidyRule { name: "final newline", why: "without one the next addition changes two lines", check: text::final_newline },
+    TidyRule { name: "unsafe", why: "who audits memory safety reads one file", check: text::unsafe_code },
+    TidyRule { name: "machine paths", why: "such a folder is on one machine only", check: text::machine_paths },
+    TidyRule { name: "type names", why: "a reader knows a type by its name, without its path", check: type_names::check },
+    TidyRule { name: "crates", why: "what is below can be read, tested and used without what is above", check: crate_order::check },
+    TidyRule { name: "owners", why: "a library changes in one crate alone", check: crate_order::check_owners },
+    TidyRule { name: "modules", why: "modules in a circle can only be read all at once", check: module_circles::check },
+    TidyRule { name: "words", why: "a sentence names its actor", check: dialect::check },
+    TidyRule { name: "code lines", why: "code that is not there has no faults", check: code_lines::check },
+    TidyRule { name: "dependencies", why: "the trust edge carries little code", check: dependencies::check },
+    TidyRule { name: "named tests", why: "a claim whose test is gone is a claim only", check: named_tests::check },
+    TidyRule { name: "links", why: "a dead link costs every reader a search", check: links::check },
+    TidyRule { name: "changelog", why: "a user learns there what changed", check: text::changelog },
+    TidyRule { name: "decisions", why: "a gap or a missing part hides why something is as it is", check: decisions::check },
 ];
 
+/// A line of the table that `tidy` prints.
+struct TidyMeasure {
+    what: String,
+    number: String,
+    /// Empty if there is no limit.
+    limit: String,
+}
+
+const MEASURES: &[fn(&SourceTree) -> Vec<TidyMeasure>] =
+    &[type_names::measures, crate_order::measures, module_circles::measures, dialect::measures, code_lines::measures];
+
 pub(crate) fn run() -> Result<(), String> {
-    let tree = Tree::read(&cargo::root(), cargo::metadata(Platforms::Host)?)?;
+    let tree = SourceTree::read(&cargo::root(), cargo::metadata(MetadataPlatforms::Host)?)?;
+    print!("{}", table(&tree));
     let report = report(&tree);
     if report.is_empty() {
-        println!("tidy: {} files, {} rules", tree.file_count(), RULES.len());
+        println!("tidy: {} files, {} rules", tree.paths().count(), RULES.len());
         Ok(())
     } else {
         Err(format!("{report}tidy: not yet"))
     }
 }
 
-fn report(tree: &Tree) -> String {
+fn table(tree: &SourceTree) -> String {
+    let mut table = String::new();
+    for TidyMeasure { what, number, limit } in MEASURES.iter().flat_map(|measures| measures(tree)) {
+        let limit = if limit.is_empty() { limit } else { format!("at most {limit}") };
+        table += format!("{what:<36} {number:<26} {limit}").trim_end();
+        table.push('\n');
+    }
+    table
+}
+
+fn report(tree: &SourceTree) -> String {
     let mut report = String::new();
     for rule in RULES {
         let findings = (rule.check)(tree);
-        for Finding { path, line, what } in &findings {
+        for TidyFinding { path, line, what } in &findings {
             let line = line.map_or_else(String::new, |line| format!(":{line}"));
             report += &format!("{path}{line}: {what}\n");
         }
@@ -73,14 +105,20 @@ fn report(tree: &Tree) -> String {
     report
 }
 
-impl Finding {
+impl TidyMeasure {
+    fn new(what: impl Into<String>, count: usize, limit: usize) -> Self {
+        TidyMeasure { what: what.into(), number: count.to_string(), limit: limit.to_string() }
+    }
+}
+
+impl TidyFinding {
     fn in_file(path: &str, what: impl Into<String>) -> Self {
-        Finding { path: path.to_owned(), line: None, what: what.into() }
+        TidyFinding { path: path.to_owned(), line: None, what: what.into() }
     }
 
-    /// `index` as `enumerate` gives it, counted from 0.
+    /// `index` comes from `enumerate` and counts from 0.
     fn on_line(path: &str, index: usize, what: impl Into<String>) -> Self {
-        Finding { path: path.to_owned(), line: Some(index + 1), what: what.into() }
+        TidyFinding { path: path.to_owned(), line: Some(index + 1), what: what.into() }
     }
 }
 
@@ -92,26 +130,46 @@ mod tests {
 
     use super::*;
 
-    /// Findings of one rule over files made up for it, as `path:line: what`.
-    pub(super) fn findings(check: fn(&Tree) -> Vec<Finding>, files: &[(&str, &str)]) -> Vec<String> {
+    /// The findings of one rule over made-up files, as `path:line: what`.
+    pub(super) fn findings(check: fn(&SourceTree) -> Vec<TidyFinding>, files: &[(&str, &str)]) -> Vec<String> {
         findings_with(check, files, Value::Null)
     }
 
     pub(super) fn findings_with(
-        check: fn(&Tree) -> Vec<Finding>,
+        check: fn(&SourceTree) -> Vec<TidyFinding>,
         files: &[(&str, &str)],
         metadata: Value,
     ) -> Vec<String> {
-        let files: BTreeMap<_, _> =
-            files.iter().map(|(path, text)| ((*path).to_owned(), Some((*text).to_owned()))).collect();
-        let found = check(&Tree::new(files, metadata));
-        found
+        let tree = SourceTree::new(made_up(files), metadata);
+        check(&tree)
             .into_iter()
-            .map(|Finding { path, line, what }| match line {
+            .map(|TidyFinding { path, line, what }| match line {
                 Some(line) => format!("{path}:{line}: {what}"),
                 None => format!("{path}: {what}"),
             })
             .collect()
+    }
+
+    /// A tree of made-up files.
+    pub(super) fn tree(files: &[(&str, &str)]) -> SourceTree {
+        SourceTree::new(made_up(files), Value::Null)
+    }
+
+    fn made_up(files: &[(&str, &str)]) -> BTreeMap<String, Option<String>> {
+        files.iter().map(|(path, text)| ((*path).to_owned(), Some((*text).to_owned()))).collect()
+    }
+
+    #[test]
+    fn the_table_has_every_measure() {
+        let table = table(&tree(&[("crates/a/src/b.rs", "struct SessionLease;\nstruct Lease;")]));
+        for line in [
+            "type names that are no nouns         0",
+            "type names of one word               50.0 % (1 of 2)",
+            "upward dependencies between crates   0                          at most 0",
+            "code lines of a                      2 Rust, 0 scripts",
+        ] {
+            assert!(table.lines().any(|own| own.starts_with(line)), "{line}\n{table}");
+        }
     }
 
     #[test]
@@ -127,9 +185,8 @@ mod tests {
             ("CHANGELOG.md".to_owned(), Some("none yet \n".to_owned())),
             ("a.rs".to_owned(), Some("//! a\n".to_owned())),
         ]);
-        let report = report(&Tree::new(files, Value::Null));
-        let expected =
-            "CHANGELOG.md:1: white space at the end of the line\n  why (trailing space): it makes changes";
+        let report = report(&SourceTree::new(files, Value::Null));
+        let expected = "CHANGELOG.md:1: white space at the end of the line\n  why (trailing space): it makes changes";
         assert!(report.contains(expected), "{report}");
         assert!(!report.contains("a.rs"), "{report}");
     }

@@ -1,4 +1,4 @@
-//! The role of a freshly executed copy of this program: carry out a plan, then watch over the sandbox until it ends.
+//! The role of a freshly executed copy of this program: carries out a plan, then watches the sandbox until it ends.
 //!
 //! ```text
 //! host ──executes──> jail (this process) ──clone──> child ──executes──> runner, pid 1 of the sandbox
@@ -9,6 +9,18 @@
 //!
 //! On entry descriptor 0 is the stream that becomes the runner's, 1 is the control socket, 2 is the host's log. This
 //! process has one thread and has never had another, which is why it may clone.
+//!
+//! The jail process (the parent) and its child share a socket pair while they make the sandbox:
+//!
+//! 1. The parent clones the child into new namespaces. The child joins its cgroup, and waits for one byte.
+//! 2. The parent writes the child's user map and its OOM score, which the child may not write itself. Then it sends the
+//!    byte. If it cannot, it closes its sending side instead, which ends the child's wait.
+//! 3. The child takes the remaining steps. If one fails, it sends the failure as JSON and exits. If all succeed, it
+//!    executes the runner, which closes the child's end of the socket without a word.
+//! 4. The parent reads until the end of the socket. Nothing read means that the runner runs, and the parent reports
+//!    `Started` to the host; else it reaps the child and reports `Failed`.
+//!
+//! From then on the parent only watches: see `watch`.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,17 +28,19 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
-use crate::plan::{Outside, Plan};
-use crate::report::{During, Event, Step, StepFailure};
-use crate::steps::cgroup::Cgroups;
+use crate::plan::{HostIds, JailPlan};
+use crate::report::{JailEvent, JailStep, StepContext, StepFailure};
+use crate::steps::cgroup::SandboxCgroups;
 use crate::steps::user::HostUser;
 use crate::steps::{caps, fds, landlock, lifetime, mount, namespaces, net, pivot, rlimit, user};
-use crate::sys::{self, Cloned};
-use crate::watch::{self, Watched};
+use crate::sys::{self, CloneSide};
+use crate::watch::{self, WatchedSandbox};
 
-/// Larger than any plan, small enough to refuse nonsense.
+/// Larger than any plan, and small enough to refuse garbage.
 const MAX_PLAN: u32 = 4 * 1024 * 1024;
 
+/// Runs the jail's role until the sandbox has ended. Returns success once `Started` has been reported, however the
+/// sandbox ended after that.
 pub fn main() -> ExitCode {
     let control = match rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3) {
         Ok(fd) => UnixStream::from(fd),
@@ -35,92 +49,79 @@ pub fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match make(&control) {
-        Ok(Made { watched, plan }) => {
-            tell(&control, &Event::Started { host_uid: watched.host.user.uid });
+    match make_sandbox(&control) {
+        Ok((watched, plan)) => {
+            JailEvent::Started { host_uid: watched.host.user.uid }.send(&control);
             let (exit, exceeded) = watch::until_end(&watched, &plan, &control);
-            // Dropping it removes the cgroups, and only then is the end told.
+            // Dropping it removes the cgroups: `Ended` promises that they are gone.
             drop(watched);
-            tell(&control, &Event::Ended { exit, exceeded });
+            JailEvent::Ended { exit, exceeded }.send(&control);
             ExitCode::SUCCESS
         }
         Err(failure) => {
-            tell(&control, &Event::Failed { failure });
+            JailEvent::Failed { failure }.send(&control);
             ExitCode::FAILURE
         }
     }
 }
 
-/// The host may be gone: then there is nobody to tell, and nothing else to do about it.
-pub(crate) fn tell(mut control: &UnixStream, event: &Event) {
-    if let Ok(mut line) = serde_json::to_vec(event) {
-        line.push(b'\n');
-        let _ = control.write_all(&line);
-    }
-}
-
-/// What a host sends first: the plan, behind its length.
-pub fn encode_plan(plan: &Plan) -> serde_json::Result<Vec<u8>> {
+/// Returns the bytes that a host sends first: the plan as JSON, after its length. Fails if the plan has no JSON.
+pub fn encode_plan(plan: &JailPlan) -> serde_json::Result<Vec<u8>> {
     let json = serde_json::to_vec(plan)?;
     let mut bytes = (json.len() as u32).to_be_bytes().to_vec();
     bytes.extend(json);
     Ok(bytes)
 }
 
-fn read_plan(mut control: &UnixStream) -> Result<Plan, StepFailure> {
+fn read_plan(mut control: &UnixStream) -> Result<JailPlan, StepFailure> {
     let action = || "read the plan".to_owned();
     let mut length = [0u8; 4];
-    control.read_exact(&mut length).during(Step::Plan, action)?;
+    control.read_exact(&mut length).during(JailStep::Plan, action)?;
     let length = u32::from_be_bytes(length);
     if length > MAX_PLAN {
-        return Err(StepFailure::new(Step::Plan, action(), io::Error::other("it is too long")));
+        let error = io::Error::other(format!("it has {length} bytes, more than {MAX_PLAN}"));
+        return Err(StepFailure::new(JailStep::Plan, action(), error));
     }
     let mut json = vec![0; length as usize];
-    control.read_exact(&mut json).during(Step::Plan, action)?;
-    serde_json::from_slice(&json).map_err(io::Error::other).during(Step::Plan, action)
+    control.read_exact(&mut json).during(JailStep::Plan, action)?;
+    serde_json::from_slice(&json).map_err(io::Error::other).during(JailStep::Plan, action)
 }
 
-struct Made {
-    watched: Watched,
-    plan: Plan,
-}
-
-fn make(control: &UnixStream) -> Result<Made, StepFailure> {
+/// Reads the plan and makes the sandbox, up to its runner. If it fails, nothing of the sandbox is left.
+fn make_sandbox(control: &UnixStream) -> Result<(WatchedSandbox, JailPlan), StepFailure> {
     let plan = read_plan(control)?;
     if !mount::has_mount_point() {
         let missing = io::Error::from(io::ErrorKind::NotFound);
-        return Err(StepFailure::new(Step::Mounts, "find the folder `/tmp` to build a root on", missing));
+        return Err(StepFailure::new(JailStep::Mounts, "find the folder `/tmp` to build a root on", missing));
     }
     let host = HostUser::take(&plan.identity)?;
     let sources = match plan.identity.outside {
-        Outside::OneOf { .. } => Some(mount::open_sources(&plan)?),
-        Outside::Same(_) => None,
+        HostIds::OneOf { .. } => Some(mount::open_sources(&plan)?),
+        HostIds::Same(_) => None,
     };
-    let cgroups = Cgroups::create(&plan.control)?;
-    let (parent_end, child_end) =
-        UnixStream::pair().during(Step::Clone, || "open a socket to the child".into())?;
-    let namespaces = libc::CLONE_NEWUSER
-        | libc::CLONE_NEWNS
-        | libc::CLONE_NEWPID
-        | libc::CLONE_NEWNET
-        | libc::CLONE_NEWIPC
-        | libc::CLONE_NEWUTS;
-    let cloned = sys::clone_into_namespaces(namespaces, cgroups.born_inside());
-    match cloned.during(Step::Clone, || "create a user namespace".into())? {
-        Cloned::Child => {
+    let cgroups = SandboxCgroups::create(&plan.control)?;
+    let (parent_end, child_end) = UnixStream::pair().during(JailStep::Clone, || "open a socket to the child".into())?;
+    // Without CLONE_NEWCGROUP: the child makes its cgroup namespace itself, once it has joined its cgroup.
+    use libc::{CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWUSER, CLONE_NEWUTS};
+    let namespaces = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS;
+    let cloned = sys::clone_into_namespaces(namespaces, cgroups.clone_target());
+    match cloned.during(JailStep::Clone, || "create a user namespace".into())? {
+        CloneSide::Child => {
+            // If the child held the parent's end too, it could not see the parent die.
             drop(parent_end);
-            let failure = enter(&plan, sources, &cgroups, &child_end);
+            let Err(failure) = enter(&plan, sources, &cgroups, &child_end);
             if let Ok(text) = serde_json::to_vec(&failure) {
                 let _ = (&child_end).write_all(&text);
             }
             std::process::exit(1);
         }
-        Cloned::Parent { child, pidfd } => {
+        CloneSide::Parent { child, pidfd } => {
+            // If the parent held the child's end too, it could not see the child close it.
             drop((child_end, sources));
             release_stream()?;
-            let watched = Watched { child, pidfd, cgroups, host };
-            match settle(&plan, &watched, parent_end) {
-                Ok(()) => Ok(Made { watched, plan }),
+            let watched = WatchedSandbox { child, pidfd, cgroups, host };
+            match finish_start(&plan, &watched, parent_end) {
+                Ok(()) => Ok((watched, plan)),
                 Err(failure) => {
                     watch::kill_and_reap(&watched);
                     Err(failure)
@@ -130,73 +131,66 @@ fn make(control: &UnixStream) -> Result<Made, StepFailure> {
     }
 }
 
-/// The stream must have one owner on this side, the sandbox, so that its end is seen when the sandbox ends.
+/// Closes this process's copies of the stream and of the control socket's first descriptor. Only the sandbox may hold
+/// the stream on this side, so that the host sees its end when the sandbox ends.
 fn release_stream() -> Result<(), StepFailure> {
-    let action = || "let go of the stream".to_owned();
-    let null: OwnedFd = std::fs::File::open("/dev/null").during(Step::Descriptors, action)?.into();
-    rustix::stdio::dup2_stdin(&null).during(Step::Descriptors, action)?;
-    // Standard output was the control socket, of which `control` is a copy.
-    rustix::stdio::dup2_stdout(&null).during(Step::Descriptors, action)
+    let action = || "close the jail's copy of the stream".to_owned();
+    let null: OwnedFd = std::fs::File::open("/dev/null").during(JailStep::Descriptors, action)?.into();
+    rustix::stdio::dup2_stdin(&null).during(JailStep::Descriptors, action)?;
+    // Standard output was the control socket. `main` holds a copy of it.
+    rustix::stdio::dup2_stdout(&null).during(JailStep::Descriptors, action)
 }
 
-/// In the parent: does for the child what it cannot do itself, lets it go, and hears how far it came.
-fn settle(plan: &Plan, watched: &Watched, mut child: UnixStream) -> Result<(), StepFailure> {
-    let helped = help(plan, watched, &child);
-    if helped.is_err() {
-        // Or it waits for ever.
+/// In the parent: does what the child cannot do itself, releases the child, and waits until it has executed the runner.
+/// Fails with the child's failure, or with that of this process.
+fn finish_start(plan: &JailPlan, watched: &WatchedSandbox, mut child: UnixStream) -> Result<(), StepFailure> {
+    let released = release_child(plan, watched, &child);
+    if released.is_err() {
+        // Without this the child would wait forever.
         let _ = child.shutdown(std::net::Shutdown::Write);
     }
-    // The child's end closes when it executes the runner; before that it only speaks to tell of a failure. One that
-    // fails before it has read what we sent resets the socket, behind its own words.
-    let mut told = Vec::new();
-    let heard = child.read_to_end(&mut told).during(Step::Clone, || "hear from the child".into());
-    if told.is_empty() {
-        return helped.and(heard.map(drop));
+    // The child's end closes when the child executes the runner; before that the child writes only a failure. If it
+    // fails before it has read the parent's byte, the kernel resets the socket after the child's report: an error that
+    // comes with a report does not matter.
+    let mut report = Vec::new();
+    let read = child.read_to_end(&mut report).during(JailStep::Clone, || "wait for the child".into());
+    if report.is_empty() {
+        return released.and(read.map(drop));
     }
-    // A child that has failed cannot be helped, and one that is not helped can only say that it waited in vain.
-    let theirs = decode_failure(&told);
-    Err(helped.err().filter(|_| theirs.step == Step::Clone).unwrap_or(theirs))
+    // Both sides may have failed. A child in its `Clone` step only reports that the parent's byte did not come, so then
+    // the parent's failure is the cause; in any other step the child's failure is.
+    let failure = decode_failure(&report);
+    Err(released.err().filter(|_| failure.step == JailStep::Clone).unwrap_or(failure))
 }
 
-fn help(plan: &Plan, watched: &Watched, mut child: &UnixStream) -> Result<(), StepFailure> {
+/// In the parent: maps the child's user, sets its OOM score, and sends the byte that it waits for.
+fn release_child(plan: &JailPlan, watched: &WatchedSandbox, mut child: &UnixStream) -> Result<(), StepFailure> {
     user::write_maps(watched.child, &plan.identity, &watched.host)?;
-    // When the machine runs out of memory, a sandbox goes before anything else does.
+    // When the machine runs out of memory, the kernel kills a sandbox before anything else.
     std::fs::write(format!("/proc/{}/oom_score_adj", watched.child.as_raw_nonzero()), "1000")
-        .during(Step::Cgroup, || "make the sandbox first to go when memory runs out".into())?;
-    child.write_all(b"g").during(Step::Clone, || "let the child go".into())
+        .during(JailStep::Cgroup, || "mark the sandbox as the first to kill when memory runs out".into())?;
+    child.write_all(b"g").during(JailStep::Clone, || "release the child".into())
 }
 
-fn decode_failure(told: &[u8]) -> StepFailure {
-    serde_json::from_slice(told).unwrap_or_else(|error| {
-        StepFailure::new(Step::Clone, "understand the child", io::Error::other(error))
-    })
+fn decode_failure(report: &[u8]) -> StepFailure {
+    serde_json::from_slice(report)
+        .unwrap_or_else(|error| StepFailure::new(JailStep::Clone, "read the child's report", io::Error::other(error)))
 }
 
-/// In the child: every step, in the order in which they must be taken. Only returns if one of them fails.
+/// In the child: takes every step, in the order in which they must be taken, and executes the runner. Returns only if a
+/// step fails.
 fn enter(
-    plan: &Plan,
-    sources: Option<mount::Sources>,
-    cgroups: &Cgroups,
-    parent: &UnixStream,
-) -> StepFailure {
-    match enter_steps(plan, sources, cgroups, parent) {
-        Ok(never) => match never {},
-        Err(failure) => failure,
-    }
-}
-
-fn enter_steps(
-    plan: &Plan,
-    sources: Option<mount::Sources>,
-    cgroups: &Cgroups,
+    plan: &JailPlan,
+    sources: Option<mount::BindSources>,
+    cgroups: &SandboxCgroups,
     parent: &UnixStream,
 ) -> Result<std::convert::Infallible, StepFailure> {
-    cgroups.walk_in()?;
-    namespaces::close_cgroup_view()?;
-    (&*parent).read_exact(&mut [0u8; 1]).during(Step::Clone, || "wait for the parent".into())?;
+    cgroups.join()?;
+    namespaces::hide_host_cgroups()?;
+    (&*parent).read_exact(&mut [0u8; 1]).during(JailStep::Clone, || "wait for the parent".into())?;
     user::become_user(&plan.identity)?;
     lifetime::tie_to_parent(parent.as_fd())?;
-    namespaces::name_host(plan)?;
+    namespaces::set_host_name(plan)?;
     net::bring_loopback_up()?;
     mount::make_private()?;
     let sources = sources.map_or_else(|| mount::open_sources(plan), Ok)?;
@@ -207,14 +201,13 @@ fn enter_steps(
     fds::keep_stream_only()?;
     caps::drop_all()?;
     landlock::restrict(&plan.landlock)?;
-    // Last, because it forbids what the steps before had to do.
+    // Last, because it forbids the system calls of the steps before.
     if let Some(program) = &plan.seccomp {
-        sys::install_filter(program).during(Step::Seccomp, || "install the system call filter".into())?;
+        sys::install_filter(program).during(JailStep::Seccomp, || "install the system call filter".into())?;
     }
-    let (program, args) = plan
-        .command
-        .split_first()
-        .ok_or_else(|| StepFailure::new(Step::Execute, "find the program", rustix::io::Errno::NOENT))?;
+    let [program, args @ ..] = plan.command.as_slice() else {
+        return Err(StepFailure::new(JailStep::Execute, "find the program in the plan", rustix::io::Errno::NOENT));
+    };
     let error = Command::new(program).args(args).env_clear().envs(&plan.environment).exec();
-    Err(StepFailure::new(Step::Execute, format!("execute `{program}`"), error))
+    Err(StepFailure::new(JailStep::Execute, format!("execute `{program}`"), error))
 }

@@ -1,5 +1,4 @@
-//! What this machine is and allows, as far as a plan depends on it. Read once; a plan made from the same facts is the
-//! same plan.
+//! What this machine is and allows, as far as a plan depends on it. Plans made from the same facts are the same.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,58 +6,78 @@ use std::{fs, io};
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::Root;
+/// Where the sandbox's system files come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JailRoot {
+    /// The host's own `/usr`.
+    Host,
+    /// Another tree.
+    Tree(PathBuf),
+}
 
+impl JailRoot {
+    /// Returns the folder on the host that becomes the sandbox's root.
+    pub(crate) fn path(&self) -> &Path {
+        match self {
+            Self::Host => Path::new("/"),
+            Self::Tree(tree) => tree,
+        }
+    }
+}
+
+/// The files of the host's `/etc` that programs need to find their libraries, fonts and certificates. The sandbox sees
+/// these as they are; the plan generates the others that it needs.
+const SHARED_ETC: &[&str] = &[
+    "/etc/alternatives",
+    "/etc/fonts",
+    "/etc/ld.so.cache",
+    "/etc/ssl/certs",
+    "/etc/pki/ca-trust/extracted",
+    "/etc/pki/tls/certs",
+];
+
+/// Everything that a plan needs to know about this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostFacts {
     pub uid: u32,
     pub gid: u32,
-    /// The ids this process may hand out, as `(first, count)`: all of them outside a container.
+    /// The ids that this process may hand out, as `(first, count)`. Outside a container these are all ids.
     pub id_ranges: Vec<(u32, u32)>,
-    /// The top folder of the tree that becomes the sandbox's root.
+    /// The folders and links at the top of the tree that becomes the sandbox's root.
     pub top: BTreeMap<String, TopEntry>,
-    /// Which of `plan::SHARED_ETC` exist.
+    /// Those of `SHARED_ETC` that exist.
     pub etc: Vec<PathBuf>,
     pub cgroup: CgroupFacts,
-    /// Those that this process may use; 0 where nobody knows.
+    /// How many processors this process may use; 0 if that is unknown.
     pub processors: u32,
 }
 
+/// One entry at the top of the tree that becomes the sandbox's root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TopEntry {
     Directory,
     Link(PathBuf),
 }
 
-/// Where limits can be hung up.
+/// The cgroups in which this process can limit a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "version", rename_all = "snake_case")]
 pub enum CgroupFacts {
-    /// A folder whose children get the memory and pids controllers, and may be ours.
-    V2 {
-        parent: PathBuf,
-        cpu: bool,
-    },
-    /// One folder a controller.
-    V1 {
-        memory: PathBuf,
-        pids: PathBuf,
-        cpu: Option<PathBuf>,
-    },
-    None {
-        reason: String,
-    },
+    /// A folder in which Cove may make children, and whose children have the memory and pids controllers.
+    V2 { parent: PathBuf, cpu: bool },
+    /// One folder for each controller.
+    V1 { memory: PathBuf, pids: PathBuf, cpu: Option<PathBuf> },
+    /// No cgroup, for this reason.
+    None { reason: String },
 }
 
 impl HostFacts {
-    pub fn gather(root: &Root) -> io::Result<Self> {
-        let top_of = match root {
-            Root::Host => Path::new("/"),
-            Root::Tree(tree) => tree,
-        };
+    /// Looks at this machine. Fails if the top folder of `root` cannot be read.
+    pub fn gather(root: &JailRoot) -> io::Result<Self> {
         let mut top = BTreeMap::new();
-        for entry in fs::read_dir(top_of)? {
+        for entry in fs::read_dir(root.path())? {
             let entry = entry?;
+            // A name that is not UTF-8 cannot travel in a plan, and no system folder has one.
             let (Ok(name), kind) = (entry.file_name().into_string(), entry.file_type()?) else { continue };
             if kind.is_dir() {
                 top.insert(name, TopEntry::Directory);
@@ -66,7 +85,7 @@ impl HostFacts {
                 top.insert(name, TopEntry::Link(fs::read_link(entry.path())?));
             }
         }
-        let etc = crate::plan::SHARED_ETC.iter().map(PathBuf::from).filter(|path| path.exists()).collect();
+        let etc = SHARED_ETC.iter().map(PathBuf::from).filter(|path| path.exists()).collect();
         Ok(Self {
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
@@ -74,14 +93,13 @@ impl HostFacts {
             top,
             etc,
             cgroup: CgroupFacts::gather(),
-            processors: std::thread::available_parallelism()
-                .map_or(0, |count| u32::try_from(count.get()).unwrap_or(u32::MAX)),
+            processors: std::thread::available_parallelism().map_or(0, |count| count.get() as u32),
         })
     }
 }
 
 impl CgroupFacts {
-    /// What holds a sandbox to its limits here, in the words of `cove explain` and `cove doctor`.
+    /// Returns what holds a sandbox to its limits here, as `cove explain` and `cove doctor` call it.
     pub fn level(&self) -> &'static str {
         match self {
             Self::V2 { .. } => "cgroup v2",
@@ -90,31 +108,34 @@ impl CgroupFacts {
         }
     }
 
+    /// Finds the cgroups that this process may use.
     pub(crate) fn gather() -> Self {
         let (Ok(mounts), Ok(own)) =
             (fs::read_to_string("/proc/self/mountinfo"), fs::read_to_string("/proc/self/cgroup"))
         else {
-            return Self::None { reason: "this process's cgroups cannot be read".into() };
+            return Self::None { reason: "the cgroups of this process cannot be read".into() };
         };
         let hierarchies = parse_hierarchies(&mounts, &own);
         Self::choose(&hierarchies, &writable, &|path| fs::read_to_string(path).unwrap_or_default())
     }
 
-    /// The highest rung of the ladder that really works here; memory and pids both, or none.
+    /// Returns the best kind of cgroup that works here: version 2, then version 1, then none. Memory and pids must both
+    /// be limited, or neither is.
     fn choose(
-        hierarchies: &BTreeMap<String, Hierarchy>,
+        hierarchies: &BTreeMap<String, CgroupHierarchy>,
         writable: &dyn Fn(&Path) -> bool,
         read: &dyn Fn(&Path) -> String,
     ) -> Self {
         if let Some(unified) = hierarchies.get("") {
-            // The nearest folder above us that hands the controllers to its children, and lets us add one and move
-            // processes into it. Our own folder comes last: it holds processes, so only the top may hand down.
+            // Look upwards from this process's own folder for the nearest one that gives the controllers to its
+            // children, and in which this process may make a child and move processes to it. A folder that holds
+            // processes cannot give controllers to its children, unless it is the root, so the own folder rarely
+            // qualifies.
             let mut folder = unified.own.as_path();
             while folder.starts_with(&unified.mount) {
-                let handed = read(&folder.join("cgroup.subtree_control"));
-                let has = |name: &str| handed.split_whitespace().any(|controller| controller == name);
-                if has("memory") && has("pids") && writable(folder) && writable(&folder.join("cgroup.procs"))
-                {
+                let delegated = read(&folder.join("cgroup.subtree_control"));
+                let has = |name: &str| delegated.split_whitespace().any(|controller| controller == name);
+                if has("memory") && has("pids") && writable(folder) && writable(&folder.join("cgroup.procs")) {
                     return Self::V2 { parent: folder.to_owned(), cpu: has("cpu") };
                 }
                 let Some(parent) = folder.parent() else { break };
@@ -128,22 +149,21 @@ impl CgroupFacts {
         match (v1("memory"), v1("pids")) {
             (Some(memory), Some(pids)) => Self::V1 { memory, pids, cpu: v1("cpu") },
             _ if hierarchies.is_empty() => Self::None { reason: "no cgroup file system is mounted".into() },
-            _ => Self::None {
-                reason: "no cgroup with memory and pids limits is delegated to this user".into(),
-            },
+            _ => Self::None { reason: "no cgroup with memory and pids limits is delegated to this user".into() },
         }
     }
 }
 
-/// One mounted cgroup hierarchy, and this process's own place in it.
+/// One mounted cgroup hierarchy, and this process's own folder in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Hierarchy {
+struct CgroupHierarchy {
     mount: PathBuf,
     own: PathBuf,
 }
 
-/// By controller; the unified hierarchy of version 2 has the empty name. See cgroups(7).
-fn parse_hierarchies(mountinfo: &str, own_cgroups: &str) -> BTreeMap<String, Hierarchy> {
+/// Returns the mounted hierarchies by controller. The unified hierarchy of version 2 has the empty name. See
+/// cgroups(7).
+fn parse_hierarchies(mountinfo: &str, own_cgroups: &str) -> BTreeMap<String, CgroupHierarchy> {
     let mut own_paths = BTreeMap::new();
     for line in own_cgroups.lines() {
         let mut parts = line.splitn(3, ':').skip(1);
@@ -171,7 +191,7 @@ fn parse_hierarchies(mountinfo: &str, own_cgroups: &str) -> BTreeMap<String, Hie
             // In a container the mount shows only the part of the hierarchy below `root`.
             let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
             let below = below.strip_prefix("/").unwrap_or(below);
-            let hierarchy = Hierarchy { mount: point.into(), own: Path::new(point).join(below) };
+            let hierarchy = CgroupHierarchy { mount: point.into(), own: Path::new(point).join(below) };
             found.insert(controller.to_owned(), hierarchy);
         }
     }
@@ -182,7 +202,7 @@ fn writable(path: &Path) -> bool {
     rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
 }
 
-/// `/proc/self/uid_map`: inside first, outside first, count. See user_namespaces(7).
+/// Reads `/proc/self/uid_map`, whose lines are: first id inside, first id outside, count. See user_namespaces(7).
 fn parse_id_map(text: &str) -> Vec<(u32, u32)> {
     text.lines()
         .filter_map(|line| {
@@ -206,19 +226,19 @@ mod tests {
 ";
     const UNIFIED_MOUNTS: &str = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
 
-    fn check(mounts: &str, own: &str, writable: &[&str], handed: &[(&str, &str)]) -> CgroupFacts {
+    /// Chooses for a machine with these files. `delegated` has the content of `cgroup.subtree_control` by folder.
+    fn choose(mounts: &str, own: &str, writable: &[&str], delegated: &[(&str, &str)]) -> CgroupFacts {
         let hierarchies = parse_hierarchies(mounts, own);
         CgroupFacts::choose(&hierarchies, &|path| writable.iter().any(|w| path == Path::new(w)), &|path| {
-            let found =
-                handed.iter().find(|(folder, _)| path == Path::new(folder).join("cgroup.subtree_control"));
+            let found = delegated.iter().find(|(folder, _)| path == Path::new(folder).join("cgroup.subtree_control"));
             found.map(|(_, text)| (*text).to_owned()).unwrap_or_default()
         })
     }
 
     #[test]
-    fn root_on_a_hybrid_machine_gets_version_1() {
+    fn root_on_a_hybrid_machine_gets_cgroup_v1() {
         let own = "8:pids:/\n4:memory:/jobs/7\n1:cpu,cpuacct:/\n0::/\n";
-        let facts = check(
+        let facts = choose(
             HYBRID_MOUNTS,
             own,
             &["/sys/fs/cgroup/memory/jobs/7", "/sys/fs/cgroup/pids", "/sys/fs/cgroup/cpu,cpuacct"],
@@ -235,17 +255,17 @@ mod tests {
     }
 
     #[test]
-    fn memory_without_pids_is_none() {
+    fn memory_without_pids_is_not_used() {
         let own = "8:pids:/\n4:memory:/\n0::/\n";
-        let facts = check(HYBRID_MOUNTS, own, &["/sys/fs/cgroup/memory"], &[]);
+        let facts = choose(HYBRID_MOUNTS, own, &["/sys/fs/cgroup/memory"], &[]);
         assert!(matches!(facts, CgroupFacts::None { .. }), "{facts:?}");
     }
 
     #[test]
-    fn a_user_under_a_delegating_service_gets_version_2_beside_their_own_scope() {
+    fn a_user_under_a_delegating_service_gets_cgroup_v2_beside_their_own_scope() {
         let own = "0::/user.slice/user-1000.slice/user@1000.service/app.slice/term.scope\n";
         let app = "/sys/fs/cgroup/user.slice/user-1000.slice/user@1000.service/app.slice";
-        let facts = check(
+        let facts = choose(
             UNIFIED_MOUNTS,
             own,
             &[app, &format!("{app}/cgroup.procs"), &format!("{app}/term.scope")],
@@ -255,9 +275,9 @@ mod tests {
     }
 
     #[test]
-    fn a_user_without_delegation_gets_none() {
+    fn a_user_without_delegation_gets_no_cgroup() {
         let own = "0::/user.slice/user-1000.slice/session-1.scope\n";
-        let facts = check(UNIFIED_MOUNTS, own, &[], &[("/sys/fs/cgroup/user.slice", "memory pids")]);
+        let facts = choose(UNIFIED_MOUNTS, own, &[], &[("/sys/fs/cgroup/user.slice", "memory pids")]);
         assert!(matches!(facts, CgroupFacts::None { .. }), "{facts:?}");
     }
 
@@ -269,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn id_maps_of_a_machine_and_of_a_container() {
+    fn reads_the_id_maps_of_a_machine_and_of_a_container() {
         assert_eq!(parse_id_map("         0          0 4294967295\n"), [(0, u32::MAX)]);
         assert_eq!(parse_id_map("0 1000 1\n1 100000 65536\n"), [(0, 1), (1, 65536)]);
         assert_eq!(parse_id_map("nonsense"), []);

@@ -1,16 +1,17 @@
 //! The jail: Cove's embedded sandbox, made of Linux namespaces. It needs no daemon and no root.
 //!
-//! `plan` turns what is wanted and what this machine allows into plain data, without any effect. `enter` is the role
-//! that a freshly executed copy of the program plays to carry a plan out. Between them stand `facts`, which looks at
-//! the machine, and `watch`, which stays outside the sandbox and sees it through to its end. `probe` is for people: it
-//! tells why a machine does not let a sandbox start.
+//! `plan` turns a specification and the facts about this machine into plain data, without any effect. `enter` is the
+//! role that a freshly executed copy of the program plays to carry out a plan. `facts` looks at the machine for `plan`.
+//! `watch` stays outside the sandbox until it ends. `guest` says what the inside of every sandbox is like, whichever
+//! backend makes it. `probe` is for people: it finds out why a machine does not let a sandbox start.
 //!
 //! This is the only crate with unsafe code, and all of it is in `sys`. It must not know what a session, a cell or a
-//! frame is: it starts one program in a closed room and says how that program ended.
+//! frame is: it starts one program in a sandbox and reports how that program ended.
 
 mod confine;
 pub mod enter;
 pub mod facts;
+pub mod guest;
 pub mod plan;
 pub mod probe;
 pub mod report;
@@ -20,11 +21,18 @@ mod sys;
 mod watch;
 
 pub use confine::{confine, limit_data};
-pub use facts::HostFacts;
-pub use plan::{CannotEnforce, Plan, Spec, plan};
-pub use report::{Event, OutOfMemory, Request, Step, StepFailure};
+pub use facts::{HostFacts, JailRoot};
+pub use plan::{JailPlan, JailSpec, PlanError, plan};
+pub use report::{JailEvent, JailRequest, JailStep, MemoryKiller, StepFailure};
 
-/// Removes the cgroups of sandboxes whose jail process was killed before it could. Cheap, and safe beside live ones.
+/// Makes this process look up host names without any module of the system. Must be called while the
+/// process has one thread.
+pub fn use_built_in_name_lookups() -> std::io::Result<()> {
+    sys::use_built_in_name_lookups()
+}
+
+/// Removes the cgroups of sandboxes whose jail process was killed before it could clean up. Cheap, and safe beside live
+/// sandboxes. Returns how many folders it removed.
 pub fn sweep() -> usize {
     steps::cgroup::sweep(&facts::CgroupFacts::gather())
 }

@@ -1,5 +1,5 @@
-//! From what is wanted and what the machine allows to exactly what will be done: pure data, no input or output, no
-//! clock. What `cove explain` prints is this plan, and `enter` does nothing that is not in it.
+//! Turns a specification and the facts about this machine into exactly what the jail will do: pure data, no input or
+//! output, no clock. `cove explain` prints this plan, and `enter` does nothing that is not in it.
 
 mod text;
 
@@ -8,410 +8,340 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::facts::{CgroupFacts, HostFacts, TopEntry};
+use crate::facts::{CgroupFacts, HostFacts, JailRoot, TopEntry};
+use crate::guest::{
+    COMMAND_FOLDER, HOST_NAME, MountAccess, RUNNER_PROGRAM, Rlimit, SHM_SIZE, SandboxLimits, SandboxMount, SandboxUser,
+    TMP, WORKSPACE, environment, inode_limit, rlimits,
+};
 use crate::seccomp;
 
-/// What is wanted of a sandbox.
+/// What a sandbox shall be.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Spec {
-    pub root: Root,
+pub struct JailSpec {
+    pub root: JailRoot,
     /// Interpreters outside the root, and what the operator mounts.
-    pub binds: Vec<Bind>,
-    pub user: User,
-    pub limits: Limits,
-    pub filter: Filter,
-    /// Our own program on the host; it becomes the first process of the sandbox, in the role of runner.
+    pub mounts: Vec<SandboxMount>,
+    pub user: SandboxUser,
+    pub limits: SandboxLimits,
+    pub filter: FilterMode,
+    /// Our own program on the host. It becomes the first process of the sandbox, in the role of runner.
     pub runner: PathBuf,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Root {
-    /// The machine's own `/usr`.
-    Host,
-    /// Another tree.
-    Tree(PathBuf),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct User {
-    pub uid: u32,
-    pub gid: u32,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Limits {
-    pub memory: u64,
-    pub cpus: f64,
-    pub pids: u32,
-    pub workspace: u64,
-    pub tmp: u64,
-}
-
-/// Whether system calls are filtered. Only tests that prove the layers behind the filter may turn it off; nothing
-/// that a person or an agent can set does.
+/// Whether system calls are filtered. Only tests of the layers behind the filter turn it off; no setting does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Filter {
+pub enum FilterMode {
     On,
     OffToTestTheOtherLayers,
 }
 
 /// Everything that `enter` does.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Plan {
-    pub identity: Identity,
+pub struct JailPlan {
+    pub identity: UserMapping,
     pub hostname: String,
     /// Written in the new namespaces, in this order.
-    pub sysctls: Vec<Sysctl>,
-    /// The sandbox's root: an empty tmpfs of this size that becomes read-only.
-    pub root: Tmpfs,
-    /// Made in this order.
-    pub entries: Vec<Entry>,
+    pub sysctls: Vec<SysctlSetting>,
+    /// The sandbox's root: an empty tmpfs of this size, which becomes read-only once the entries are in it.
+    pub root: TmpfsOptions,
+    /// What the root holds, made in this order.
+    pub entries: Vec<PlanEntry>,
     pub working_directory: PathBuf,
     pub rlimits: Vec<Rlimit>,
-    pub control: Control,
-    pub landlock: Landlock,
-    pub seccomp: Option<seccomp::Program>,
+    pub control: LimitEnforcement,
+    pub landlock: LandlockRules,
+    pub seccomp: Option<seccomp::FilterProgram>,
     pub environment: BTreeMap<String, String>,
     pub command: Vec<String>,
 }
 
-/// Who the code is, inside and outside.
+/// Which user the code is, inside the sandbox and on the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Identity {
-    pub inside: User,
-    pub outside: Outside,
+pub struct UserMapping {
+    pub inside: SandboxUser,
+    pub outside: HostIds,
 }
 
+/// Which user id of the host stands behind the sandbox's user.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outside {
-    /// The person who started us: all that an ordinary user may map.
-    Same(User),
-    /// An id that no other sandbox has, out of this range: what root must do, since the kernel does not hold host
-    /// root to a process limit, and sandboxes of one id could signal each other but for their namespaces.
+pub enum HostIds {
+    /// The user who started Cove: an ordinary user may map no other.
+    Same(SandboxUser),
+    /// An id out of this range that no other live sandbox has. Root must do this: the kernel does not hold host root to
+    /// a process limit, and only namespaces would keep sandboxes with the same id from signalling each other.
     OneOf { first: u32, count: u32 },
 }
 
+/// One file below `/proc/sys` and the value to write to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sysctl {
+pub struct SysctlSetting {
     pub path: String,
     pub value: u64,
 }
 
+/// The bounds and the mode of a tmpfs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tmpfs {
+pub struct TmpfsOptions {
     pub size: u64,
     pub inodes: u64,
     pub mode: u32,
 }
 
-/// One thing inside the new root.
+/// One entry of the new root.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "entry", rename_all = "snake_case")]
-pub enum Entry {
+pub enum PlanEntry {
     Directory { path: PathBuf },
     Link { path: PathBuf, target: PathBuf },
     File { path: PathBuf, content: String },
-    Bind(Bind),
-    Tmpfs { path: PathBuf, tmpfs: Tmpfs },
+    Bind(BindMount),
+    Tmpfs { path: PathBuf, tmpfs: TmpfsOptions },
     Proc { path: PathBuf },
 }
 
+/// A file or folder of the host, mounted into the new root.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Bind {
+pub struct BindMount {
     pub source: PathBuf,
     pub target: PathBuf,
-    pub access: Access,
+    pub access: BindAccess,
 }
 
+/// How a bind mount may be used: like a `SandboxMount`, or as a device, which only the plan itself adds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Access {
+pub enum BindAccess {
     ReadOnly,
     ReadWrite,
     /// A device node: usable, but nothing to execute.
     Device,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rlimit {
-    pub resource: Resource,
-    pub soft: u64,
-    pub hard: u64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Resource {
-    Core,
-    Data,
-    Fsize,
-    Memlock,
-    Msgqueue,
-    Nofile,
-    Nproc,
-    Sigpending,
-    Stack,
+impl From<SandboxMount> for BindMount {
+    fn from(mount: SandboxMount) -> Self {
+        let access = match mount.access {
+            MountAccess::ReadOnly => BindAccess::ReadOnly,
+            MountAccess::ReadWrite => BindAccess::ReadWrite,
+        };
+        Self { source: mount.source, target: mount.target, access }
+    }
 }
 
 /// How the sandbox as a whole is held to its limits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Control {
+pub struct LimitEnforcement {
     pub memory: u64,
+    /// Processes and threads, the runner included.
     pub pids: u32,
     pub cpus: f64,
+    /// The cgroups to use, if any.
     pub place: CgroupFacts,
-    /// Where no cgroup holds the memory: how often we look for ourselves.
+    /// Set if no cgroup limits memory: how often the jail process measures it.
     pub watchdog_millis: Option<u64>,
-    /// Where no cgroup holds the processors: on how many the sandbox may run.
+    /// Set if no cgroup limits processor time: on how many processors the sandbox may run.
     pub affinity: Option<u32>,
 }
 
-/// Paths as the sandbox sees them.
+/// What the sandbox may access, as paths inside it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Landlock {
+pub struct LandlockRules {
     pub read: Vec<PathBuf>,
     pub write: Vec<PathBuf>,
     pub devices: Vec<PathBuf>,
 }
 
-/// A wish that this machine cannot hold anybody to. Never weakened in silence.
+/// A specification that this machine cannot enforce. The jail refuses it, and never weakens it silently.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum CannotEnforce {
+pub enum PlanError {
     #[error("could not give the sandbox a user of its own")]
     NoIds,
     #[error("could not run code as user {0} inside the sandbox")]
     Superuser(u32),
-    #[error("could not hold the sandbox to {cpus} processors")]
+    #[error("could not limit the sandbox to {cpus} CPUs")]
     FractionOfACpu { cpus: String, reason: String },
     #[error("could not use `{0}` as the root of a sandbox")]
     NotARoot(PathBuf),
 }
 
-impl CannotEnforce {
+impl PlanError {
+    /// Returns what the operator can do about it.
     pub fn hint(&self) -> String {
         match self {
-            Self::NoIds => {
-                "this process is root with too few user ids to give one to each sandbox; run it as an \
+            Self::NoIds => "this process is root with too few user ids to give one to each sandbox; run it as an \
                             ordinary user, or in a user namespace with at least 1024 ids"
-                    .into()
-            }
-            Self::Superuser(_) => {
-                "code never runs as root; choose another `--user`, such as `65534:65534`".into()
-            }
+                .into(),
+            Self::Superuser(_) => "code never runs as root; choose another `--user`, such as `65534:65534`".into(),
             Self::FractionOfACpu { reason, .. } => {
-                format!("{reason}, so only whole processors can be given; use `--cpus 1`")
+                format!("{reason}, so only whole CPUs can be given; use `--cpus 1`")
             }
             Self::NotARoot(_) => "a root needs a `usr` or a `bin` folder".into(),
         }
     }
 }
 
-/// Of the machine's `/etc`, only what programs need to find their libraries, fonts and certificates. The rest is made up.
-pub const SHARED_ETC: &[&str] = &[
-    "/etc/alternatives",
-    "/etc/fonts",
-    "/etc/ld.so.cache",
-    "/etc/ssl/certs",
-    "/etc/pki/ca-trust/extracted",
-    "/etc/pki/tls/certs",
-];
-
-/// Folders of the machine's root that hold programs and libraries.
-const SYSTEM: &[&str] = &["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"];
-/// Folders of another tree that the sandbox has its own of.
-const OWN: &[&str] =
+/// Folders of the host's root that hold programs and libraries.
+const SYSTEM_FOLDERS: &[&str] = &["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"];
+/// Folders of another tree that the sandbox replaces with its own.
+const REPLACED_FOLDERS: &[&str] =
     &["proc", "sys", "dev", "tmp", "run", "workspace", ".cove", "root", "home", "lost+found"];
 const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom"];
-/// Where the sandbox finds our program.
-pub const RUNNER: &str = "/.cove/cove";
-/// The same program as a command for the code, which its name makes it: see `main`.
-pub const COMMANDS: &str = "/.cove/bin";
-/// Above every range that distributions hand out to people, services and containers, and below 2^31, from where on
-/// some programs take a user id for a negative number.
-const HOST_IDS: (u32, u32) = (0x7000_0000, 0x1_0000);
-/// Namespaces that code inside might want to make: none of each kind.
-const NESTED: &[&str] = &["user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "time"];
-/// Room in `/dev/shm`.
-pub const SHM: u64 = 64 * MIB;
-/// What the sandbox calls itself.
-pub const HOSTNAME: &str = "cove";
-const KIB: u64 = 1024;
-const MIB: u64 = 1024 * KIB;
+/// First id and count. Above every range that distributions hand out to people, services and containers, and below
+/// 2^31, because some programs read larger user ids as negative numbers.
+const HOST_ID_RANGE: (u32, u32) = (0x7000_0000, 0x1_0000);
+/// The kinds of namespaces that code inside could try to make. It may make none.
+const NAMESPACE_KINDS: &[&str] = &["user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "time"];
+const MIB: u64 = 1024 * 1024;
 
-pub fn plan(spec: &Spec, facts: &HostFacts) -> Result<Plan, CannotEnforce> {
+/// Returns the plan for a sandbox. Fails if this machine cannot enforce what `spec` asks for.
+pub fn plan(spec: &JailSpec, facts: &HostFacts) -> Result<JailPlan, PlanError> {
+    // At each execve(2) the kernel gives user 0 of a namespace capabilities over it, and the jail wants none.
     if spec.user.uid == 0 || spec.user.gid == 0 {
-        return Err(CannotEnforce::Superuser(0));
+        return Err(PlanError::Superuser(0));
     }
     let entries = entries(spec, facts)?;
-    Ok(Plan {
-        identity: Identity { inside: spec.user, outside: outside(facts)? },
-        hostname: HOSTNAME.into(),
-        sysctls: NESTED
+    Ok(JailPlan {
+        identity: UserMapping { inside: spec.user, outside: host_ids(facts)? },
+        hostname: HOST_NAME.into(),
+        sysctls: NAMESPACE_KINDS
             .iter()
-            .map(|kind| Sysctl { path: format!("/proc/sys/user/max_{kind}_namespaces"), value: 0 })
+            .map(|kind| SysctlSetting { path: format!("/proc/sys/user/max_{kind}_namespaces"), value: 0 })
             .collect(),
-        root: Tmpfs { size: 4 * MIB, inodes: 1024, mode: 0o755 },
-        landlock: landlock(&entries),
+        root: TmpfsOptions { size: 4 * MIB, inodes: 1024, mode: 0o755 },
+        landlock: landlock_rules(&entries),
         entries,
-        working_directory: "/workspace".into(),
+        working_directory: WORKSPACE.into(),
         rlimits: rlimits(&spec.limits),
-        control: control(&spec.limits, facts)?,
+        control: limit_enforcement(&spec.limits, facts)?,
         seccomp: match spec.filter {
-            Filter::On => Some(seccomp::compile(seccomp::Arch::NATIVE)),
-            Filter::OffToTestTheOtherLayers => None,
+            FilterMode::On => Some(seccomp::compile(seccomp::Arch::NATIVE)),
+            FilterMode::OffToTestTheOtherLayers => None,
         },
         environment: environment(&spec.limits, facts.processors),
-        command: vec![RUNNER.into(), "runner".into()],
+        command: vec![RUNNER_PROGRAM.into(), "runner".into()],
     })
 }
 
-fn outside(facts: &HostFacts) -> Result<Outside, CannotEnforce> {
+fn host_ids(facts: &HostFacts) -> Result<HostIds, PlanError> {
     if facts.uid != 0 {
-        return Ok(Outside::Same(User { uid: facts.uid, gid: facts.gid }));
+        return Ok(HostIds::Same(SandboxUser { uid: facts.uid, gid: facts.gid }));
     }
     let has = |first: u32, count: u32| {
         facts.id_ranges.iter().any(|&(start, length)| {
             start <= first && u64::from(first) + u64::from(count) <= u64::from(start) + u64::from(length)
         })
     };
-    if has(HOST_IDS.0, HOST_IDS.1) {
-        return Ok(Outside::OneOf { first: HOST_IDS.0, count: HOST_IDS.1 });
+    if has(HOST_ID_RANGE.0, HOST_ID_RANGE.1) {
+        return Ok(HostIds::OneOf { first: HOST_ID_RANGE.0, count: HOST_ID_RANGE.1 });
     }
     // Root of a container has few ids: take the upper half of the largest range, away from the container's own users,
-    // and without its last two, which are "nobody" by custom.
-    let (start, length) =
-        facts.id_ranges.iter().copied().max_by_key(|&(_, length)| length).ok_or(CannotEnforce::NoIds)?;
+    // without the last two, which are the user `nobody` and its group by custom.
+    let (start, length) = facts.id_ranges.iter().copied().max_by_key(|&(_, length)| length).ok_or(PlanError::NoIds)?;
     if length < 1024 {
-        return Err(CannotEnforce::NoIds);
+        return Err(PlanError::NoIds);
     }
-    Ok(Outside::OneOf { first: start + length / 2, count: length / 2 - 2 })
+    Ok(HostIds::OneOf { first: start + length / 2, count: length / 2 - 2 })
 }
 
-fn entries(spec: &Spec, facts: &HostFacts) -> Result<Vec<Entry>, CannotEnforce> {
+fn entries(spec: &JailSpec, facts: &HostFacts) -> Result<Vec<PlanEntry>, PlanError> {
     let mut entries = Vec::new();
-    let tree = match &spec.root {
-        Root::Host => Path::new("/"),
-        Root::Tree(tree) => tree,
-    };
+    let tree = spec.root.path();
     if !facts.top.contains_key("usr") && !facts.top.contains_key("bin") {
-        return Err(CannotEnforce::NotARoot(tree.to_owned()));
+        return Err(PlanError::NotARoot(tree.to_owned()));
     }
     for (name, kind) in &facts.top {
         let wanted = match spec.root {
-            Root::Host => SYSTEM.contains(&name.as_str()),
-            Root::Tree(_) => !OWN.contains(&name.as_str()),
+            JailRoot::Host => SYSTEM_FOLDERS.contains(&name.as_str()),
+            JailRoot::Tree(_) => !REPLACED_FOLDERS.contains(&name.as_str()),
         };
         let path = Path::new("/").join(name);
         match kind {
             _ if !wanted => {}
             TopEntry::Directory => entries.push(read_only(&tree.join(name), &path)),
-            TopEntry::Link(target) => entries.push(Entry::Link { path, target: target.clone() }),
+            TopEntry::Link(target) => entries.push(PlanEntry::Link { path, target: target.clone() }),
         }
     }
-    if spec.root == Root::Host {
-        entries.extend(made_up_etc(spec.user));
+    if spec.root == JailRoot::Host {
+        entries.extend(generated_etc(spec.user));
         entries.extend(facts.etc.iter().map(|path| read_only(path, path)));
     }
-    entries.push(read_only(&spec.runner, Path::new(RUNNER)));
-    entries.push(Entry::Link { path: Path::new(COMMANDS).join("mcp"), target: "../cove".into() });
-    entries.push(Entry::Proc { path: "/proc".into() });
+    entries.push(read_only(&spec.runner, Path::new(RUNNER_PROGRAM)));
+    entries.push(PlanEntry::Link { path: Path::new(COMMAND_FOLDER).join("mcp"), target: "../cove".into() });
+    entries.push(PlanEntry::Proc { path: "/proc".into() });
     for device in DEVICES {
         let path = Path::new("/dev").join(device);
-        entries.push(Entry::Bind(Bind { source: path.clone(), target: path, access: Access::Device }));
+        let bind = BindMount { source: path.clone(), target: path, access: BindAccess::Device };
+        entries.push(PlanEntry::Bind(bind));
     }
     for (name, target) in [("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")] {
         let target = format!("/proc/self/fd{target}").into();
-        entries.push(Entry::Link { path: Path::new("/dev").join(name), target });
+        entries.push(PlanEntry::Link { path: Path::new("/dev").join(name), target });
     }
-    entries.push(tmpfs("/dev/shm", SHM, 0o1777));
-    entries.push(tmpfs("/tmp", spec.limits.tmp, 0o1777));
-    entries.push(tmpfs("/workspace", spec.limits.workspace, 0o700));
-    entries.push(Entry::Directory { path: "/run".into() });
-    // Last, so that they may lie inside what was made before.
-    entries.extend(spec.binds.iter().cloned().map(Entry::Bind));
+    entries.push(tmpfs("/dev/shm", SHM_SIZE, 0o1777));
+    entries.push(tmpfs(TMP, spec.limits.tmp, 0o1777));
+    entries.push(tmpfs(WORKSPACE, spec.limits.workspace, 0o700));
+    entries.push(PlanEntry::Directory { path: "/run".into() });
+    // Last, so that a mount may lie inside any of the above.
+    entries.extend(spec.mounts.iter().cloned().map(|mount| PlanEntry::Bind(mount.into())));
     Ok(entries)
 }
 
-fn read_only(source: &Path, target: &Path) -> Entry {
-    Entry::Bind(Bind { source: source.to_owned(), target: target.to_owned(), access: Access::ReadOnly })
+fn read_only(source: &Path, target: &Path) -> PlanEntry {
+    let (source, target) = (source.to_owned(), target.to_owned());
+    PlanEntry::Bind(BindMount { source, target, access: BindAccess::ReadOnly })
 }
 
-fn tmpfs(path: &str, size: u64, mode: u32) -> Entry {
-    Entry::Tmpfs { path: path.into(), tmpfs: Tmpfs { size, inodes: inodes(size), mode } }
+fn tmpfs(path: &str, size: u64, mode: u32) -> PlanEntry {
+    PlanEntry::Tmpfs { path: path.into(), tmpfs: TmpfsOptions { size, inodes: inode_limit(size), mode } }
 }
 
-/// How many files there may be in so much room. A file costs kernel memory of its own, so their number is bounded as well
-/// as their size.
-pub fn inodes(size: u64) -> u64 {
-    (size / (16 * KIB)).max(64)
-}
-
-fn made_up_etc(user: User) -> Vec<Entry> {
-    let User { uid, gid } = user;
-    let file = |name: &str, content: String| Entry::File { path: Path::new("/etc").join(name), content };
+/// Returns the files of `/etc` that name the sandbox's own user and host, in place of the host's.
+fn generated_etc(user: SandboxUser) -> Vec<PlanEntry> {
+    let SandboxUser { uid, gid } = user;
+    let file = |name: &str, content: String| PlanEntry::File { path: Path::new("/etc").join(name), content };
     vec![
         file("group", format!("sandbox:x:{gid}:\n")),
-        file("hostname", "cove\n".into()),
-        file("hosts", "127.0.0.1 localhost cove\n::1 localhost cove\n".into()),
+        file("hostname", format!("{HOST_NAME}\n")),
+        file("hosts", format!("127.0.0.1 localhost {HOST_NAME}\n::1 localhost {HOST_NAME}\n")),
         file("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n".into()),
-        file("passwd", format!("sandbox:x:{uid}:{gid}:sandbox:/workspace:/bin/sh\n")),
+        file("passwd", format!("sandbox:x:{uid}:{gid}:sandbox:{WORKSPACE}:/bin/sh\n")),
         file("resolv.conf", String::new()),
     ]
 }
 
-fn landlock(entries: &[Entry]) -> Landlock {
-    let mut rules = Landlock { read: vec!["/etc".into(), "/run".into()], write: vec![], devices: vec![] };
+fn landlock_rules(entries: &[PlanEntry]) -> LandlockRules {
+    let mut rules = LandlockRules { read: vec!["/etc".into(), "/run".into()], write: vec![], devices: vec![] };
     for entry in entries {
         match entry {
-            Entry::Bind(bind) => match bind.access {
-                Access::ReadOnly => rules.read.push(bind.target.clone()),
-                Access::ReadWrite => rules.write.push(bind.target.clone()),
-                Access::Device => rules.devices.push(bind.target.clone()),
+            PlanEntry::Bind(bind) => match bind.access {
+                BindAccess::ReadOnly => rules.read.push(bind.target.clone()),
+                BindAccess::ReadWrite => rules.write.push(bind.target.clone()),
+                BindAccess::Device => rules.devices.push(bind.target.clone()),
             },
-            Entry::Tmpfs { path, .. } => rules.write.push(path.clone()),
-            // A process may write to its own files there, such as its name; the rest is closed by owner and mode.
-            Entry::Proc { path } => rules.write.push(path.clone()),
-            Entry::Directory { .. } | Entry::Link { .. } | Entry::File { .. } => {}
+            PlanEntry::Tmpfs { path, .. } => rules.write.push(path.clone()),
+            // A process may write to its own files in `/proc`, such as its name. Owner and mode close the rest.
+            PlanEntry::Proc { path } => rules.write.push(path.clone()),
+            PlanEntry::Directory { .. } | PlanEntry::Link { .. } | PlanEntry::File { .. } => {}
         }
     }
     rules
 }
 
-/// What each process is held to, besides what the sandbox is held to as a whole.
-pub fn rlimits(limits: &Limits) -> Vec<Rlimit> {
-    let same = |resource, value| Rlimit { resource, soft: value, hard: value };
-    vec![
-        same(Resource::Core, 0),
-        // An allocation beyond the memory limit fails as an ordinary exception that code can survive, where the
-        // limit itself could only kill.
-        same(Resource::Data, limits.memory),
-        same(Resource::Fsize, limits.workspace.max(limits.tmp)),
-        same(Resource::Memlock, 64 * KIB),
-        same(Resource::Msgqueue, 0),
-        same(Resource::Nofile, 1024),
-        // One more than asked for: the runner is one.
-        same(Resource::Nproc, u64::from(limits.pids) + 1),
-        same(Resource::Sigpending, 256),
-        // Each thread's stack counts against `Data` in full: 4 MiB allow twice as many threads as the usual 8.
-        Rlimit { resource: Resource::Stack, soft: 4 * MIB, hard: 8 * MIB },
-    ]
-}
-
-fn control(limits: &Limits, facts: &HostFacts) -> Result<Control, CannotEnforce> {
+fn limit_enforcement(limits: &SandboxLimits, facts: &HostFacts) -> Result<LimitEnforcement, PlanError> {
     let (watchdog, cpu) = match &facts.cgroup {
         CgroupFacts::V2 { cpu, .. } => (None, *cpu),
         CgroupFacts::V1 { cpu, .. } => (None, cpu.is_some()),
         CgroupFacts::None { .. } => (Some(100), false),
     };
+    // Without a cpu controller there is only affinity, which knows whole processors.
     if !cpu && limits.cpus.fract() != 0.0 {
         let reason = match &facts.cgroup {
             CgroupFacts::None { reason } => reason.clone(),
-            _ => "no cpu controller is there".into(),
+            _ => "there is no cpu controller".into(),
         };
-        return Err(CannotEnforce::FractionOfACpu { cpus: limits.cpus.to_string(), reason });
+        return Err(PlanError::FractionOfACpu { cpus: limits.cpus.to_string(), reason });
     }
-    Ok(Control {
+    Ok(LimitEnforcement {
         memory: limits.memory,
         pids: limits.pids + 1,
         cpus: limits.cpus,
@@ -419,33 +349,6 @@ fn control(limits: &Limits, facts: &HostFacts) -> Result<Control, CannotEnforce>
         watchdog_millis: watchdog,
         affinity: (!cpu).then_some(limits.cpus as u32),
     })
-}
-
-/// Built from nothing: no variable of the host's reaches the sandbox. `processors` are those that there are, or 0 where
-/// nobody knows.
-pub fn environment(limits: &Limits, processors: u32) -> BTreeMap<String, String> {
-    // First, since some python packages bring a program `mcp` that is another.
-    let path = format!("{COMMANDS}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
-    let most = if processors == 0 { f64::INFINITY } else { f64::from(processors) };
-    let threads = limits.cpus.min(most).ceil().max(1.0).to_string();
-    [
-        ("HOME", "/workspace"),
-        ("LANG", "C.UTF-8"),
-        ("LOGNAME", "sandbox"),
-        // Figures are drawn into files; the cache must be writable or each import rebuilds it.
-        ("MPLBACKEND", "agg"),
-        ("MPLCONFIGDIR", "/tmp/matplotlib"),
-        // Number libraries start a thread for every processor they see, each with its own stack.
-        ("OMP_NUM_THREADS", &threads),
-        ("OPENBLAS_NUM_THREADS", &threads),
-        ("PATH", &path),
-        ("TMPDIR", "/tmp"),
-        ("TZ", "UTC"),
-        ("USER", "sandbox"),
-    ]
-    .into_iter()
-    .map(|(name, value)| (name.to_owned(), value.to_owned()))
-    .collect()
 }
 
 #[cfg(test)]

@@ -1,59 +1,79 @@
-//! What the jail tells the host that started it, and the little that it can be asked, over the control socket.
+//! What a jail process and the host that started it say to each other over the control socket.
 //!
-//! Both ends are trusted: the sandbox never holds this socket. One JSON value a line.
+//! Both ends are trusted: the sandbox never holds this socket. The host sends the plan first (`enter::encode_plan`),
+//! then any number of one-byte requests. The jail sends one JSON event per line. If the host closes its side, for
+//! whatever reason, the jail kills the sandbox.
 
 use std::fmt;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
 
 use serde::{Deserialize, Serialize};
 
-/// From the jail to the host, in this order: `Started` or `Failed`, then `Memory` as often as asked, then `Ended`.
+/// An event from the jail to the host. They come in this order: `Started` or `Failed`, then one `Memory` for each
+/// request, then `Ended`. Nothing follows `Failed` or `Ended`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub enum Event {
+pub enum JailEvent {
     /// Every step succeeded and the program runs.
     Started { host_uid: u32 },
-    /// The sandbox was not made. Nothing of it is left.
+    /// The jail could not make the sandbox, and has removed every trace of it.
     Failed { failure: StepFailure },
-    /// The answer to `Request::Memory`.
-    Memory { exceeded: Option<OutOfMemory> },
+    /// Answers `JailRequest::Memory`.
+    Memory { exceeded: Option<MemoryKiller> },
     /// The program and all its descendants are gone, and so are the sandbox's cgroups.
-    Ended { exit: Exit, exceeded: Option<OutOfMemory> },
+    Ended { exit: RunnerExit, exceeded: Option<MemoryKiller> },
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Exit {
-    Code(i32),
-    Signal(i32),
-}
-
-/// Who ended the sandbox for using more memory than it was given.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OutOfMemory {
-    Kernel,
-    Watchdog,
-}
-
-/// From the host to the jail, one byte each; the end of the host's side of the socket means "kill it".
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Request {
-    /// Has anything in the sandbox been killed for memory so far?
-    Memory,
-}
-
-impl Request {
-    pub const fn byte(self) -> u8 {
-        match self {
-            Request::Memory => b'M',
+impl JailEvent {
+    /// Writes the event to the control socket. A failure is ignored: it means that the host is gone, and the jail does
+    /// the same with or without it.
+    pub(crate) fn send(&self, mut control: &UnixStream) {
+        if let Ok(mut line) = serde_json::to_vec(self) {
+            line.push(b'\n');
+            let _ = control.write_all(&line);
         }
     }
 }
 
-/// Each step of making a sandbox, in the order in which they are taken.
+/// How the first process of the sandbox, the runner, ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunnerExit {
+    Code(i32),
+    Signal(i32),
+}
+
+/// What killed a process of the sandbox for using more memory than the limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemoryKiller {
+    /// The kernel, because of a cgroup's limit.
+    Kernel,
+    /// The jail process, where no cgroup limits memory.
+    Watchdog,
+}
+
+/// A request from the host to the jail: one byte each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JailRequest {
+    /// Asks whether anything in the sandbox has been killed for memory so far.
+    Memory,
+}
+
+impl JailRequest {
+    /// Returns the byte that stands for this request on the control socket.
+    pub const fn byte(self) -> u8 {
+        match self {
+            JailRequest::Memory => b'M',
+        }
+    }
+}
+
+/// The steps of making a sandbox, in their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Step {
+pub enum JailStep {
     Plan,
     Cgroup,
     Clone,
@@ -71,14 +91,15 @@ pub enum Step {
     Execute,
 }
 
-/// A step that did not succeed: what was tried, and what the kernel said.
+/// A step that failed: what the jail tried to do, and what the kernel answered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepFailure {
-    pub step: Step,
+    pub step: JailStep,
     /// As in "could not <action>".
     pub action: String,
+    /// The kernel's error number, if the kernel refused.
     pub errno: Option<i32>,
-    /// What the kernel or the step said.
+    /// The error as text.
     pub cause: String,
 }
 
@@ -89,19 +110,19 @@ impl fmt::Display for StepFailure {
 }
 
 impl StepFailure {
-    pub(crate) fn new(step: Step, action: impl Into<String>, error: impl Into<std::io::Error>) -> Self {
+    pub(crate) fn new(step: JailStep, action: impl Into<String>, error: impl Into<std::io::Error>) -> Self {
         let error = error.into();
         Self { step, action: action.into(), errno: error.raw_os_error(), cause: error.to_string() }
     }
 }
 
-/// Names the step and the act beside a failing call: `call().during(Step::Mounts, || "mount `/proc`".into())?`.
-pub(crate) trait During<T> {
-    fn during(self, step: Step, action: impl FnOnce() -> String) -> Result<T, StepFailure>;
+/// Adds the step and the action to the error of a call: `call().during(JailStep::Mounts, || "mount `/proc`".into())?`.
+pub(crate) trait StepContext<T> {
+    fn during(self, step: JailStep, action: impl FnOnce() -> String) -> Result<T, StepFailure>;
 }
 
-impl<T, E: Into<std::io::Error>> During<T> for Result<T, E> {
-    fn during(self, step: Step, action: impl FnOnce() -> String) -> Result<T, StepFailure> {
+impl<T, E: Into<std::io::Error>> StepContext<T> for Result<T, E> {
+    fn during(self, step: JailStep, action: impl FnOnce() -> String) -> Result<T, StepFailure> {
         self.map_err(|error| StepFailure::new(step, action(), error))
     }
 }

@@ -1,5 +1,22 @@
-//! From outside, until the sandbox ends: reaps it, kills it when the host says so or goes away, and holds it to its
-//! memory where no cgroup does.
+//! Watches a sandbox from outside until it ends: reaps it, kills it when the host closes the control socket, and holds
+//! it to its memory limit where no cgroup does.
+//!
+//! Four parties meet here, and the watcher's one thread serves them in this order:
+//!
+//! - The sandbox's first process, the runner. Its pidfd becomes readable when it has ended. The kernel has then killed
+//!   everything else inside, because the runner was pid 1 of its namespace. The watcher looks at the pidfd first, so
+//!   that an end by itself is never reported as a kill by the host.
+//! - The host, on the control socket. It writes requests, each of which gets an answer, or closes its side, which means
+//!   "kill". It also closes its side when it dies, so no sandbox outlives its host. The watcher then kills and reaps,
+//!   but still reports `Ended`, because a host that closed only its sending side waits for that.
+//! - The memory watchdog, which is only there without a cgroup. It runs when `poll` times out, and after every other
+//!   event. It sets `has_killed` before it kills anything, and only the watcher reads that field, after the runner has
+//!   been reaped or when the host asks: so the host never learns of a death without its cause.
+//! - The kernel's OOM killer, where there is a cgroup. The watcher reads the cgroup's counter at the same two moments.
+//!   The counter goes away with the cgroup, so `enter` removes the cgroup only after `until_end` has returned.
+//!
+//! `WatchedSandbox` holds everything that must live exactly as long as the sandbox. `enter` makes it, lends it to
+//! `until_end`, and drops it afterwards: that removes the cgroups and releases the sandbox's user id for another one.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,32 +25,39 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
-};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid};
 use rustix::time::Timespec;
 
-use crate::enter::tell;
-use crate::plan::Plan;
-use crate::report::{Event, Exit, OutOfMemory, Request};
-use crate::steps::cgroup::Cgroups;
+use crate::plan::JailPlan;
+use crate::report::{JailEvent, JailRequest, MemoryKiller, RunnerExit};
+use crate::steps::cgroup::SandboxCgroups;
 use crate::steps::mount;
 use crate::steps::user::HostUser;
 
-/// A sandbox, seen from outside.
-pub(crate) struct Watched {
+/// A running sandbox, as the jail process outside holds it.
+pub(crate) struct WatchedSandbox {
+    /// The first process of the sandbox, as the host numbers it.
     pub(crate) child: Pid,
+    /// The same process. Unlike the number it cannot come to mean another one.
     pub(crate) pidfd: OwnedFd,
-    pub(crate) cgroups: Cgroups,
+    /// Removed when dropped.
+    pub(crate) cgroups: SandboxCgroups,
+    /// The user id on the host, claimed for this sandbox until dropped.
     pub(crate) host: HostUser,
 }
 
-pub(crate) fn until_end(watched: &Watched, plan: &Plan, control: &UnixStream) -> (Exit, Option<OutOfMemory>) {
-    let mut watchdog = plan.control.watchdog_millis.map(|millis| Watchdog::new(plan, watched, millis));
+/// Watches until the sandbox has ended and been reaped. Returns how it ended, and what killed a process of it for
+/// memory, if anything did.
+pub(crate) fn until_end(
+    watched: &WatchedSandbox,
+    plan: &JailPlan,
+    control: &UnixStream,
+) -> (RunnerExit, Option<MemoryKiller>) {
+    let mut watchdog = plan.control.watchdog_millis.map(|millis| MemoryWatchdog::new(plan, watched, millis));
     let timeout = watchdog.as_ref().map(|watchdog| watchdog.interval);
-    let exceeded = |watchdog: &Option<Watchdog>| match watchdog {
-        Some(watchdog) if watchdog.has_killed => Some(OutOfMemory::Watchdog),
-        _ if watched.cgroups.killed_for_memory() => Some(OutOfMemory::Kernel),
+    let exceeded = |watchdog: &Option<MemoryWatchdog>| match watchdog {
+        Some(watchdog) if watchdog.has_killed => Some(MemoryKiller::Watchdog),
+        _ if watched.cgroups.killed_for_memory() => Some(MemoryKiller::Kernel),
         _ => None,
     };
     loop {
@@ -41,69 +65,71 @@ pub(crate) fn until_end(watched: &Watched, plan: &Plan, control: &UnixStream) ->
             PollFd::from_borrowed_fd(watched.pidfd.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(control.as_fd(), PollFlags::IN),
         ];
-        // An interrupted or failing poll only means another look.
+        // An interrupted or failing poll only means another turn of the loop.
         let _ = poll(&mut fds, timeout.as_ref());
-        let (ended, spoken) = (!fds[0].revents().is_empty(), !fds[1].revents().is_empty());
+        let (ended, host_is_ready) = (!fds[0].revents().is_empty(), !fds[1].revents().is_empty());
         if ended {
             return (reap(watched), exceeded(&watchdog));
         }
-        if spoken {
+        if host_is_ready {
             let mut bytes = [0u8; 16];
             match (&*control).read(&mut bytes) {
-                // The host has closed its side, or is gone.
+                // The host has closed its side, or has died.
                 Ok(0) | Err(_) => return (kill_and_reap(watched), exceeded(&watchdog)),
                 Ok(count) => {
-                    for _ in bytes[..count].iter().filter(|&&byte| byte == Request::Memory.byte()) {
-                        tell(control, &Event::Memory { exceeded: exceeded(&watchdog) });
+                    for _ in bytes[..count].iter().filter(|&&byte| byte == JailRequest::Memory.byte()) {
+                        JailEvent::Memory { exceeded: exceeded(&watchdog) }.send(control);
                     }
                 }
             }
         }
         if let Some(watchdog) = &mut watchdog {
-            watchdog.look(plan, watched);
+            watchdog.check(plan, watched);
         }
     }
 }
 
-/// Kills pid 1 of the sandbox, and with it, by the kernel's doing, everything inside.
-pub(crate) fn kill_and_reap(watched: &Watched) -> Exit {
+/// Kills pid 1 of the sandbox, whereupon the kernel kills everything inside. Returns how pid 1 ended.
+pub(crate) fn kill_and_reap(watched: &WatchedSandbox) -> RunnerExit {
     let _ = pidfd_send_signal(&watched.pidfd, Signal::KILL);
     reap(watched)
 }
 
-fn reap(watched: &Watched) -> Exit {
+/// Waits for pid 1 of the sandbox to end, and returns how it ended.
+fn reap(watched: &WatchedSandbox) -> RunnerExit {
     loop {
         match waitid(WaitId::PidFd(watched.pidfd.as_fd()), WaitIdOptions::EXITED) {
             Ok(Some(status)) => {
                 return match status.terminating_signal() {
-                    Some(signal) => Exit::Signal(signal),
-                    None => Exit::Code(status.exit_status().unwrap_or(-1)),
+                    Some(signal) => RunnerExit::Signal(signal),
+                    None => RunnerExit::Code(status.exit_status().unwrap_or(-1)),
                 };
             }
             Ok(None) | Err(rustix::io::Errno::INTR) => {}
-            Err(_) => return Exit::Code(-1),
+            // Only if the process is not a child of this one, which cannot be.
+            Err(_) => return RunnerExit::Code(-1),
         }
     }
 }
 
-/// Memory held by looking at it, for want of a cgroup: the resident memory of every process inside and the contents
-/// of the sandbox's file systems, added up. Like the kernel it first kills the largest process; when that did not
-/// help by the next look, the sandbox.
-struct Watchdog {
+/// Holds the sandbox to its memory limit where there is no cgroup. It adds up the resident memory of every process
+/// inside and the contents of the sandbox's file systems. Like the kernel it first kills the largest process; if that
+/// has not helped by the next check, it kills the sandbox.
+struct MemoryWatchdog {
     interval: Timespec,
     limit: u64,
+    /// The sandbox's pid namespace. The watchdog kills no process outside it.
     namespace: Option<u64>,
+    /// The sandbox was over its limit at the last check.
     was_over: bool,
+    /// It has killed something, at any time.
     has_killed: bool,
 }
 
-impl Watchdog {
-    fn new(plan: &Plan, watched: &Watched, millis: u64) -> Self {
+impl MemoryWatchdog {
+    fn new(plan: &JailPlan, watched: &WatchedSandbox, millis: u64) -> Self {
         Self {
-            interval: Timespec {
-                tv_sec: (millis / 1000) as i64,
-                tv_nsec: (millis % 1000 * 1_000_000) as i64,
-            },
+            interval: Timespec { tv_sec: (millis / 1000) as i64, tv_nsec: (millis % 1000 * 1_000_000) as i64 },
             limit: plan.control.memory,
             namespace: pid_namespace(watched.child.as_raw_nonzero().get()),
             was_over: false,
@@ -111,23 +137,24 @@ impl Watchdog {
         }
     }
 
-    fn look(&mut self, plan: &Plan, watched: &Watched) {
+    /// Measures the sandbox once, and kills if it is over its limit.
+    fn check(&mut self, plan: &JailPlan, watched: &WatchedSandbox) {
         let init = watched.child.as_raw_nonzero().get();
         let processes = descendants(init);
         let files = mount::tmpfs_use(plan, init) + shared_memory(&processes);
-        let quick = measure(&processes, resident);
-        // Pages that several processes share were counted once for each: before anything is killed, count them right,
-        // which takes the kernel about a hundred times as long.
-        if files + quick.total <= self.limit {
+        // This counts pages that several processes share once for each of them. Before it kills anything, the watchdog
+        // counts them exactly, which takes the kernel about a hundred times as long.
+        let is_over = |bytes: u64| files + bytes > self.limit;
+        let exact = is_over(processes.iter().map(|&process| resident(process)).sum())
+            .then(|| -> Vec<(u64, i32)> { processes.iter().map(|&one| (proportional(one), one)).collect() })
+            .filter(|each| is_over(each.iter().map(|(bytes, _)| bytes).sum()));
+        let Some(exact) = exact else {
             self.was_over = false;
             return;
-        }
-        let exact = measure(&processes, proportional);
-        if files + exact.total <= self.limit {
-            self.was_over = false;
-            return;
-        }
-        let largest = exact.largest.filter(|&process| process != init);
+        };
+        // If pid 1 is the largest itself, no other process is worth killing first.
+        let largest = exact.iter().max().map(|&(_, process)| process).filter(|&process| process != init);
+        // Before the kill, so that the cause is known when the death is noticed.
         self.has_killed = true;
         match largest {
             Some(process) if !self.was_over => self.kill(process),
@@ -138,8 +165,8 @@ impl Watchdog {
         self.was_over = true;
     }
 
-    /// The id may have been given to another process since it was read. The descriptor pins one process, and only if
-    /// that one is in the sandbox is it killed.
+    /// Kills a process of the sandbox. Its number may have come to mean another process since it was read: the pidfd
+    /// pins one process, which is killed only if it is in the sandbox.
     fn kill(&self, process: i32) {
         let Some(pid) = Pid::from_raw(process) else { return };
         let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return };
@@ -149,36 +176,24 @@ impl Watchdog {
     }
 }
 
-struct Measured {
-    total: u64,
-    largest: Option<i32>,
-}
-
-fn measure(processes: &[i32], of: impl Fn(i32) -> u64) -> Measured {
-    let each: Vec<(u64, i32)> = processes.iter().map(|&process| (of(process), process)).collect();
-    Measured {
-        total: each.iter().map(|(bytes, _)| bytes).sum(),
-        largest: each.iter().max().map(|&(_, process)| process),
-    }
-}
-
-/// Memory of its own; not the pages of program files, which are the host's, nor shared memory, which is counted as a file.
+/// Returns the anonymous memory of a process. Pages of program files are the host's, and shared memory is counted as a
+/// file.
 fn resident(process: i32) -> u64 {
-    add_kilobytes(&format!("/proc/{process}/status"), &["RssAnon:"])
+    sum_kilobytes(&format!("/proc/{process}/status"), "RssAnon:")
 }
 
-/// The same, with each page that a fork shares divided among those who share it.
+/// The same, with each page that forked processes share divided among them.
 fn proportional(process: i32) -> u64 {
-    add_kilobytes(&format!("/proc/{process}/smaps_rollup"), &["Pss_Anon:"])
+    sum_kilobytes(&format!("/proc/{process}/smaps_rollup"), "Pss_Anon:")
 }
 
-/// Shared anonymous mappings are files without a name, whose pages stay when a process forgets them, and then show in no
-/// count of its own. So each counts with its whole length, once, however many have it mapped.
+/// Returns the bytes of shared anonymous mappings. They are files without a name, whose pages stay when a process
+/// unmaps them, and then appear in no count of that process. So each counts once, with its whole length.
 fn shared_memory(processes: &[i32]) -> u64 {
     let mut lengths: BTreeMap<u64, u64> = BTreeMap::new();
     for process in processes {
         let maps = fs::read_to_string(format!("/proc/{process}/maps")).unwrap_or_default();
-        for (inode, end) in maps.lines().filter_map(nameless_file) {
+        for (inode, end) in maps.lines().filter_map(parse_shared_mapping) {
             let length = lengths.entry(inode).or_default();
             *length = end.max(*length);
         }
@@ -186,8 +201,9 @@ fn shared_memory(processes: &[i32]) -> u64 {
     lengths.values().sum()
 }
 
-/// Of a line of proc_pid_maps(5) that is a shared anonymous mapping: which file, and how far into it this reaches.
-fn nameless_file(line: &str) -> Option<(u64, u64)> {
+/// Reads a line of proc_pid_maps(5). Returns the inode of a shared anonymous mapping and how far into it the line
+/// reaches, or `None` for any other mapping.
+fn parse_shared_mapping(line: &str) -> Option<(u64, u64)> {
     let line = line.strip_suffix("/dev/zero (deleted)")?;
     let mut fields = line.split_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
@@ -197,11 +213,11 @@ fn nameless_file(line: &str) -> Option<(u64, u64)> {
     Some((inode, offset + number(end)?.checked_sub(number(start)?)?))
 }
 
-fn add_kilobytes(file: &str, keys: &[&str]) -> u64 {
+/// Adds up the lines of a file of `/proc` that begin with `key`, and returns bytes.
+fn sum_kilobytes(file: &str, key: &str) -> u64 {
     let text = fs::read_to_string(file).unwrap_or_default();
-    let of = |line: &str| keys.iter().find_map(|key| line.strip_prefix(key)).map(str::to_owned);
     text.lines()
-        .filter_map(of)
+        .filter_map(|line| line.strip_prefix(key))
         .filter_map(|value| value.trim().trim_end_matches("kB").trim().parse::<u64>().ok())
         .sum::<u64>()
         * 1024
@@ -212,7 +228,8 @@ fn pid_namespace(process: i32) -> Option<u64> {
     fs::metadata(format!("/proc/{process}/ns/pid")).ok().map(|found| found.ino())
 }
 
-/// A process and all below it. Orphans inside the sandbox become children of its pid 1, so none is missed for long.
+/// Returns a process and all its descendants. Orphans inside the sandbox become children of its pid 1, so none is
+/// missed for long.
 fn descendants(root: i32) -> Vec<i32> {
     let mut found = vec![root];
     let mut next = 0;
@@ -232,10 +249,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shared_mappings_are_told_from_others() {
+    fn recognizes_shared_anonymous_mappings() {
         let shared = "7f0000000000-7f0000a00000 rw-s 00001000 00:01 1037 /dev/zero (deleted)";
-        assert_eq!(nameless_file(shared), Some((1037, 0xa0_1000)));
-        assert_eq!(nameless_file("7f00-7f10 r-xp 00000000 fe:00 12 /usr/bin/python3.11"), None);
-        assert_eq!(nameless_file("7f00-7f10 rw-p 00000000 00:00 0 "), None);
+        assert_eq!(parse_shared_mapping(shared), Some((1037, 0xa0_1000)));
+        assert_eq!(parse_shared_mapping("7f00-7f10 r-xp 00000000 fe:00 12 /usr/bin/python3.11"), None);
+        assert_eq!(parse_shared_mapping("7f00-7f10 rw-p 00000000 00:00 0 "), None);
     }
 }

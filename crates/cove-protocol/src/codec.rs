@@ -9,43 +9,49 @@
 //!
 //! Frames of different messages never interleave in a direction, and a stream may end only between messages.
 //!
-//! The decoder is pushed bytes and does no input or output, so that an asynchronous host and a blocking runner share
-//! it. It must not know what a message means. On the host every byte that it sees was chosen by the guest, so:
+//! The caller pushes bytes into the decoder, which does no input or output itself, so that an asynchronous host and a
+//! blocking runner share it. It must not know what a message means. On the host the guest chose every byte that the
+//! decoder sees, so:
 //!
-//! - A length allocates nothing, only bytes that have arrived do. (A growing vector doubles, so up to twice them; the
-//!   JSON parser may need some 32 times the bytes of `meta` while it looks for the type, so MAX_META is small.)
+//! - A length allocates nothing; only bytes that have arrived do. (A growing vector doubles, so up to twice as many.
+//!   The JSON parser may need some 32 times the bytes of `meta` while it looks for the type, so MAX_META is small.)
 //! - Each bound is checked as soon as the bytes that state it are there, not when the thing it bounds is complete.
 //! - Work is linear in the bytes received. A frame that brings nothing and ends nothing is an error, not idle work.
-//! - The first error is final, because after it nobody knows where a frame begins.
+//! - The first error is final, because after it the decoder cannot know where the next frame begins.
 
 use std::mem;
 
 use crate::limits::{MAX_FRAME, MAX_MESSAGE, MAX_META};
-use crate::message::Message;
+use crate::message::WireMessage;
 
-/// The message goes on in the next frame.
+/// Flag: the message continues in the next frame.
 const MORE: u8 = 1;
 /// The size of a length on the wire, both of a frame and of a message's JSON.
 const LENGTH: usize = 4;
-/// What one frame can carry beside its flags.
+/// The longest body of a frame: all of it but its flags.
 const MAX_BODY: usize = MAX_FRAME - 1;
 
 // `encode` puts the whole JSON into the first frame, and writes every length as a `u32`.
 const _: () = assert!(LENGTH + MAX_META < MAX_BODY && MAX_MESSAGE <= u32::MAX as usize);
 
-/// Appends all frames of one message to `out`. After an error `out` is as it was.
-pub fn encode<M: Message>(message: &M, payload: &[u8], out: &mut Vec<u8>) -> Result<(), EncodeError> {
+/// Appends all frames of one message to `out`.
+///
+/// Fails if the message or its JSON is too long, or if it has a payload that it cannot carry. `out` is then unchanged.
+pub fn encode<M: WireMessage>(message: &M, payload: &[u8], out: &mut Vec<u8>) -> Result<(), EncodeError> {
     if !payload.is_empty() && !message.carries_payload() {
-        return Err(EncodeError::UnexpectedPayload { length: payload.len() });
+        return Err(EncodeError::UnexpectedPayload { message: message.type_name(), length: payload.len() });
     }
+    // The JSON is written after room for its own length, so that it need not be copied.
     let mut head = vec![0; LENGTH];
-    serde_json::to_writer(&mut head, message).map_err(EncodeError::Json)?;
+    serde_json::to_writer(&mut head, message)
+        .map_err(|source| EncodeError::Json { message: message.type_name(), source })?;
     let meta = head.len() - LENGTH;
     if meta > MAX_META {
-        return Err(EncodeError::MetaTooLong { length: meta });
+        return Err(EncodeError::MetaTooLong { message: message.type_name(), length: meta });
     }
     if head.len() + payload.len() > MAX_MESSAGE {
-        return Err(EncodeError::MessageTooLong { length: head.len() + payload.len() });
+        let length = head.len() + payload.len();
+        return Err(EncodeError::MessageTooLong { message: message.type_name(), length });
     }
     head[..LENGTH].copy_from_slice(&(meta as u32).to_be_bytes());
 
@@ -59,7 +65,7 @@ pub fn encode<M: Message>(message: &M, payload: &[u8], out: &mut Vec<u8>) -> Res
     Ok(())
 }
 
-/// One frame of `head` and `body`; `rest` is what the frames after it will carry.
+/// Appends one frame of `head` and `body`. `rest` is what the frames after it will carry.
 fn append_frame(out: &mut Vec<u8>, head: &[u8], body: &[u8], rest: &[u8]) {
     let length = 1 + head.len() + body.len();
     out.reserve(LENGTH + length);
@@ -71,40 +77,43 @@ fn append_frame(out: &mut Vec<u8>, head: &[u8], body: &[u8], rest: &[u8]) {
 
 /// Turns the bytes of one direction of one stream back into messages. A new stream needs a new decoder.
 ///
-/// After each `push`, call `next` until it says `None`: no more is kept then than one message, `MAX_MESSAGE` at most,
-/// and the bytes of that push. Whoever pushes without that keeps all they push.
+/// After each `push`, call `next` until it returns `None`. The decoder then buffers no more than one message, at most
+/// `MAX_MESSAGE` bytes, and the bytes of that push. Without the calls of `next` it buffers everything that is pushed.
 #[derive(Debug, Default)]
-pub struct Decoder {
-    /// Bytes as they arrived. Those before `read` have been dealt with.
+pub struct FrameDecoder {
+    /// Bytes as they arrived. Those before `read` have been processed.
     input: Vec<u8>,
     read: usize,
-    /// The bodies so far of the message that is arriving. A frame with `MORE` has a body, so between frames this is
-    /// empty exactly between messages.
+    /// The bodies so far of the message that is arriving. A frame with `MORE` has a body, so between two frames this is
+    /// empty only between messages.
     content: Vec<u8>,
     /// The frame that is arriving, once its length and flags are known.
-    frame: Option<Frame>,
+    frame: Option<PartialFrame>,
     /// The error that ended this stream.
     failed: Option<DecodeError>,
 }
 
+/// A frame whose length and flags have arrived, but not its whole body.
 #[derive(Debug, Clone, Copy)]
-struct Frame {
-    /// How many bytes of the body have not been moved to `content`.
+struct PartialFrame {
+    /// How many bytes of the body are not in `content` yet.
     missing: usize,
     more: bool,
 }
 
-impl Decoder {
+impl FrameDecoder {
+    /// Returns a decoder for a new stream.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes bytes as they come, cut anywhere. After an error they are dropped.
+    /// Takes the next bytes of the stream, cut anywhere. After an error it drops them.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.failed.is_some() {
             return;
         }
-        // Moving what is left only when it is the smaller part keeps the work linear, however callers mix the two.
+        // Moving the rest only when it is the smaller part keeps the work linear, however callers mix `push` and
+        // `next`.
         if self.read > self.input.len() / 2 {
             self.input.drain(..self.read);
             self.read = 0;
@@ -112,25 +121,23 @@ impl Decoder {
         self.input.extend_from_slice(bytes);
     }
 
-    /// The next whole message and its payload, or `None` until more bytes are pushed. An error comes after all messages
-    /// that were whole before it, and again at every later call.
-    #[expect(
-        clippy::should_implement_trait,
-        reason = "an iterator could not go on after `None`, nor choose `M`"
-    )]
-    pub fn next<M: Message>(&mut self) -> Result<Option<(M, Vec<u8>)>, DecodeError> {
+    /// Returns the next whole message and its payload, or `None` if more bytes are needed.
+    ///
+    /// Fails if the peer broke the protocol, after all messages that were whole before, and then at every later call.
+    #[expect(clippy::should_implement_trait, reason = "an iterator could not go on after `None`, nor choose `M`")]
+    pub fn next<M: WireMessage>(&mut self) -> Result<Option<(M, Vec<u8>)>, DecodeError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
         let step = self.next_content().and_then(|content| content.map(parse).transpose());
         if let Err(error) = &step {
-            // Nothing can be read any more, so nothing is worth its memory.
+            // No message can follow, so the buffers are freed.
             *self = Self { failed: Some(error.clone()), ..Self::default() };
         }
         step
     }
 
-    /// Whether the stream may end here; to be asked after `next` said `None`.
+    /// Fails if the stream must not end here. Call it after `next` has returned `None`.
     pub fn finish(&self) -> Result<(), DecodeError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -144,12 +151,13 @@ impl Decoder {
         Ok(())
     }
 
-    /// How many bytes are kept, those included that the next `push` will drop.
+    /// Returns how many bytes are buffered, including those that the next `push` will drop.
     pub fn buffered(&self) -> usize {
         self.input.len() + self.content.len()
     }
 
-    /// Moves bytes from `input` to `content` until a message is whole.
+    /// Moves bytes from `input` to `content` until a message is whole. Returns that message, or `None` if more bytes
+    /// are needed.
     fn next_content(&mut self) -> Result<Option<Vec<u8>>, DecodeError> {
         loop {
             let Some(mut frame) = self.frame.take() else {
@@ -164,6 +172,7 @@ impl Decoder {
             self.content.extend_from_slice(body);
             self.read += body.len();
             frame.missing -= body.len();
+            // After every piece, because the length of the JSON may arrive long before the JSON itself.
             check_meta_length(&self.content)?;
             if frame.missing > 0 {
                 self.frame = Some(frame);
@@ -175,13 +184,14 @@ impl Decoder {
         }
     }
 
-    /// The length and flags of the frame ahead.
-    fn next_frame(&mut self) -> Result<Option<Frame>, DecodeError> {
+    /// Reads the length and flags of the next frame. Returns `None` if they have not arrived yet.
+    fn next_frame(&mut self) -> Result<Option<PartialFrame>, DecodeError> {
         let ahead = &self.input[self.read..];
         let Some(length) = read_length(ahead) else { return Ok(None) };
         if !(1..=MAX_FRAME).contains(&length) {
             return Err(DecodeError::FrameLength { length });
         }
+        // Checked before the flags have arrived: the length alone is enough to refuse the frame.
         let missing = length - 1;
         if self.content.len() + missing > MAX_MESSAGE {
             return Err(DecodeError::MessageTooLong);
@@ -195,16 +205,16 @@ impl Decoder {
             return Err(DecodeError::EmptyContinuation);
         }
         self.read += LENGTH + 1;
-        Ok(Some(Frame { missing, more }))
+        Ok(Some(PartialFrame { missing, more }))
     }
 }
 
-/// The length that `bytes` begin with, once it has arrived.
+/// Returns the length that `bytes` begin with, or `None` if it has not arrived yet.
 fn read_length(bytes: &[u8]) -> Option<usize> {
     bytes.first_chunk().map(|length| u32::from_be_bytes(*length) as usize)
 }
 
-/// Refuses a message for its JSON's length before the rest of it has arrived.
+/// Refuses a message whose JSON is too long, before the rest of it has arrived.
 fn check_meta_length(content: &[u8]) -> Result<(), DecodeError> {
     match read_length(content) {
         Some(length) if length > MAX_META => Err(DecodeError::MetaTooLong { length }),
@@ -212,43 +222,44 @@ fn check_meta_length(content: &[u8]) -> Result<(), DecodeError> {
     }
 }
 
-fn parse<M: Message>(mut content: Vec<u8>) -> Result<(M, Vec<u8>), DecodeError> {
+/// Splits a whole message into its JSON, which must be an `M`, and its payload.
+fn parse<M: WireMessage>(mut content: Vec<u8>) -> Result<(M, Vec<u8>), DecodeError> {
     let end = LENGTH + read_length(&content).ok_or(DecodeError::MetaMissing)?;
     let meta = content.get(LENGTH..end).ok_or(DecodeError::MetaMissing)?;
     // serde would also read a struct from an array of its fields.
     if meta.first() != Some(&b'{') {
-        return Err(DecodeError::Json(Reason::quote("expected an object")));
+        return Err(DecodeError::Json(QuotedReason::quote("expected an object")));
     }
     let message: M =
-        serde_json::from_slice(meta).map_err(|e| DecodeError::Json(Reason::quote(&e.to_string())))?;
+        serde_json::from_slice(meta).map_err(|e| DecodeError::Json(QuotedReason::quote(&e.to_string())))?;
     content.drain(..end);
     if !content.is_empty() && !message.carries_payload() {
-        return Err(DecodeError::UnexpectedPayload { length: content.len() });
+        return Err(DecodeError::UnexpectedPayload { message: message.type_name(), length: content.len() });
     }
     Ok((message, content))
 }
 
-/// Why a message of ours does not go out.
+/// Why `encode` refused a message. `message` is its type on the wire.
 #[derive(Debug, thiserror::Error)]
 pub enum EncodeError {
-    #[error("could not write the JSON of a message")]
-    Json(#[source] serde_json::Error),
-    #[error("could not send a message with {length} bytes of JSON, at most {MAX_META} are allowed")]
-    MetaTooLong { length: usize },
-    #[error("could not send a message of {length} bytes, at most {MAX_MESSAGE} are allowed")]
-    MessageTooLong { length: usize },
-    #[error("could not send {length} bytes of payload with a message that carries none")]
-    UnexpectedPayload { length: usize },
+    #[error("could not write the JSON of `{message}`")]
+    Json { message: &'static str, source: serde_json::Error },
+    #[error("could not send `{message}` with {length} bytes of JSON, at most {MAX_META} are allowed")]
+    MetaTooLong { message: &'static str, length: usize },
+    #[error("could not send `{message}` of {length} bytes, at most {MAX_MESSAGE} are allowed")]
+    MessageTooLong { message: &'static str, length: usize },
+    #[error("could not send `{message}` with a payload, which it cannot carry (payload length {length})")]
+    UnexpectedPayload { message: &'static str, length: usize },
 }
 
 /// How a peer broke the protocol, or how its stream broke off.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    #[error("could not read a frame of {length} bytes, it must have 1 to {MAX_FRAME}")]
+    #[error("could not read a frame of length {length}, it must be 1 to {MAX_FRAME}")]
     FrameLength { length: usize },
     #[error("could not read a frame with the unknown flags `{flags:#04x}`")]
     UnknownFlags { flags: u8 },
-    #[error("could not read a frame that is empty and yet not the last of its message")]
+    #[error("could not read an empty frame that is not the last of its message")]
     EmptyContinuation,
     #[error("could not read a message of more than {MAX_MESSAGE} bytes")]
     MessageTooLong,
@@ -257,22 +268,22 @@ pub enum DecodeError {
     #[error("could not read a message that ends before its JSON does")]
     MetaMissing,
     #[error("could not understand the JSON of a message")]
-    Json(#[source] Reason),
-    #[error("could not accept {length} bytes of payload with a message that carries none")]
-    UnexpectedPayload { length: usize },
+    Json(#[source] QuotedReason),
+    #[error("could not accept `{message}` with a payload, which it cannot carry (payload length {length})")]
+    UnexpectedPayload { message: &'static str, length: usize },
     #[error("could not read the rest of a frame, the stream ended inside it")]
     EndInsideFrame,
     #[error("could not read the rest of a message, the stream ended between two of its frames")]
     EndInsideMessage,
 }
 
-/// What the JSON parser said. It quotes the peer, so it is cut short and holds nothing that a terminal would obey.
+/// The JSON parser's error message. It quotes the peer, so it is cut short and its control characters are escaped.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Reason(String);
+pub struct QuotedReason(String);
 
-impl Reason {
-    /// Long enough for the parser's own words around a name of ours.
+impl QuotedReason {
+    /// Long enough for the parser's message about any field or variant of this protocol.
     const MAX_CHARS: usize = 200;
 
     fn quote(text: &str) -> Self {

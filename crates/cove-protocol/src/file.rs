@@ -1,20 +1,22 @@
-//! Files of a sandbox as the host may ask for them: regular files and folders below `/workspace`, and why a request was
-//! refused. Nothing here touches a file.
+//! Files of a sandbox as the host sees them: regular files and folders below `/workspace`, and why the runner refused a
+//! request. Nothing here touches a file.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// One thing in a folder.
+/// One entry of a folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Entry {
-    /// Not always text inside; what is not is shown as U+FFFD.
+pub struct FileEntry {
+    /// The name, with U+FFFD in place of bytes that are not UTF-8.
     pub name: String,
     pub kind: FileKind,
+    /// Bytes, as `stat` reports them.
     pub size: u64,
 }
 
+/// What an entry is. The runner reads and writes regular files only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileKind {
@@ -39,10 +41,10 @@ impl fmt::Display for FileKind {
     }
 }
 
-/// Why nothing was read or written.
+/// Why the runner read or wrote nothing. Each text states the cause of a failed request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
-pub enum Problem {
+pub enum FileProblem {
     #[error("there is no such file or folder")]
     NotFound {},
     #[error("it is {kind}, not a file")]
@@ -56,11 +58,11 @@ pub enum Problem {
     Outside {},
     #[error("the path is not valid: {reason}")]
     BadPath { reason: String },
-    #[error("it has {size} bytes, and at most {most} may be moved at once")]
+    #[error("it has {size} bytes, and at most {most} can be transferred at once")]
     TooLarge { size: u64, most: u64 },
-    #[error("there is no room left in the sandbox's file system")]
+    #[error("the sandbox's file system is full")]
     NoSpace {},
-    #[error("the sandbox's user may not do that")]
+    #[error("the sandbox's user has no permission")]
     Denied {},
     #[error("{message}")]
     Other { message: String },

@@ -1,7 +1,7 @@
 //! What crosses the trust edge between the host and the runner inside a sandbox: ids, messages, the codec that
-//! carries them over any byte stream, and the limits both sides hold each other to.
+//! carries them over any byte stream, and the limits that both sides enforce on each other.
 //!
-//! It knows nothing of sandboxes, interpreters or MCP, and does no input or output of its own.
+//! This crate knows nothing about sandboxes, interpreters or MCP, and does no input or output of its own.
 
 pub mod codec;
 pub mod file;
@@ -10,11 +10,11 @@ pub mod limits;
 pub mod message;
 pub mod resume;
 
-pub use codec::{DecodeError, Decoder, EncodeError, encode};
-pub use file::{Entry, FileKind, Problem};
+pub use codec::{DecodeError, EncodeError, FrameDecoder, encode};
+pub use file::{FileEntry, FileKind, FileProblem};
 pub use id::{CallId, CellId, RequestId, SessionId};
 pub use message::{
-    BadCommand, FromRunner, Hello, ImageFormat, Interpreter, Language, Message, Outcome, Ready, Resume, Run,
-    Start, Stdin, Stream, ToRunner, VERSION,
+    CellOutcome, CodeCell, CodeQuestion, CommandError, FromRunner, HostHello, ImageFormat, InterpreterPath, Language,
+    MessageForm, OutputStream, ProgramCell, ResumePoint, RunnerReady, StdinSource, ToRunner, VERSION, WireMessage,
 };
-pub use resume::{Inbox, Outbox, PushError, ResumeError};
+pub use resume::{PushError, ResumeError, ResumeInbox, ResumeOutbox};

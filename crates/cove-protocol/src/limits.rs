@@ -1,39 +1,43 @@
-//! The bounds of the protocol. A peer that passes one has broken the protocol and is cut off.
+//! The bounds of the protocol. A peer that exceeds one has broken the protocol, and the other side closes the stream.
 
-/// One frame on the wire, its four-byte length excluded.
+/// One frame on the wire, without its four-byte length.
 pub const MAX_FRAME: usize = 1024 * 1024;
-/// One message, all its frames together.
+/// One message: the bodies of all its frames together.
 pub const MAX_MESSAGE: usize = 32 * 1024 * 1024;
-/// The JSON part of one message: everything large travels in the raw payload.
+/// The JSON part of one message. Everything large travels in the raw payload.
 pub const MAX_META: usize = 256 * 1024;
 /// The code of one cell.
 pub const MAX_CODE: usize = 1024 * 1024;
-/// The words of a program's command, and their bytes together: however they are escaped, they fit into `MAX_META`.
+/// The words of a program's command, and all their bytes together. Both are small enough that the command fits into
+/// `MAX_META` however JSON escapes it.
 pub const MAX_COMMAND: usize = 256;
 pub const MAX_COMMAND_BYTES: usize = 32 * 1024;
-/// One piece of output or input; small enough to keep a stream moving, large enough to cost little.
+/// One piece of output or input: small enough to keep a stream moving, large enough to cost little per byte.
 pub const CHUNK: usize = 64 * 1024;
-/// The text of an exception that `Outcome::Raised` carries; the whole traceback is in the output.
+/// The text of an exception in `CellOutcome::Raised`. The whole traceback is part of the output.
 pub const MAX_EXCEPTION: usize = 4 * 1024;
-/// A file that the host writes in one request.
+/// The longest answer of an interpreter to one question about code.
+pub const MAX_ANSWER: usize = 32 * 1024;
+/// The largest file that the host writes in one request.
 pub const MAX_FILE_WRITE: usize = 4 * 1024 * 1024;
-/// A file that the host reads in one request.
+/// The largest file that the host reads in one request.
 pub const MAX_FILE_READ: usize = 16 * 1024 * 1024;
-/// Entries of a folder that one answer names; their names fit into `MAX_META` besides.
+/// Entries of a folder in one `Listing`. The runner also keeps their names within `MAX_META`.
 pub const MAX_ENTRIES: usize = 1000;
-/// A path in a request; the kernel's own limit.
+/// A path in a request. This is the kernel's own limit (`PATH_MAX`).
 pub const MAX_PATH: usize = 4096;
-/// What code may ask of the host in one call, and what it may be answered. A reply travels in one message, whose JSON
-/// part needs little room.
+/// The longest request that code may send to the host in one call, and the longest reply. A reply travels in one
+/// message, and 1 KiB is plenty for the JSON part of that message.
 pub const MAX_CALL: usize = 8 * 1024 * 1024;
 pub const MAX_REPLY: usize = MAX_MESSAGE - 1024;
-/// Calls that may be without a reply at once, and the bytes of their requests together.
+/// Calls that may wait for a reply at the same time, and the bytes of all their requests together.
 pub const MAX_CALLS: usize = 64;
 pub const MAX_CALLS_BYTES: usize = 4 * MAX_CALL;
-/// A reply of at most this many bytes is sent as soon as it is known. Longer ones must fit into a window, and leave it
-/// when the runner says `Taken`: so code that does not read its replies makes neither side keep more.
+/// The host sends a reply of at most `FREE_REPLY` bytes as soon as it has it. Longer replies share a window of
+/// `REPLY_WINDOW` bytes: the host sends one only if it fits, and gets the room back when the runner reports `Taken`. So
+/// code that does not read its replies cannot make either side buffer more than the window.
 pub const FREE_REPLY: usize = 16 * 1024;
 pub const REPLY_WINDOW: usize = MAX_MESSAGE;
-/// One image that a cell shows, and how many it may show.
+/// The largest image that a cell may show, and how many images it may show.
 pub const MAX_IMAGE: usize = 4 * 1024 * 1024;
 pub const MAX_IMAGES: usize = 16;

@@ -1,7 +1,17 @@
-//! The messages themselves. Each has a small typed JSON part and, where bytes travel, a raw payload, so that output
-//! and files are never escaped or encoded.
+//! The messages. Each has a small typed JSON part and, where bytes travel, a raw payload, so that output and files are
+//! never escaped or encoded.
 //!
-//! The guest may send anything: whoever receives a `FromRunner` treats it as hostile.
+//! The guest can send anything, so the host treats every `FromRunner` as hostile.
+//!
+//! The order of messages, as both sides enforce it:
+//!
+//! - The host sends `Hello` first and the runner answers `Ready`. Every other message before that breaks the protocol.
+//! - One cell runs at a time. `Run` or `Start` begins it, and `Done` ends it. All `Output`, `Image` and `Call` messages
+//!   of a cell come before its `Done`.
+//! - The runner sends `NeedInput` at most once before the host answers with `Input`.
+//! - `Put`, `Get` and `List` may come at any time. Each gets exactly one answer, which carries the same `RequestId`.
+//! - Each `Call` gets one `Reply`, unless its cell ends first or the runner sends `Forget`. A `Reply` may cross either
+//!   of these on the wire, and the runner then drops it. See `limits::FREE_REPLY` for how `Taken` bounds long replies.
 //!
 //! Variants without fields are written `Bye {}`, never `Bye`: serde lets unknown fields pass on a unit variant of an
 //! internally tagged enum, even under `deny_unknown_fields`.
@@ -12,259 +22,285 @@ use std::str::FromStr;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::file::{Entry, Problem};
+use crate::file::{FileEntry, FileProblem};
 use crate::id::{CallId, CellId, RequestId};
 use crate::limits::{MAX_COMMAND, MAX_COMMAND_BYTES, MAX_PATH};
 
-/// Raised whenever a peer of the version before could misunderstand us. Both sides must agree exactly.
-pub const VERSION: u32 = 3;
+/// The version of the protocol, increased whenever a peer of the previous version could misunderstand a message. Both
+/// sides must have exactly the same.
+pub const VERSION: u32 = 4;
 
-/// What the codec and `resume` must know of a message without knowing which it is.
-pub trait Message: Serialize + DeserializeOwned {
-    /// Whether bytes may follow the JSON part. The codec refuses a payload on any other message, in both directions.
-    fn carries_payload(&self) -> bool;
-
-    /// Whether `resume` counts this message, keeps it until it is acknowledged and sends it again on a new stream.
-    fn is_counted(&self) -> bool;
+/// How the codec and `resume` treat a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MessageForm {
+    /// JSON only, and not counted: it opens a stream, or acknowledges messages.
+    Uncounted,
+    /// JSON only.
+    Plain,
+    /// JSON, and bytes after it. The codec refuses a payload on any other message, in both directions.
+    WithPayload,
 }
 
-impl Message for ToRunner {
+/// What the codec and `resume` need to know about a message, whichever it is.
+pub trait WireMessage: Serialize + DeserializeOwned {
+    /// Returns the message's type as it stands on the wire, and its form.
+    fn form(&self) -> (&'static str, MessageForm);
+
+    /// Returns the message's type as it stands on the wire, for error messages.
+    fn type_name(&self) -> &'static str {
+        self.form().0
+    }
+
+    /// Returns whether bytes may follow the JSON part.
     fn carries_payload(&self) -> bool {
-        match self {
-            Self::Run(_) | Self::Input { .. } | Self::Put { .. } | Self::Reply { .. } => true,
-            Self::Hello(_)
-            | Self::Start(_)
-            | Self::Interrupt { .. }
-            | Self::Kill { .. }
-            | Self::Get { .. }
-            | Self::List { .. }
-            | Self::Ping { .. }
-            | Self::Bye {} => false,
-        }
+        self.form().1 == MessageForm::WithPayload
     }
 
+    /// Returns whether `resume` counts this message, keeps it until the peer acknowledges it, and sends it again on a
+    /// new stream.
     fn is_counted(&self) -> bool {
+        self.form().1 != MessageForm::Uncounted
+    }
+}
+
+impl WireMessage for ToRunner {
+    fn form(&self) -> (&'static str, MessageForm) {
         match self {
-            Self::Run(_)
-            | Self::Start(_)
-            | Self::Interrupt { .. }
-            | Self::Kill { .. }
-            | Self::Input { .. }
-            | Self::Put { .. }
-            | Self::Get { .. }
-            | Self::List { .. }
-            | Self::Reply { .. }
-            | Self::Bye {} => true,
-            Self::Hello(_) | Self::Ping { .. } => false,
+            Self::Hello(_) => ("hello", MessageForm::Uncounted),
+            Self::Run(_) => ("run", MessageForm::WithPayload),
+            Self::Start(_) => ("start", MessageForm::Plain),
+            Self::Ask { .. } => ("ask", MessageForm::WithPayload),
+            Self::Interrupt { .. } => ("interrupt", MessageForm::Plain),
+            Self::Kill { .. } => ("kill", MessageForm::Plain),
+            Self::Input { .. } => ("input", MessageForm::WithPayload),
+            Self::Put { .. } => ("put", MessageForm::WithPayload),
+            Self::Get { .. } => ("get", MessageForm::Plain),
+            Self::List { .. } => ("list", MessageForm::Plain),
+            Self::Reply { .. } => ("reply", MessageForm::WithPayload),
+            Self::Ping { .. } => ("ping", MessageForm::Uncounted),
+            Self::Bye {} => ("bye", MessageForm::Plain),
         }
     }
 }
 
-impl Message for FromRunner {
-    fn carries_payload(&self) -> bool {
+impl WireMessage for FromRunner {
+    fn form(&self) -> (&'static str, MessageForm) {
         match self {
-            Self::Output { .. } | Self::Image { .. } | Self::File { .. } | Self::Call { .. } => true,
-            Self::Ready(_)
-            | Self::NeedInput {}
-            | Self::Done { .. }
-            | Self::Stored { .. }
-            | Self::Listing { .. }
-            | Self::Refused { .. }
-            | Self::Forget { .. }
-            | Self::Taken { .. }
-            | Self::Pong { .. }
-            | Self::Fault { .. } => false,
-        }
-    }
-
-    fn is_counted(&self) -> bool {
-        match self {
-            Self::Output { .. }
-            | Self::Image { .. }
-            | Self::NeedInput {}
-            | Self::Done { .. }
-            | Self::Stored { .. }
-            | Self::File { .. }
-            | Self::Listing { .. }
-            | Self::Refused { .. }
-            | Self::Call { .. }
-            | Self::Forget { .. }
-            | Self::Taken { .. }
-            | Self::Fault { .. } => true,
-            Self::Ready(_) | Self::Pong { .. } => false,
+            Self::Ready(_) => ("ready", MessageForm::Uncounted),
+            Self::Output { .. } => ("output", MessageForm::WithPayload),
+            Self::Image { .. } => ("image", MessageForm::WithPayload),
+            Self::NeedInput {} => ("need_input", MessageForm::Plain),
+            Self::Done { .. } => ("done", MessageForm::Plain),
+            Self::Answer { .. } => ("answer", MessageForm::WithPayload),
+            Self::Stored { .. } => ("stored", MessageForm::Plain),
+            Self::File { .. } => ("file", MessageForm::WithPayload),
+            Self::Listing { .. } => ("listing", MessageForm::Plain),
+            Self::Refused { .. } => ("refused", MessageForm::Plain),
+            Self::Call { .. } => ("call", MessageForm::WithPayload),
+            Self::Forget { .. } => ("forget", MessageForm::Plain),
+            Self::Taken { .. } => ("taken", MessageForm::Plain),
+            Self::Pong { .. } => ("pong", MessageForm::Uncounted),
+            Self::Fault { .. } => ("fault", MessageForm::Plain),
         }
     }
 }
 
-/// From the host to the runner.
+/// A message from the host to the runner.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ToRunner {
-    /// The first message on every stream, also on one that resumes.
-    Hello(Hello),
-    /// Run a cell. The payload is its code.
-    Run(Run),
-    /// Start a program as a cell. It ends with `InterpreterExited`, `InterpreterKilled` or `Unavailable`.
-    Start(Start),
-    /// Ask what runs a cell to stop: an interpreter keeps its state.
+    /// The first message on every stream, including one that resumes.
+    Hello(HostHello),
+    /// Runs a cell. The payload is its code.
+    Run(CodeCell),
+    /// Starts a program as a cell. Its outcome is `InterpreterExited`, `InterpreterKilled` or `Unavailable`.
+    Start(ProgramCell),
+    /// Asks an interpreter about code that a person is writing, without running it. The payload is the code. The runner
+    /// answers `Answer`.
+    Ask { request: RequestId, language: Language, question: CodeQuestion },
+    /// Interrupts the process that runs a cell. An interpreter keeps its state.
     Interrupt { cell: CellId },
-    /// End what runs a cell: an interpreter loses its state, and the sandbox stays.
+    /// Kills the process that runs a cell. An interpreter loses its state; the sandbox stays.
     Kill { cell: CellId },
-    /// The answer to one `NeedInput`: the payload is the next piece of standard input.
+    /// Answers one `NeedInput`. The payload is the next piece of standard input; `end` says that it is the last.
     Input { end: bool },
-    /// Write a file; the payload is its content. Answered with `Stored` or `Refused`.
+    /// Writes a file; the payload is its content. The runner answers `Stored` or `Refused`.
     Put { request: RequestId, path: String },
-    /// Read a file of at most `most` bytes. Answered with `File` or `Refused`.
+    /// Reads a file of at most `most` bytes. The runner answers `File` or `Refused`.
     Get { request: RequestId, path: String, most: u64 },
-    /// Look into a folder. Answered with `Listing` or `Refused`.
+    /// Lists a folder. The runner answers `Listing` or `Refused`.
     List { request: RequestId, path: String },
-    /// The answer to one `Call`: the payload is `{"ok":…}` or `{"error":…}`, to which the runner adds the code's own id.
+    /// Answers one `Call`. The payload is `{"ok":…}` or `{"error":…}`, to which the runner adds the code's own id.
     Reply { call: CallId },
-    /// Answered with `Pong`. `received` acknowledges messages for `resume`; neither of the two is counted itself.
+    /// Asks for a `Pong`. `received` acknowledges messages for `resume`; `Ping` and `Pong` are not counted themselves.
     Ping { nonce: u64, received: u64 },
-    /// End the sandbox in good order.
+    /// Ends the runner, and with it the sandbox.
     Bye {},
 }
 
-/// From the runner to the host.
+/// A message from the runner to the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum FromRunner {
-    /// The answer to `Hello`.
-    Ready(Ready),
-    /// The payload was written to a stream at this offset of the cell's bytes on that stream.
-    Output { cell: CellId, stream: Stream, offset: u64 },
-    /// The code showed an image, the payload.
+    /// Answers `Hello`.
+    Ready(RunnerReady),
+    /// The payload is output of the cell. `offset` counts the bytes that the cell wrote to this stream before it.
+    Output { cell: CellId, stream: OutputStream, offset: u64 },
+    /// The cell showed an image; the payload is its bytes.
     Image { cell: CellId, format: ImageFormat },
-    /// The code may want standard input and there is room for it. At most one is outstanding.
+    /// Asks for standard input: the code may read it, and there is room in the pipe. The runner has at most one of
+    /// these unanswered.
     NeedInput {},
-    /// The cell ended. All its output has been sent before. `fresh` says that its interpreter was started for it, as a
-    /// program always is.
-    Done { cell: CellId, outcome: Outcome, fresh: bool },
-    /// The file is there, whole, with this many bytes.
+    /// Ends a cell, after all its output. `fresh` says that the runner started the interpreter for this cell; a program
+    /// is always fresh.
+    Done { cell: CellId, outcome: CellOutcome, fresh: bool },
+    /// Answers `Ask`. The payload is the interpreter's answer, at most `MAX_ANSWER` bytes. It is empty if the
+    /// interpreter is busy, has ended or does not know.
+    Answer { request: RequestId },
+    /// The file has been written, whole, with this many bytes.
     Stored { request: RequestId, bytes: u64 },
     /// The payload is the file's content.
     File { request: RequestId },
-    /// What is in the folder, by name; `left_out` counts what did not fit.
-    Listing { request: RequestId, entries: Vec<Entry>, left_out: u64 },
-    /// Nothing was read or written.
-    Refused { request: RequestId, problem: Problem },
-    /// Code of the cell asks the host for something; the payload is its request, as the code wrote it. Answered with
-    /// `Reply`, unless the cell ends before.
+    /// The entries of the folder, sorted by name. `left_out` counts those that did not fit.
+    Listing { request: RequestId, entries: Vec<FileEntry>, left_out: u64 },
+    /// The runner read or wrote nothing, for this reason.
+    Refused { request: RequestId, problem: FileProblem },
+    /// Code of the cell calls the host; the payload is its request, as the code wrote it. The host answers `Reply`,
+    /// unless the cell ends first.
     Call { cell: CellId, call: CallId },
-    /// Nobody waits for the reply of this call any more.
+    /// The code that made this call no longer waits for its reply.
     Forget { call: CallId },
-    /// A reply of more than `FREE_REPLY` bytes has left the runner, to the code that asked or to nowhere.
+    /// A reply of more than `FREE_REPLY` bytes has left the runner's memory: the code has read it, or the runner has
+    /// dropped it. The host may use its room in the reply window again.
     Taken { call: CallId },
-    /// The answer to `Ping`, with the same nonce.
+    /// Answers `Ping`, with the same nonce.
     Pong { nonce: u64, received: u64 },
-    /// The runner cannot go on; the stream ends after this.
+    /// The runner cannot continue. It closes the stream after this message.
     Fault { message: String },
 }
 
+/// How the host opens a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Hello {
+pub struct HostHello {
     pub version: u32,
-    pub stdin: Stdin,
-    /// How to start each language here. Of several for one language the first that can be executed is taken; a language
-    /// that is not named is not offered.
-    pub interpreters: Vec<Interpreter>,
-    /// An interpreter to start at once, before the first cell asks for it.
+    pub stdin: StdinSource,
+    /// How to start each language. If a language has several entries, the runner takes the first whose program is
+    /// executable. A language without an entry is not offered.
+    pub interpreters: Vec<InterpreterPath>,
+    /// An interpreter to start at once, before the first cell needs it.
     pub warm: Option<Language>,
-    /// Set on a new stream to a runner that has been spoken to before.
-    pub resume: Option<Resume>,
+    /// Set on a new stream to a runner that had another stream before.
+    pub resume: Option<ResumePoint>,
 }
 
+/// A language and the program that runs it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Interpreter {
+pub struct InterpreterPath {
     pub language: Language,
-    /// The program as the sandbox sees it.
+    /// The program's path inside the sandbox.
     pub program: String,
 }
 
-/// Where a stream left off: how many counted messages this side has received whole since the first `Hello`.
+/// Where a stream broke off: how many counted messages this side has received whole since the first `Hello`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Resume {
+pub struct ResumePoint {
     pub received: u64,
 }
 
+/// How the runner answers `HostHello`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Ready {
+pub struct RunnerReady {
     pub version: u32,
-    /// Those that were taken of what `Hello` named, one for each language that is really there.
-    pub interpreters: Vec<Interpreter>,
-    /// Where this side left off; 0 on a first stream.
+    /// The interpreters that the runner chose from `HostHello`, one for each language that is really installed.
+    pub interpreters: Vec<InterpreterPath>,
+    /// How many counted messages the runner has received; 0 on a first stream.
     pub received: u64,
 }
 
+/// A cell of code, which an interpreter runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Run {
+pub struct CodeCell {
     pub cell: CellId,
     pub language: Language,
-    /// What tracebacks call this code, such as a file name.
+    /// The name that tracebacks use for this code, such as a file name.
     pub name: String,
     /// The arguments that the code sees after its name.
     pub args: Vec<String>,
 }
 
+/// What the host can ask about code that a person is writing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CodeQuestion {
+    /// Asks whether the code is a whole cell. The answer is `complete`, `open` if more must follow, or `block` if the
+    /// code could run and more may follow.
+    Completeness,
+    /// Asks how the last word of the code could go on. The answer has one text in each line, which takes the place of
+    /// that word.
+    Completions,
+}
+
+/// A cell that is a program of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Start {
+pub struct ProgramCell {
     pub cell: CellId,
-    /// The program and its arguments, within `MAX_COMMAND` and `MAX_COMMAND_BYTES`. A program without a slash is looked
-    /// up on the runner's own search path.
+    /// The program and its arguments, within `MAX_COMMAND` and `MAX_COMMAND_BYTES`. The runner looks up a name without
+    /// a slash on its own search path.
     pub command: Vec<String>,
-    /// Where it starts, at most `MAX_PATH` bytes; where the runner is if not set.
+    /// The directory to start it in, at most `MAX_PATH` bytes; the runner's own directory if not set.
     pub directory: Option<String>,
 }
 
-impl Start {
-    /// Whether it names a program and is within its bounds.
-    pub fn check(&self) -> Result<(), BadCommand> {
+impl ProgramCell {
+    /// Fails unless the command names a program and is within its bounds.
+    pub fn check(&self) -> Result<(), CommandError> {
         let (words, bytes) = (self.command.len(), self.command.iter().map(String::len).sum());
         if self.command.first().is_none_or(String::is_empty) {
-            return Err(BadCommand::Empty);
+            return Err(CommandError::Empty);
         }
         if words > MAX_COMMAND {
-            return Err(BadCommand::TooMany { words });
+            return Err(CommandError::TooMany { words });
         }
         if bytes > MAX_COMMAND_BYTES {
-            return Err(BadCommand::TooLong { bytes });
+            return Err(CommandError::TooLong { bytes });
         }
         if self.directory.as_ref().is_some_and(|directory| directory.len() > MAX_PATH) {
-            return Err(BadCommand::Directory);
+            return Err(CommandError::Directory);
         }
         Ok(())
     }
 }
 
+/// Why a `ProgramCell` cannot be run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum BadCommand {
+pub enum CommandError {
     #[error("the command names no program")]
     Empty,
     #[error("the command has {words} words, and at most {MAX_COMMAND} are allowed")]
     TooMany { words: usize },
     #[error("the command has {bytes} bytes, and at most {MAX_COMMAND_BYTES} are allowed")]
     TooLong { bytes: usize },
-    #[error("the path of its directory has more than {MAX_PATH} bytes")]
+    #[error("the path of the directory to start in has more than {MAX_PATH} bytes")]
     Directory,
 }
 
-/// What the code finds on its standard input.
+/// Where the standard input of the code comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Stdin {
-    /// Nothing: end of file at once.
+pub enum StdinSource {
+    /// Nowhere: end of file at once.
     Empty,
-    /// What the host has, asked for piece by piece.
+    /// From the host, which the runner asks for one piece at a time.
     Host,
 }
 
+/// The image formats that a cell may show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ImageFormat {
@@ -275,6 +311,7 @@ pub enum ImageFormat {
 }
 
 impl ImageFormat {
+    /// Returns the MIME type of this format.
     pub fn mime(self) -> &'static str {
         match self {
             Self::Png => "image/png",
@@ -285,13 +322,15 @@ impl ImageFormat {
     }
 }
 
+/// The two streams that code writes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Stream {
+pub enum OutputStream {
     Stdout,
     Stderr,
 }
 
+/// The languages that cells can be written in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Language {
@@ -302,8 +341,10 @@ pub enum Language {
 }
 
 impl Language {
+    /// Every language, in the order of documentation and help texts.
     pub const ALL: [Language; 4] = [Language::Python, Language::Node, Language::Bash, Language::Sh];
 
+    /// Returns the language's name, as the wire and the command line spell it.
     pub fn as_str(self) -> &'static str {
         match self {
             Language::Python => "python",
@@ -320,14 +361,15 @@ impl fmt::Display for Language {
     }
 }
 
+/// A text that names no language.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a language that cells can have")]
+#[error("`{0}` is not a supported language")]
 pub struct UnknownLanguage(pub String);
 
 impl FromStr for Language {
     type Err = UnknownLanguage;
 
-    /// Any case, as people write it.
+    /// Reads a language in any case and under its common names. Fails if there is no such language.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text.to_ascii_lowercase().as_str() {
             "python" | "python3" | "py" => Ok(Language::Python),
@@ -339,23 +381,24 @@ impl FromStr for Language {
     }
 }
 
-/// How the code of a cell ended, as its own sandbox tells it. A sandbox that died tells nothing: see the backend's
-/// `Ending` for that.
+/// How a cell ended, as reported from inside its sandbox. A sandbox that died reports nothing: the backend's `Ending`
+/// describes that.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
-pub enum Outcome {
-    /// It ran to its end.
+pub enum CellOutcome {
+    /// The code ran to its end.
     Completed {},
-    /// An exception left the code. Variables are kept.
+    /// The code raised an exception that it did not catch. Variables are kept.
     Raised { exception: String, message: String },
-    /// The code asked to exit (`sys.exit`). Variables are kept.
+    /// The code called `sys.exit` or its like. Variables are kept.
     Exited { code: i32 },
-    /// It stopped because it was interrupted. Variables are kept.
+    /// The code stopped because of an interrupt. Variables are kept.
     Interrupted {},
-    /// The process of the interpreter or the program ended by itself (`os._exit`). Variables are lost.
+    /// The process of the interpreter or the program exited, for example by `os._exit`. Variables are lost.
     InterpreterExited { code: i32 },
-    /// The process of the interpreter or the program was killed. Variables are lost. `out_of_memory` says whether the
-    /// kernel has killed anything in the sandbox for memory since the cell began, where the sandbox can see that.
+    /// A signal killed the process of the interpreter or the program. Variables are lost. `out_of_memory` says whether
+    /// the kernel has killed anything in the sandbox for memory since the cell began; `None` if the sandbox cannot see
+    /// that.
     InterpreterKilled { signal: i32, out_of_memory: Option<bool> },
     /// The interpreter or the program could not be started.
     Unavailable { reason: String },

@@ -1,61 +1,58 @@
-//! Exactly-once delivery over streams that break. Pure state: it must not know how a stream is opened, or when.
+//! Exactly-once delivery over streams that break. This is pure state: it must not know how or when a stream is opened.
 //!
 //! The rule, the same in both directions:
 //!
 //! 1. Each side counts the messages it sends and the messages it has received whole, from 1 since the first `Hello`.
 //!    `Hello`, `Ready`, `Ping` and `Pong` are not counted: the first two open a stream, the other two acknowledge. If
-//!    acknowledgements were counted, two full outboxes would wait for each other for ever; and one that is lost
-//!    with its stream is not missed, because every later one says more.
+//!    acknowledgements were counted, two full outboxes would wait for each other forever; and losing one with its
+//!    stream does no harm, because every later one says more.
 //! 2. The sender keeps each counted message until the receiver has acknowledged it: `Ping.received` and
 //!    `Pong.received` say how many have arrived.
-//! 3. When a stream breaks, both sides drop its decoder, and with it any message that is not whole, and read nothing
-//!    more from it. On the new stream the host sends `Hello` with `Resume.received`, the runner answers `Ready` with its
-//!    own `received`. Each takes the other's number as an acknowledgement and sends again what follows it, before
-//!    anything new: the runner right after `Ready`, the host once it has read `Ready`.
+//! 3. When a stream breaks, both sides read nothing more from it and drop its decoder, together with any message that
+//!    is not whole. On the new stream the host sends `Hello` with `ResumePoint.received`, and the runner answers
+//!    `Ready` with its own `received`. Each side takes the other's number as an acknowledgement and sends the messages
+//!    after it again, before anything new: the runner right after `Ready`, the host once it has read `Ready`.
 //!
-//! So the sender repeats exactly what the receiver has not counted, and the receiver has nothing to compare. A guest
-//! that lies about its number can lose or repeat only what its own cells were told: a number that no honest peer
-//! could send is an error, which ends the session.
+//! So the sender repeats exactly the messages that the receiver has not counted, and the receiver need not look for
+//! duplicates. A guest that lies about its number can lose or repeat only messages to its own cells; a number that no
+//! honest peer could send is an error, which ends the session.
 
 use std::collections::VecDeque;
 
 use crate::codec::{EncodeError, encode};
-use crate::message::Message;
+use crate::message::WireMessage;
 
-/// The sending half: numbers messages and keeps those that may have to be sent again.
+/// The sending half: counts messages and keeps those that may have to be sent again.
 #[derive(Debug)]
-pub struct Outbox {
-    /// How many encoded bytes may be kept.
+pub struct ResumeOutbox {
+    /// How many encoded bytes it may keep.
     limit: usize,
-    /// How many are kept.
+    /// How many encoded bytes it keeps.
     bytes: usize,
-    /// The peer has this many messages; the first in `kept` is the one after.
+    /// How many messages the peer has acknowledged. The first in `kept` is the next one.
     acknowledged: u64,
     kept: VecDeque<Box<[u8]>>,
 }
 
-impl Outbox {
-    /// Keeps at most `limit` bytes, or a single message that is longer than that: a limit must not make a legal message
-    /// impossible to send.
+impl ResumeOutbox {
+    /// Returns an outbox that keeps at most `limit` bytes, or a single longer message: a limit must not make a legal
+    /// message impossible to send.
     pub fn new(limit: usize) -> Self {
         Self { limit, bytes: 0, acknowledged: 0, kept: VecDeque::new() }
     }
 
-    /// Appends the frames of a message to `out`, and keeps them if the message is counted. Every message goes through
-    /// here, so that nobody has to remember which are.
+    /// Appends the frames of a message to `out`, and keeps them if the message is counted. Push every message, so that
+    /// callers need not know which are counted. Without a stream, push and drop `out`: `replay_from` returns it later.
     ///
-    /// `Full` means: send nothing counted until the peer has acknowledged something, then push this message again. After
-    /// an error `out` is as it was. Without a stream, push and drop `out`: `replay_from` has it.
-    pub fn push<M: Message>(
-        &mut self,
-        message: &M,
-        payload: &[u8],
-        out: &mut Vec<u8>,
-    ) -> Result<(), PushError> {
+    /// Fails with `Full` if there is no room: send nothing counted until the peer has acknowledged something, then push
+    /// this message again. After an error `out` is unchanged.
+    pub fn push<M: WireMessage>(&mut self, message: &M, payload: &[u8], out: &mut Vec<u8>) -> Result<(), PushError> {
         let start = out.len();
+        // Encoded before it is counted, so that a message that cannot be encoded leaves no gap in the numbers.
         encode(message, payload, out)?;
         if message.is_counted() {
             let length = out.len() - start;
+            // An empty outbox takes any message: nothing could ever make more room.
             if !self.kept.is_empty() && self.bytes + length > self.limit {
                 out.truncate(start);
                 return Err(PushError::Full);
@@ -66,17 +63,18 @@ impl Outbox {
         Ok(())
     }
 
-    /// How many messages were ever pushed.
+    /// Returns how many counted messages were ever pushed.
     pub fn sent(&self) -> u64 {
         self.acknowledged + self.kept.len() as u64
     }
 
-    /// How many bytes are kept. At the limit it is time to ask for an acknowledgement.
+    /// Returns how many bytes it keeps. At the limit it is time to ask the peer for an acknowledgement.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Drops what the peer says it has. After an error nothing has changed.
+    /// Drops the messages that the peer reports as received. Fails, and changes nothing, if no honest peer could report
+    /// that number.
     pub fn acknowledge(&mut self, received: u64) -> Result<(), ResumeError> {
         let sent = self.sent();
         if received > sent {
@@ -93,7 +91,8 @@ impl Outbox {
         Ok(())
     }
 
-    /// What goes first on a new stream: all encoded messages after the ones that the peer says it has.
+    /// Returns what to send first on a new stream: all encoded messages after those that the peer reports as received.
+    /// Fails like `acknowledge`.
     pub fn replay_from(&mut self, received: u64) -> Result<impl Iterator<Item = &[u8]>, ResumeError> {
         self.acknowledge(received)?;
         Ok(self.kept.iter().map(|message| &**message))
@@ -102,33 +101,34 @@ impl Outbox {
 
 /// The receiving half: how many counted messages have arrived whole, over all streams of a session.
 #[derive(Debug, Default)]
-pub struct Inbox {
+pub struct ResumeInbox {
     received: u64,
 }
 
-impl Inbox {
+impl ResumeInbox {
+    /// Returns an inbox for a new session.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Counts a message that the decoder gave out, if it is one that counts. To be called before the message is acted
-    /// on: an answer may carry the count.
-    pub fn receive<M: Message>(&mut self, message: &M) {
+    /// Counts a message that the decoder returned, if it is a counted one. Call it before acting on the message,
+    /// because an answer may carry the count.
+    pub fn receive<M: WireMessage>(&mut self, message: &M) {
         if message.is_counted() {
             self.received += 1;
         }
     }
 
-    /// What `Resume`, `Ready`, `Ping` and `Pong` say.
+    /// Returns the number that `ResumePoint`, `Ready`, `Ping` and `Pong` carry.
     pub fn received(&self) -> u64 {
         self.received
     }
 }
 
-/// Why a message was not taken.
+/// Why the outbox did not take a message.
 #[derive(Debug, thiserror::Error)]
 pub enum PushError {
-    #[error("could not keep another message until the peer acknowledges some")]
+    #[error("could not keep another message before the peer acknowledges some")]
     Full,
     #[error(transparent)]
     Encode(#[from] EncodeError),
@@ -137,11 +137,9 @@ pub enum PushError {
 /// A count of received messages that no honest peer could send.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ResumeError {
-    #[error("could not resume, the peer says it received {received} messages and only {sent} were sent")]
+    #[error("could not resume, the peer reports {received} messages received, but only {sent} were sent")]
     NeverSent { received: u64, sent: u64 },
-    #[error(
-        "could not resume, the peer says it received {received} messages after acknowledging {acknowledged}"
-    )]
+    #[error("could not resume, the peer reports {received} messages received, but acknowledged {acknowledged} before")]
     TakenBack { received: u64, acknowledged: u64 },
 }
 
@@ -152,8 +150,8 @@ mod tests {
 
     const INTERRUPT: ToRunner = ToRunner::Interrupt { cell: CellId(1) };
 
-    fn outbox(limit: usize, messages: u64) -> Outbox {
-        let mut outbox = Outbox::new(limit);
+    fn outbox(limit: usize, messages: u64) -> ResumeOutbox {
+        let mut outbox = ResumeOutbox::new(limit);
         for _ in 0..messages {
             outbox.push(&INTERRUPT, &[], &mut Vec::new()).unwrap();
         }
@@ -177,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn replays_exactly_what_the_peer_lacks() {
+    fn replays_exactly_the_messages_that_the_peer_lacks() {
         check(0, 0, 0, Ok(0));
         check(3, 0, 0, Ok(3));
         check(3, 0, 2, Ok(1));
@@ -186,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_counts_that_cannot_be() {
+    fn refuses_counts_that_no_honest_peer_sends() {
         check(0, 0, 1, Err(ResumeError::NeverSent { received: 1, sent: 0 }));
         check(3, 0, 4, Err(ResumeError::NeverSent { received: 4, sent: 3 }));
         check(3, 3, u64::MAX, Err(ResumeError::NeverSent { received: u64::MAX, sent: 3 }));
@@ -195,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn is_full_at_its_limit_and_takes_more_once_acknowledged() {
+    fn is_full_at_its_limit_and_takes_more_after_an_acknowledgement() {
         let one = outbox(0, 1).bytes();
         let mut outbox = outbox(2 * one, 2);
         let mut out = b"before".to_vec();
@@ -208,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_one_message_that_is_longer_than_the_limit() {
+    fn takes_a_single_message_that_is_longer_than_the_limit() {
         let mut outbox = outbox(1, 1);
         assert!(matches!(outbox.push(&INTERRUPT, &[], &mut Vec::new()), Err(PushError::Full)));
         outbox.acknowledge(1).unwrap();
@@ -216,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn acknowledgements_pass_a_full_outbox_and_are_not_counted() {
+    fn sends_acknowledgements_from_a_full_outbox_without_counting_them() {
         let ping = ToRunner::Ping { nonce: 1, received: 0 };
         let mut outbox = outbox(1, 1);
         let mut out = Vec::new();
@@ -224,7 +222,7 @@ mod tests {
         assert!(!out.is_empty());
         assert_eq!(outbox.sent(), 1);
 
-        let mut inbox = Inbox::new();
+        let mut inbox = ResumeInbox::new();
         inbox.receive(&ping);
         assert_eq!(inbox.received(), 0);
         inbox.receive(&INTERRUPT);
@@ -232,8 +230,8 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_cannot_be_encoded_is_not_counted() {
-        let mut outbox = Outbox::new(1024);
+    fn does_not_count_a_message_that_cannot_be_encoded() {
+        let mut outbox = ResumeOutbox::new(1024);
         let mut out = Vec::new();
         assert!(matches!(outbox.push(&INTERRUPT, b"x", &mut out), Err(PushError::Encode(_))));
         assert_eq!((out.len(), outbox.sent()), (0, 0));

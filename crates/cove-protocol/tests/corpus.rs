@@ -1,16 +1,17 @@
-//! The seeds of the fuzzer (`fuzz/corpus/decode`): how they are made, and that each still gets the verdict in its name.
+//! Makes the seeds of the fuzzer (`fuzz/corpus/decode`), and checks that each still gets the verdict in its name.
 //!
-//! `ok-` is a stream that one direction accepts to its end, `bad-` one that neither does. Files that the fuzzer added
-//! have other names; they must only keep every promise of the codec. To write the seeds again:
-//! `cargo test --release -p cove-protocol --test corpus -- --ignored`
+//! An `ok-` file is a stream that one direction accepts to its end; a `bad-` file is one that neither accepts. Files
+//! that the fuzzer added have other names, and are only checked against the promises of the codec. To write the seeds
+//! again: `cargo test --release -p cove-protocol --test corpus -- --ignored`
 
 use std::fs;
 use std::path::PathBuf;
 
 use cove_protocol::limits::{MAX_FRAME, MAX_META};
 use cove_protocol::{
-    CallId, CellId, FromRunner, Hello, Interpreter, Language, Message, Outcome, Ready, Resume, Run, Start,
-    Stdin, Stream, ToRunner, VERSION, encode,
+    CallId, CellId, CellOutcome, CodeCell, CodeQuestion, FromRunner, HostHello, InterpreterPath, Language,
+    OutputStream, ProgramCell, RequestId, ResumePoint, RunnerReady, StdinSource, ToRunner, VERSION, WireMessage,
+    encode,
 };
 
 #[path = "exercise/decode.rs"]
@@ -32,42 +33,43 @@ fn content(meta: &[u8], payload: &[u8]) -> Vec<u8> {
     [&(meta.len() as u32).to_be_bytes(), meta, payload].concat()
 }
 
-fn encoded<M: Message>(message: M, payload: &[u8]) -> Vec<u8> {
+fn encoded<M: WireMessage>(message: M, payload: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     encode(&message, payload, &mut out).expect("a seed can be encoded");
     out
 }
 
 fn seeds() -> Vec<(&'static str, Vec<u8>)> {
-    let interpreters = vec![Interpreter { language: Language::Python, program: "/usr/bin/python3".into() }];
+    let interpreters = vec![InterpreterPath { language: Language::Python, program: "/usr/bin/python3".into() }];
     let taken = interpreters.clone();
-    let ready = encoded(FromRunner::Ready(Ready { version: VERSION, interpreters: taken, received: 0 }), b"");
+    let ready = encoded(FromRunner::Ready(RunnerReady { version: VERSION, interpreters: taken, received: 0 }), b"");
     let cell = CellId(1);
-    let output = encoded(FromRunner::Output { cell, stream: Stream::Stderr, offset: 7 }, b"\x1b[1mhi\0\xff");
-    let raised = Outcome::Raised { exception: "ValueError".into(), message: "\"ä\"\n".into() };
+    let output = encoded(FromRunner::Output { cell, stream: OutputStream::Stderr, offset: 7 }, b"\x1b[1mhi\0\xff");
+    let raised = CellOutcome::Raised { exception: "ValueError".into(), message: "\"ä\"\n".into() };
     let done = |outcome| encoded(FromRunner::Done { cell, outcome, fresh: false }, b"");
     let pong = encoded(FromRunner::Pong { nonce: u64::MAX, received: 3 }, b"");
     let hello = encoded(
-        ToRunner::Hello(Hello {
+        ToRunner::Hello(HostHello {
             version: VERSION,
-            stdin: Stdin::Host,
+            stdin: StdinSource::Host,
             interpreters,
             warm: Some(Language::Python),
-            resume: Some(Resume { received: 2 }),
+            resume: Some(ResumePoint { received: 2 }),
         }),
         b"",
     );
-    let run = Run { cell, language: Language::Python, name: "<cell>".into(), args: vec!["-x".into()] };
+    let run = CodeCell { cell, language: Language::Python, name: "<cell>".into(), args: vec!["-x".into()] };
     let run = encoded(ToRunner::Run(run), b"print(1)\n");
     let start = |directory| {
         let command = vec!["node".into(), "-".into(), "\0\u{1b}ä".into()];
-        encoded(ToRunner::Start(Start { cell, command, directory }), b"")
+        encoded(ToRunner::Start(ProgramCell { cell, command, directory }), b"")
     };
-    let killed = |out_of_memory| Outcome::InterpreterKilled { signal: 9, out_of_memory };
+    let request = RequestId(3);
+    let ask = |question| encoded(ToRunner::Ask { request, language: Language::Sh, question }, b"if true");
+    let killed = |out_of_memory| CellOutcome::InterpreterKilled { signal: 9, out_of_memory };
     let id = CallId(9);
     let call = encoded(FromRunner::Call { cell, call: id }, br#"{"id":1,"ask":"servers"}"#);
-    let called =
-        [call, encoded(FromRunner::Forget { call: id }, b""), encoded(FromRunner::Taken { call: id }, b"")];
+    let called = [call, encoded(FromRunner::Forget { call: id }, b""), encoded(FromRunner::Taken { call: id }, b"")];
     let reply = encoded(ToRunner::Reply { call: id }, br#"{"ok":[]}"#);
     let body = &output[5..];
     let json = |meta: &[u8]| frame(0, &content(meta, b""));
@@ -75,10 +77,12 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("ok-ready", ready.clone()),
         ("ok-output", output.clone()),
-        ("ok-cell", [ready, output.clone(), done(Outcome::Completed {}), pong.clone()].concat()),
+        ("ok-cell", [ready, output.clone(), done(CellOutcome::Completed {}), pong.clone()].concat()),
         ("ok-raised", done(raised)),
         ("ok-killed", [done(killed(None)), done(killed(Some(true)))].concat()),
         ("ok-start", [start(None), start(Some("/workspace".into()))].concat()),
+        ("ok-ask", [ask(CodeQuestion::Completeness), ask(CodeQuestion::Completions)].concat()),
+        ("ok-answer", encoded(FromRunner::Answer { request }, b"open")),
         ("ok-calls", called.concat()),
         ("ok-reply", reply),
         ("ok-to-runner", [hello, run, encoded(ToRunner::Bye {}, b"")].concat()),
@@ -111,14 +115,13 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 #[test]
-fn each_file_gets_the_verdict_in_its_name() {
+fn every_corpus_file_gets_the_verdict_in_its_name() {
     let mut replayed = 0;
     for entry in fs::read_dir(folder()).expect("the corpus is there") {
         let path = entry.expect("the corpus can be listed").path();
         let name = path.file_name().expect("a file has a name").to_string_lossy().into_owned();
         let verdict = exercise(&fs::read(&path).expect("a seed can be read"));
-        let accepted =
-            [&verdict.from_runner, &verdict.to_runner].iter().any(|(n, end)| *n > 0 && end.is_ok());
+        let accepted = [&verdict.from_runner, &verdict.to_runner].iter().any(|(n, end)| *n > 0 && end.is_ok());
         match name.split('-').next() {
             Some("ok") => assert!(accepted, "{name}: {verdict:?}"),
             Some("bad") => assert!(!accepted, "{name}: {verdict:?}"),
@@ -129,14 +132,14 @@ fn each_file_gets_the_verdict_in_its_name() {
     assert!(replayed > 0, "the corpus is empty");
 }
 
-/// A format that changed must not leave seeds behind that all fail at their first byte.
+/// After a change of the format, stale seeds would all fail at their first byte and test nothing.
 #[test]
-fn the_seeds_are_what_this_file_makes() {
+fn the_seeds_are_up_to_date() {
     for (name, bytes) in seeds() {
         assert_eq!(
             fs::read(folder().join(name)).ok(),
             Some(bytes),
-            "`{name}` is stale, see the top of this file"
+            "`{name}` is stale; the top of this file says how to write it again"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! What holds for every sequence of messages, however the bytes between two peers are cut, lost or forged.
+//! Properties that hold for every sequence of messages, however the bytes between two peers are cut, lost or forged.
 
 #[path = "exercise/decode.rs"]
 mod decode;
@@ -8,20 +8,20 @@ mod messages;
 mod resume;
 
 use cove_protocol::limits::{MAX_FRAME, MAX_MESSAGE};
-use cove_protocol::{DecodeError, Decoder, FromRunner, Message, encode};
+use cove_protocol::{DecodeError, FrameDecoder, FromRunner, WireMessage, encode};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
 use messages::{from_runner, to_runner};
 
-/// Nothing is written beside the tests: a failure prints its input, and becomes a test of its own.
+/// Configures `cases` runs, without files for failures: a failure prints its input, which becomes a test of its own.
 fn cases(cases: u32) -> ProptestConfig {
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }
 
-type Messages<M> = Vec<(M, Vec<u8>)>;
+type MessageList<M> = Vec<(M, Vec<u8>)>;
 
-fn encoded<M: Message>(messages: &[(M, Vec<u8>)]) -> Vec<Vec<u8>> {
+fn encoded<M: WireMessage>(messages: &[(M, Vec<u8>)]) -> Vec<Vec<u8>> {
     let one = |(message, payload): &(M, Vec<u8>)| {
         let mut out = Vec::new();
         encode(message, payload, &mut out).unwrap();
@@ -30,7 +30,7 @@ fn encoded<M: Message>(messages: &[(M, Vec<u8>)]) -> Vec<Vec<u8>> {
     messages.iter().map(one).collect()
 }
 
-/// The same message in frames whose bodies have these lengths, over and over.
+/// Returns the same message in frames whose bodies have these lengths, repeated.
 fn reframed(encoded: &[u8], lengths: &[usize]) -> Vec<u8> {
     let mut rest = &encoded[5..];
     let mut out = Vec::new();
@@ -47,12 +47,12 @@ fn reframed(encoded: &[u8], lengths: &[usize]) -> Vec<u8> {
     out
 }
 
-/// Decodes `bytes` pushed in pieces that end at `cuts`.
-fn decode_cut<M: Message>(bytes: &[u8], cuts: &[usize]) -> (Messages<M>, Result<(), DecodeError>) {
+/// Decodes `bytes`, pushed in pieces that end at `cuts`.
+fn decode_cut<M: WireMessage>(bytes: &[u8], cuts: &[usize]) -> (MessageList<M>, Result<(), DecodeError>) {
     let mut cuts = cuts.to_vec();
     cuts.push(bytes.len());
     cuts.sort_unstable();
-    let mut decoder = Decoder::new();
+    let mut decoder = FrameDecoder::new();
     let mut messages = Vec::new();
     let mut start = 0;
     for cut in cuts {
@@ -73,13 +73,12 @@ fn positions(cuts: &[Index], bytes: &[u8]) -> Vec<usize> {
     cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect()
 }
 
-/// Bytes of a guest: noise, frames around noise, or an honest stream with a few bytes changed.
+/// Bytes that a hostile guest might send: noise, frames around noise, or an honest stream with a few bytes changed.
 fn hostile() -> impl Strategy<Value = Vec<u8>> {
     let noise = prop::collection::vec(any::<u8>(), 0..2000);
     let body = prop::collection::vec(any::<u8>(), 0..50);
-    let frame = (any::<bool>(), body).prop_map(|(more, body)| {
-        [&(body.len() as u32 + 1).to_be_bytes()[..], &[u8::from(more)], &body].concat()
-    });
+    let frame = (any::<bool>(), body)
+        .prop_map(|(more, body)| [&(body.len() as u32 + 1).to_be_bytes()[..], &[u8::from(more)], &body].concat());
     let frames = prop::collection::vec(frame, 0..30).prop_map(|frames| frames.concat());
     let changes = prop::collection::vec((any::<Index>(), any::<u8>()), 1..4);
     let changed = (prop::collection::vec(from_runner(), 1..5), changes).prop_map(|(messages, changes)| {
@@ -114,7 +113,7 @@ proptest! {
     }
 
     #[test]
-    fn hostile_bytes_break_no_promise(bytes in hostile()) {
+    fn the_codec_keeps_its_promises_for_hostile_bytes(bytes in hostile()) {
         decode::exercise(&bytes);
     }
 }
@@ -123,7 +122,7 @@ proptest! {
     #![proptest_config(cases(128))]
 
     #[test]
-    fn a_stream_ends_well_only_between_messages(
+    fn a_stream_may_end_only_between_messages(
         messages in prop::collection::vec(from_runner(), 0..4),
         lengths in prop::collection::vec(1_usize..100, 1..4),
     ) {
@@ -146,12 +145,12 @@ proptest! {
     #[test]
     fn long_messages_survive_any_cut(
         mebibytes in 1_usize..8,
-        around in 0_usize..100,
+        process_env in 0_usize..100,
         seed in any::<u8>(),
         cuts in prop::collection::vec(any::<Index>(), 0..200),
     ) {
         // A pattern whose period divides no frame, so that swapped or doubled frames show.
-        let length = mebibytes * MAX_FRAME - around;
+        let length = mebibytes * MAX_FRAME - process_env;
         let payload = (0..length).map(|i| (i % 251) as u8 ^ seed).collect::<Vec<_>>();
         let (message, _) = messages::output(1);
         let sent = vec![(message.clone(), payload), (message, vec![seed])];
@@ -161,11 +160,11 @@ proptest! {
     }
 }
 
-/// A guest that sends a message without end is cut off, having cost no more than one message.
+/// A message without end costs no more memory than one message.
 #[test]
-fn an_endless_message_is_cut_off() {
+fn refuses_an_endless_message() {
     for body in [1000, MAX_FRAME - 1] {
-        let mut decoder = Decoder::new();
+        let mut decoder = FrameDecoder::new();
         let frame = [&(body as u32 + 1).to_be_bytes()[..], &[1], &vec![0; body]].concat();
         let mut sent = 0;
         let error = loop {

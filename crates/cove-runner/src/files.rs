@@ -1,60 +1,64 @@
-//! Files for the host, read and written from inside the sandbox, as its user and under its limits: whatever a path leads
-//! to, it leads to nothing that the code could not reach itself. Only regular files and folders below the workspace; a
-//! named pipe, a socket or a device could make the runner wait for ever.
+//! Reads and writes files for the host from inside the sandbox, as its user and under its limits: wherever a path
+//! leads, the code itself could reach the same file. Only regular files and folders below the workspace are allowed; a
+//! named pipe, a socket or a device could make the runner wait forever.
 //!
-//! The code may change the tree while we walk it. Every path is resolved by the kernel in one call, openat2(2), below a
-//! folder that is held open, and what was opened is looked at before it is used.
+//! The code may change the tree at the same time. So the kernel resolves every path in one call, openat2(2), below a
+//! folder that the runner holds open, and the runner checks what it has opened before it uses it.
 
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
 use cove_protocol::limits::{MAX_ENTRIES, MAX_FILE_WRITE, MAX_META, MAX_PATH};
-use cove_protocol::{Entry, FileKind, Problem};
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, openat2};
+use cove_protocol::{FileEntry, FileKind, FileProblem};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, openat2};
 use rustix::io::Errno;
 
-/// The folder that requests are about.
-pub(crate) struct Files {
+/// The workspace, held open.
+pub(crate) struct WorkspaceFiles {
     root: PathBuf,
     folder: OwnedFd,
 }
 
-/// A folder's entries, and how many more there are.
-pub(crate) struct Listed {
-    pub(crate) entries: Vec<Entry>,
+/// The entries of a folder, and how many more it has.
+pub(crate) struct FolderListing {
+    pub(crate) entries: Vec<FileEntry>,
     pub(crate) left_out: u64,
 }
 
-impl Files {
+impl WorkspaceFiles {
+    /// Opens the workspace. Fails if it is not a folder.
     pub(crate) fn open(root: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = rustix::fs::open(root, flags, Mode::empty())?;
         Ok(Self { root: root.to_owned(), folder })
     }
 
-    /// The file appears whole under its name, or not at all. Folders on the way are made.
-    pub(crate) fn put(&self, path: &str, content: &[u8]) -> Result<u64, Problem> {
+    /// Writes a file and returns its size. The file appears whole under its name, or not at all. Missing folders are
+    /// made.
+    pub(crate) fn put(&self, path: &str, content: &[u8]) -> Result<u64, FileProblem> {
         if content.len() > MAX_FILE_WRITE {
-            return Err(Problem::TooLarge { size: content.len() as u64, most: MAX_FILE_WRITE as u64 });
+            return Err(FileProblem::TooLarge { size: content.len() as u64, most: MAX_FILE_WRITE as u64 });
         }
-        let below = self.below(path)?;
+        let below = self.relative(path)?;
         let Some(name) = below.file_name() else {
-            return Err(Problem::NotAFile { kind: FileKind::Folder });
+            return Err(FileProblem::NotAFile { kind: FileKind::Folder });
         };
         let parent = self.make_folders(below.parent().unwrap_or(Path::new("")))?;
-        // What stands there is replaced if it is a file, or a link, which is replaced itself and not followed.
+        // An existing file is replaced. A link is replaced too, and not followed.
         match rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(found) => match kind_of(FileType::from_raw_mode(found.st_mode)) {
+            Ok(existing) => match kind_of(&existing) {
                 FileKind::File | FileKind::Link => {}
-                kind => return Err(Problem::NotAFile { kind }),
+                kind => return Err(FileProblem::NotAFile { kind }),
             },
             Err(Errno::NOENT) => {}
             Err(error) => return Err(problem(error)),
         }
-        let (temporary, file) = create_beside(&parent)?;
+        // Written under another name and renamed, so that the code never sees half a file.
+        let (temporary, mut file) = create_temporary(&parent)?;
         let stored =
-            write_all(&file, content).and_then(|()| rustix::fs::renameat(&parent, &temporary, &parent, name));
+            file.write_all(content).and_then(|()| Ok(rustix::fs::renameat(&parent, &temporary, &parent, name)?));
         if let Err(error) = stored {
             let _ = rustix::fs::unlinkat(&parent, &temporary, AtFlags::empty());
             return Err(problem(error));
@@ -62,37 +66,32 @@ impl Files {
         Ok(content.len() as u64)
     }
 
-    pub(crate) fn get(&self, path: &str, most: u64) -> Result<Vec<u8>, Problem> {
-        // Without waiting, in case it is a named pipe.
-        let file = self.resolve(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
-        let found = rustix::fs::fstat(&file).map_err(problem)?;
-        match kind_of(FileType::from_raw_mode(found.st_mode)) {
+    /// Returns the content of a file of at most `most` bytes.
+    pub(crate) fn get(&self, path: &str, most: u64) -> Result<Vec<u8>, FileProblem> {
+        // NONBLOCK, because opening a named pipe would wait for a writer.
+        let file = File::from(self.resolve(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?);
+        let stat = rustix::fs::fstat(&file).map_err(problem)?;
+        match kind_of(&stat) {
             FileKind::File => {}
-            kind => return Err(Problem::NotAFile { kind }),
+            kind => return Err(FileProblem::NotAFile { kind }),
         }
-        let size = found.st_size.max(0) as u64;
+        let size = stat.st_size.max(0) as u64;
         if size > most {
-            return Err(Problem::TooLarge { size, most });
+            return Err(FileProblem::TooLarge { size, most });
         }
-        // It may have grown since; one byte more than allowed is enough to know.
+        // The file may have grown since, so one byte too many is read to check the size again.
         let mut content = Vec::with_capacity(size as usize);
-        let mut buffer = [0u8; 64 * 1024];
-        loop {
-            let count =
-                rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut buffer)).map_err(problem)?;
-            if count == 0 {
-                return Ok(content);
-            }
-            content.extend_from_slice(&buffer[..count]);
-            if content.len() as u64 > most {
-                return Err(Problem::TooLarge { size: content.len() as u64, most });
-            }
+        file.take(most.saturating_add(1)).read_to_end(&mut content).map_err(problem)?;
+        match content.len() as u64 {
+            size if size > most => Err(FileProblem::TooLarge { size, most }),
+            _ => Ok(content),
         }
     }
 
-    pub(crate) fn list(&self, path: &str) -> Result<Listed, Problem> {
+    /// Returns the entries of a folder, sorted by name, as many as fit into one answer.
+    pub(crate) fn list(&self, path: &str) -> Result<FolderListing, FileProblem> {
         let folder = match self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY) {
-            Err(Problem::NotAFile { .. }) => return Err(Problem::NotAFolder {}),
+            Err(FileProblem::NotAFile { .. }) => return Err(FileProblem::NotAFolder {}),
             other => other?,
         };
         let mut entries = Vec::new();
@@ -102,24 +101,24 @@ impl Files {
             if name.to_bytes() == b"." || name.to_bytes() == b".." {
                 continue;
             }
-            // It may be gone by now.
-            let Ok(found) = rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
-            entries.push(Entry {
+            // The code may have removed it by now.
+            let Ok(stat) = rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+            entries.push(FileEntry {
                 name: String::from_utf8_lossy(name.to_bytes()).into_owned(),
-                kind: kind_of(FileType::from_raw_mode(found.st_mode)),
-                size: found.st_size.max(0) as u64,
+                kind: kind_of(&stat),
+                size: stat.st_size.max(0) as u64,
             });
         }
         entries.sort_by(|a, b| a.name.cmp(&b.name));
-        let fits = fitting(&entries);
-        let left_out = (entries.len() - fits) as u64;
-        entries.truncate(fits);
-        Ok(Listed { entries, left_out })
+        let count = count_fitting(&entries);
+        let left_out = (entries.len() - count) as u64;
+        entries.truncate(count);
+        Ok(FolderListing { entries, left_out })
     }
 
-    /// The part of a path below the workspace, without `.` and `..`.
-    fn below(&self, path: &str) -> Result<PathBuf, Problem> {
-        let bad = |reason: &str| Problem::BadPath { reason: reason.into() };
+    /// Returns a path relative to the workspace, without `.`. Fails if the path leads outside or is not valid.
+    fn relative(&self, path: &str) -> Result<PathBuf, FileProblem> {
+        let bad = |reason: &str| FileProblem::BadPath { reason: reason.into() };
         if path.is_empty() {
             return Err(bad("it is empty"));
         }
@@ -130,61 +129,58 @@ impl Files {
             return Err(bad("it is too long"));
         }
         let path = Path::new(path);
-        let path = if path.is_absolute() {
-            path.strip_prefix(&self.root).map_err(|_| Problem::Outside {})?
-        } else {
-            path
-        };
+        let path =
+            if path.is_absolute() { path.strip_prefix(&self.root).map_err(|_| FileProblem::Outside {})? } else { path };
         let mut below = PathBuf::new();
         for part in path.components() {
             match part {
                 Component::Normal(name) if name.len() > 255 => return Err(bad("a name in it is too long")),
                 Component::Normal(name) => below.push(name),
                 Component::CurDir => {}
-                // By its text alone it would be wrong behind a link; nobody needs it here.
+                // After a link, `..` does not lead back to where the link is, so it cannot be resolved by text alone.
                 Component::ParentDir => return Err(bad("it has a `..`")),
-                Component::RootDir | Component::Prefix(_) => return Err(Problem::Outside {}),
+                Component::RootDir | Component::Prefix(_) => return Err(FileProblem::Outside {}),
             }
         }
         Ok(below)
     }
 
-    /// Opens what a path leads to. Links are followed as long as they stay below the workspace.
-    fn resolve(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Problem> {
-        let below = self.below(path)?;
+    /// Opens the file that a path leads to. Follows links as long as they stay below the workspace.
+    fn resolve(&self, path: &str, flags: OFlags) -> Result<OwnedFd, FileProblem> {
+        let below = self.relative(path)?;
         let below = if below.as_os_str().is_empty() { Path::new(".") } else { &below };
         self.open_below(below, flags)
     }
 
-    fn open_below(&self, below: &Path, flags: OFlags) -> Result<OwnedFd, Problem> {
+    fn open_below(&self, below: &Path, flags: OFlags) -> Result<OwnedFd, FileProblem> {
         let flags = flags | OFlags::CLOEXEC;
         let confined = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         let opened = match openat2(&self.folder, below, flags, Mode::empty(), confined) {
-            // A link with an absolute target may still lead back below the workspace.
+            // The kernel refuses every absolute link, although its target may be below the workspace.
             Err(Errno::XDEV) => return self.open_by_name(below, flags),
             opened => opened,
         };
         opened.map_err(|error| match error {
-            // Opening a socket or a device without its driver.
-            Errno::NXIO | Errno::NODEV => Problem::NotAFile { kind: FileKind::Socket },
-            Errno::NOTDIR if flags.contains(OFlags::DIRECTORY) => Problem::NotAFolder {},
+            // The kernel's answer for a socket, or a device without a driver.
+            Errno::NXIO | Errno::NODEV => FileProblem::NotAFile { kind: FileKind::Socket },
+            Errno::NOTDIR if flags.contains(OFlags::DIRECTORY) => FileProblem::NotAFolder {},
             other => problem(other),
         })
     }
 
-    /// Wherever links lead, and then a look at where that is.
-    fn open_by_name(&self, below: &Path, flags: OFlags) -> Result<OwnedFd, Problem> {
-        let opened =
-            openat2(CWD, self.root.join(below), flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS)
-                .map_err(|error| if error == Errno::LOOP { Problem::Outside {} } else { problem(error) })?;
+    /// Opens a path by name, wherever links lead, and then checks that the file is below the workspace.
+    fn open_by_name(&self, below: &Path, flags: OFlags) -> Result<OwnedFd, FileProblem> {
+        let opened = openat2(CWD, self.root.join(below), flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS)
+            .map_err(|error| if error == Errno::LOOP { FileProblem::Outside {} } else { problem(error) })?;
         let name = format!("/proc/self/fd/{}", opened.as_raw_fd());
         match std::fs::read_link(name) {
             Ok(real) if real.starts_with(&self.root) => Ok(opened),
-            _ => Err(Problem::Outside {}),
+            _ => Err(FileProblem::Outside {}),
         }
     }
 
-    fn make_folders(&self, below: &Path) -> Result<OwnedFd, Problem> {
+    /// Makes the missing folders of a path, and returns the last one, open.
+    fn make_folders(&self, below: &Path) -> Result<OwnedFd, FileProblem> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let mut so_far = PathBuf::new();
         let mut folder = self.open_below(Path::new("."), flags)?;
@@ -194,52 +190,40 @@ impl Files {
                 Err(error) => return Err(problem(error)),
             }
             so_far.push(part);
+            // From the top again, because the code may have replaced what was just made by a link.
             folder = self.open_below(&so_far, flags)?;
         }
         Ok(folder)
     }
 }
 
-/// How many entries fit into one answer.
-fn fitting(entries: &[Entry]) -> usize {
-    let mut room = MAX_META / 2;
-    let mut count = 0;
-    for entry in entries.iter().take(MAX_ENTRIES) {
-        // JSON may write six characters for one byte.
-        let cost = entry.name.len() * 6 + 64;
-        if cost > room {
-            break;
-        }
-        room -= cost;
-        count += 1;
-    }
-    count
+/// Returns how many entries fit into one answer.
+fn count_fitting(entries: &[FileEntry]) -> usize {
+    let sums = entries.iter().take(MAX_ENTRIES).scan(0, |sum, entry| {
+        // JSON may need six characters for one byte.
+        *sum += entry.name.len() * 6 + 64;
+        Some(*sum)
+    });
+    sums.take_while(|sum| *sum <= MAX_META / 2).count()
 }
 
-fn create_beside(folder: &OwnedFd) -> Result<(String, OwnedFd), Problem> {
+/// Creates a temporary file in a folder. Returns its name and the open file.
+fn create_temporary(folder: &OwnedFd) -> Result<(String, File), FileProblem> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    // The code may have put files of these names there: then the next one is tried.
+    // The code may have made files with these names: then the next name is tried.
     for attempt in 0..64 {
         let name = format!(".cove-{}-{attempt}.part", std::process::id());
         match rustix::fs::openat(folder, &name, flags, Mode::from_raw_mode(0o644)) {
-            Ok(file) => return Ok((name, file)),
+            Ok(file) => return Ok((name, file.into())),
             Err(Errno::EXIST) => {}
             Err(error) => return Err(problem(error)),
         }
     }
-    Err(Problem::Other { message: "there is no free name for a temporary file".into() })
+    Err(FileProblem::Other { message: "there is no free name for a temporary file".into() })
 }
 
-fn write_all(file: &OwnedFd, mut rest: &[u8]) -> rustix::io::Result<()> {
-    while !rest.is_empty() {
-        let count = rustix::io::retry_on_intr(|| rustix::io::write(file.as_fd(), rest))?;
-        rest = &rest[count..];
-    }
-    Ok(())
-}
-
-fn kind_of(kind: FileType) -> FileKind {
-    match kind {
+fn kind_of(stat: &Stat) -> FileKind {
+    match FileType::from_raw_mode(stat.st_mode) {
         FileType::Directory => FileKind::Folder,
         FileType::Symlink => FileKind::Link,
         FileType::Fifo => FileKind::Fifo,
@@ -249,17 +233,19 @@ fn kind_of(kind: FileType) -> FileKind {
     }
 }
 
-fn problem(error: Errno) -> Problem {
-    match error {
-        Errno::NOENT => Problem::NotFound {},
-        Errno::NOTDIR => Problem::NotAFolder {},
-        Errno::ISDIR => Problem::NotAFile { kind: FileKind::Folder },
-        Errno::XDEV => Problem::Outside {},
-        Errno::NOSPC | Errno::DQUOT | Errno::FBIG => Problem::NoSpace {},
-        Errno::ACCESS | Errno::PERM | Errno::ROFS => Problem::Denied {},
-        Errno::NAMETOOLONG => Problem::BadPath { reason: "it is too long".into() },
-        Errno::LOOP => Problem::BadPath { reason: "its links lead in a circle".into() },
-        other => Problem::Other { message: io::Error::from(other).to_string() },
+/// Returns the problem that an error of the kernel means for the host.
+fn problem(error: impl Into<io::Error>) -> FileProblem {
+    let error = error.into();
+    match Errno::from_io_error(&error) {
+        Some(Errno::NOENT) => FileProblem::NotFound {},
+        Some(Errno::NOTDIR) => FileProblem::NotAFolder {},
+        Some(Errno::ISDIR) => FileProblem::NotAFile { kind: FileKind::Folder },
+        Some(Errno::XDEV) => FileProblem::Outside {},
+        Some(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) => FileProblem::NoSpace {},
+        Some(Errno::ACCESS | Errno::PERM | Errno::ROFS) => FileProblem::Denied {},
+        Some(Errno::NAMETOOLONG) => FileProblem::BadPath { reason: "it is too long".into() },
+        Some(Errno::LOOP) => FileProblem::BadPath { reason: "its links lead in a circle".into() },
+        _ => FileProblem::Other { message: error.to_string() },
     }
 }
 
@@ -273,17 +259,17 @@ mod tests {
 
     use super::*;
 
-    fn workspace() -> (tempfile::TempDir, Files) {
+    fn workspace() -> (tempfile::TempDir, WorkspaceFiles) {
         let outer = tempfile::tempdir().unwrap();
         fs::create_dir(outer.path().join("workspace")).unwrap();
         fs::write(outer.path().join("outside"), "secret").unwrap();
         fs::create_dir(outer.path().join("workspace_evil")).unwrap();
-        let files = Files::open(&outer.path().join("workspace")).unwrap();
+        let files = WorkspaceFiles::open(&outer.path().join("workspace")).unwrap();
         (outer, files)
     }
 
     #[test]
-    fn a_file_goes_in_and_comes_out() {
+    fn writes_and_reads_files() {
         let (outer, files) = workspace();
         assert_eq!(files.put("a/b/c.bin", b"\0\xff"), Ok(2));
         assert_eq!(files.get("a/b/c.bin", 10), Ok(b"\0\xff".to_vec()));
@@ -291,8 +277,7 @@ mod tests {
         assert_eq!(files.get(absolute.to_str().unwrap(), 10), Ok(b"\0\xff".to_vec()));
         assert_eq!(files.put("a/b/c.bin", b"new"), Ok(3));
         assert_eq!(files.get("./a//b/c.bin", 3), Ok(b"new".to_vec()));
-        let names: Vec<String> =
-            files.list("a/b").unwrap().entries.into_iter().map(|entry| entry.name).collect();
+        let names: Vec<String> = files.list("a/b").unwrap().entries.into_iter().map(|entry| entry.name).collect();
         assert_eq!(names, ["c.bin"], "no temporary file is left");
     }
 
@@ -302,7 +287,7 @@ mod tests {
         let check = |path: &str| {
             for result in [files.get(path, 10).err(), files.put(path, b"x").err(), files.list(path).err()] {
                 assert!(
-                    matches!(result, Some(Problem::BadPath { .. } | Problem::Outside {})),
+                    matches!(result, Some(FileProblem::BadPath { .. } | FileProblem::Outside {})),
                     "{path:?}: {result:?}"
                 );
             }
@@ -317,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_followed_inside_and_nowhere_else() {
+    fn follows_links_only_inside_the_workspace() {
         let (outer, files) = workspace();
         let inside = outer.path().join("workspace");
         files.put("real", b"here").unwrap();
@@ -332,12 +317,12 @@ mod tests {
         assert_eq!(files.get("back", 10), Ok(b"here".to_vec()), "an absolute link that stays inside");
         for path in ["absolute", "climbing", "up/outside", "magic/etc/passwd"] {
             assert!(
-                matches!(files.get(path, 100), Err(Problem::Outside {} | Problem::BadPath { .. })),
+                matches!(files.get(path, 100), Err(FileProblem::Outside {} | FileProblem::BadPath { .. })),
                 "{path}"
             );
         }
-        assert!(matches!(files.get("loop", 10), Err(Problem::BadPath { .. })));
-        assert!(matches!(files.put("up/new", b"x"), Err(Problem::Outside {})));
+        assert!(matches!(files.get("loop", 10), Err(FileProblem::BadPath { .. })));
+        assert!(matches!(files.put("up/new", b"x"), Err(FileProblem::Outside {})));
         // A link at the target is replaced, not written through.
         assert_eq!(files.put("absolute", b"mine"), Ok(4));
         assert_eq!(fs::read_to_string(outer.path().join("outside")).unwrap(), "secret");
@@ -345,39 +330,37 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_file_is_refused_at_once() {
+    fn refuses_pipes_sockets_and_folders_without_waiting() {
         let (outer, files) = workspace();
         let inside = outer.path().join("workspace");
         fs::create_dir(inside.join("folder")).unwrap();
         let made = std::process::Command::new("mkfifo").arg(inside.join("pipe")).status().unwrap();
         assert!(made.success());
         let _socket = UnixListener::bind(inside.join("socket")).unwrap();
-        for (path, kind) in
-            [("folder", FileKind::Folder), ("pipe", FileKind::Fifo), ("socket", FileKind::Socket)]
-        {
-            assert_eq!(files.get(path, 10), Err(Problem::NotAFile { kind }), "{path}");
-            assert_eq!(files.put(path, b"x"), Err(Problem::NotAFile { kind }), "{path}");
+        for (path, kind) in [("folder", FileKind::Folder), ("pipe", FileKind::Fifo), ("socket", FileKind::Socket)] {
+            assert_eq!(files.get(path, 10), Err(FileProblem::NotAFile { kind }), "{path}");
+            assert_eq!(files.put(path, b"x"), Err(FileProblem::NotAFile { kind }), "{path}");
         }
-        assert_eq!(files.put(".", b"x"), Err(Problem::NotAFile { kind: FileKind::Folder }));
+        assert_eq!(files.put(".", b"x"), Err(FileProblem::NotAFile { kind: FileKind::Folder }));
         files.put("file", b"x").unwrap();
-        assert!(matches!(files.list("file"), Err(Problem::NotAFolder {})));
-        assert!(matches!(files.put("file/below", b"x"), Err(Problem::NotAFolder {})));
-        assert!(matches!(files.get("missing", 10), Err(Problem::NotFound {})));
-        assert!(matches!(files.list("missing"), Err(Problem::NotFound {})));
+        assert!(matches!(files.list("file"), Err(FileProblem::NotAFolder {})));
+        assert!(matches!(files.put("file/below", b"x"), Err(FileProblem::NotAFolder {})));
+        assert!(matches!(files.get("missing", 10), Err(FileProblem::NotFound {})));
+        assert!(matches!(files.list("missing"), Err(FileProblem::NotFound {})));
     }
 
     #[test]
-    fn sizes_are_bounded() {
+    fn bounds_the_size_of_files() {
         let (_outer, files) = workspace();
         let large = vec![0; MAX_FILE_WRITE + 1];
-        assert!(matches!(files.put("large", &large), Err(Problem::TooLarge { .. })));
-        assert!(matches!(files.get("large", 10), Err(Problem::NotFound {})));
+        assert!(matches!(files.put("large", &large), Err(FileProblem::TooLarge { .. })));
+        assert!(matches!(files.get("large", 10), Err(FileProblem::NotFound {})));
         files.put("eleven", b"01234567890").unwrap();
-        assert_eq!(files.get("eleven", 10), Err(Problem::TooLarge { size: 11, most: 10 }));
+        assert_eq!(files.get("eleven", 10), Err(FileProblem::TooLarge { size: 11, most: 10 }));
     }
 
     #[test]
-    fn long_folders_are_cut_and_counted() {
+    fn cuts_long_listings_and_counts_the_rest() {
         let (outer, files) = workspace();
         let inside = outer.path().join("workspace");
         for n in 0..MAX_ENTRIES + 5 {

@@ -1,40 +1,53 @@
-//! One interpreter process and the channel to the shim inside it.
+//! One interpreter process, and the channel to the shim inside it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::Command;
 
-use cove_protocol::Language;
+use cove_protocol::{CodeQuestion, Language, RequestId};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::calls;
-use crate::process::{Process, Standard};
+use crate::process::{CellProcess, StandardStreams};
 use crate::shim::{self, FromShim, ShimError};
 
-pub(crate) struct Interpreter {
+/// An interpreter that runs cells of one language.
+pub(crate) struct InterpreterProcess {
     language: Language,
-    process: Process,
+    pub(crate) process: CellProcess,
+    /// Our end of the socket whose other end is the shim's descriptor 3.
     channel: OwnedFd,
+    /// Bytes of the shim that do not make a whole message yet.
     from_shim: Vec<u8>,
+    /// Bytes for the shim that the channel had no room for yet.
     to_shim: Vec<u8>,
+    /// The question that the shim has not answered yet.
+    pub(crate) question: Option<RequestId>,
+    /// Whether the runner started it for a question and it has run no cell yet.
+    pub(crate) for_question: bool,
+    /// Whether the runner has sent the part of the shim that answers questions. Only for Python.
+    knows_questions: bool,
 }
 
-/// Holds descriptor 3 of this process, so that nothing else gets that number, and lends it to each child as it
-/// starts. Safe code has no other way to hand a child a descriptor beyond its first three.
-pub(crate) struct Third(OwnedFd);
+/// Descriptor 3 of this process, reserved so that nothing else gets that number. It is lent to each interpreter as it
+/// starts: safe code has no other way to give a child a descriptor beyond its first three.
+pub(crate) struct ReservedDescriptor(OwnedFd);
 
-impl Third {
+impl ReservedDescriptor {
+    /// Reserves the descriptor. Must be called before anything else opens a descriptor.
     pub(crate) fn reserve() -> io::Result<Self> {
         let null = std::fs::File::open("/dev/null")?;
         let third = rustix::io::fcntl_dupfd_cloexec(&null, 3)?;
         let number = std::os::fd::AsRawFd::as_raw_fd(&third);
-        // The very first descriptor opened gets 3 anyway, as `null` has by now.
+        // The first descriptor that a process opens has the number 3, so `null` itself may have it.
         if number == 3 { Ok(Self(third)) } else { Ok(Self(null.into())) }
     }
 
+    /// Makes `fd` descriptor 3 while `start` runs.
     fn lend<T>(&mut self, fd: BorrowedFd<'_>, start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        // Without close-on-exec, so that the child keeps it. Nothing else is started meanwhile: there is one thread.
         rustix::io::dup2(fd, &mut self.0)?;
         let started = start();
         let null = std::fs::File::open("/dev/null")?;
@@ -43,47 +56,83 @@ impl Third {
     }
 }
 
-impl Interpreter {
+impl InterpreterProcess {
+    /// Starts an interpreter with its shim. `socket` is where its code can call the host. Fails if the kernel refuses.
     pub(crate) fn start(
         language: Language,
         program: &str,
-        standard: Standard,
+        streams: StandardStreams,
         socket: &Path,
-        third: &mut Third,
+        shim_descriptor: &mut ReservedDescriptor,
     ) -> io::Result<Self> {
+        // Other children must not inherit either end: the runner knows that the shim has ended by the end of its
+        // stream.
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         rustix::io::ioctl_fionbio(&ours, true)?;
         let mut command = Command::new(program);
-        command.args(arguments(language)).env(calls::VARIABLE, socket);
-        let process = third.lend(theirs.as_fd(), || Process::start(command, standard))?;
-        Ok(Self { language, process, channel: ours, from_shim: Vec::new(), to_shim: Vec::new() })
+        command.args(arguments(language)).env(calls::CALL_VARIABLE, socket);
+        let process = shim_descriptor.lend(theirs.as_fd(), || CellProcess::start(command, streams))?;
+        Ok(Self {
+            language,
+            process,
+            channel: ours,
+            from_shim: Vec::new(),
+            to_shim: Vec::new(),
+            question: None,
+            for_question: false,
+            knows_questions: false,
+        })
     }
 
-    pub(crate) fn process(&self) -> Process {
-        self.process
-    }
-
+    /// Returns the descriptor to poll for messages of the shim.
     pub(crate) fn channel(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()
     }
 
+    /// Returns whether bytes for the shim wait for room in the channel.
     pub(crate) fn has_to_write(&self) -> bool {
         !self.to_shim.is_empty()
     }
 
-    /// Hands it a cell. Fails for code that cannot be written in its wire.
-    pub(crate) fn run(&mut self, name: &str, code: &[u8], args: &[String]) -> Result<(), Unwritable> {
+    /// Sends a cell to the shim. Fails if the code cannot be encoded for a shell.
+    pub(crate) fn run(&mut self, name: &str, code: &[u8], args: &[String]) -> Result<(), ShimRefusal> {
         let message = match self.language {
-            Language::Python | Language::Node => shim::run(name, code, args),
-            Language::Bash | Language::Sh => shim::run_in_shell(name, code, args).ok_or(Unwritable)?,
+            Language::Python | Language::Node => shim::encode_cell(name, code, args),
+            Language::Bash | Language::Sh => shim::encode_shell_cell(name, code, args).ok_or(ShimRefusal)?,
         };
         self.send(message);
         Ok(())
     }
 
-    pub(crate) fn moved_to(&mut self, process: i32) {
-        self.process.moved_to(process);
+    /// Sends a question about code to the shim. Fails if another question is open, or if the code cannot be encoded
+    /// for a shell.
+    pub(crate) fn ask(
+        &mut self,
+        request: RequestId,
+        question: CodeQuestion,
+        program: &str,
+        code: &[u8],
+    ) -> Result<(), ShimRefusal> {
+        if self.question.is_some() {
+            return Err(ShimRefusal);
+        }
+        let message = match self.language {
+            Language::Python => {
+                // Before the question and not when the shim asks for it, because a cell could arrive in between.
+                if !std::mem::replace(&mut self.knows_questions, true) {
+                    self.send(shim::encode_part(PYTHON_QUESTIONS));
+                }
+                shim::encode_question(question, code)
+            }
+            Language::Node => shim::encode_question(question, code),
+            Language::Bash | Language::Sh => {
+                shim::encode_shell_question(SHELL_QUESTIONS, question, program, code).ok_or(ShimRefusal)?
+            }
+        };
+        self.question = Some(request);
+        self.send(message);
+        Ok(())
     }
 
     pub(crate) fn send(&mut self, message: Vec<u8>) {
@@ -91,7 +140,8 @@ impl Interpreter {
         self.flush();
     }
 
-    /// Writes what the channel has room for. A shim that is gone is noticed when it is reaped.
+    /// Writes as much as the channel has room for. An error is ignored: it means that the process has ended, which
+    /// `reap` notices.
     pub(crate) fn flush(&mut self) {
         while !self.to_shim.is_empty() {
             match rustix::net::send(&self.channel, &self.to_shim, rustix::net::SendFlags::NOSIGNAL) {
@@ -103,73 +153,78 @@ impl Interpreter {
         }
     }
 
-    /// Reads what has come; `take` then yields it message by message.
-    pub(crate) fn receive(&mut self) -> Received {
+    /// Reads once from the shim. `take` then returns the messages one by one.
+    pub(crate) fn receive(&mut self) -> ShimRead {
         let mut buffer = [0u8; 16 * 1024];
-        loop {
-            match rustix::io::read(&self.channel, &mut buffer) {
-                Ok(0) => return Received::Closed,
-                Ok(count) => {
-                    self.from_shim.extend(&buffer[..count]);
-                    // No more than one read a turn: a shim that never stops talking must not keep the runner.
-                    return Received::Some;
-                }
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Received::Nothing,
-                Err(_) => return Received::Closed,
+        match rustix::io::retry_on_intr(|| rustix::io::read(&self.channel, &mut buffer)) {
+            Ok(0) => ShimRead::Closed,
+            // One read in each turn of the loop: a shim that never stops writing must not block the runner.
+            Ok(count) => {
+                self.from_shim.extend(&buffer[..count]);
+                ShimRead::Bytes
             }
+            Err(Errno::AGAIN) => ShimRead::Nothing,
+            Err(_) => ShimRead::Closed,
         }
     }
 
+    /// Returns the next whole message, or `None`. Fails if the bytes are no message.
     pub(crate) fn take(&mut self) -> Result<Option<FromShim>, ShimError> {
         shim::take(&mut self.from_shim)
     }
 }
 
-/// The code has every control character there is.
-pub(crate) struct Unwritable;
+/// A shim cannot be given this code: it uses every control character, and a shell's frames need one that it does not
+/// use. Or it cannot be asked, because another question is open.
+pub(crate) struct ShimRefusal;
 
+/// What one read from a shim's channel found.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Received {
-    Some,
+pub(crate) enum ShimRead {
+    Bytes,
     Nothing,
     Closed,
 }
 
-/// A shell has its shim as a parameter: both evaluations being on its first line makes line numbers in messages those of
-/// the cell.
+/// A shell gets its shim as a parameter. Both `eval`s are on line 1, so that line numbers in messages are those of the
+/// cell.
 const SHELL_START: &str = r#"eval "$1";eval "$_cove_main""#;
 const BASH_SHIM: &str = include_str!("../shims/shell/bash.sh");
 const SH_SHIM: &str = include_str!("../shims/shell/sh.sh");
+const SHELL_QUESTIONS: &str = include_str!("../shims/shell/questions.sh");
+const PYTHON_QUESTIONS: &str = include_str!("../shims/python/questions.py");
 
+/// Returns the arguments that make an interpreter run its shim.
 fn arguments(language: Language) -> &'static [&'static str] {
     match language {
-        // Isolated from environment variables and user folders; its installed packages stay visible.
+        // `-I` isolates it from environment variables and user folders; installed packages stay visible.
         Language::Python => &["-I", "-X", "utf8", "-c", include_str!("../shims/python/boot.py")],
         Language::Node => &["--no-force-async-hooks-checks", "-e", include_str!("../shims/node/boot.js")],
         Language::Bash => &["--norc", "--noprofile", "-c", SHELL_START, "bash", BASH_SHIM],
-        // Where sh is bash, its shim takes over.
+        // If sh is bash, the shim for bash takes over.
         Language::Sh => &["-c", SHELL_START, "sh", SH_SHIM, BASH_SHIM],
     }
 }
 
-/// The text of a shim's part that is sent only when asked for.
-pub(crate) fn part(language: Language, name: &str) -> Option<&'static str> {
+/// Returns the text of a part that a shim loads on demand, or `None` if there is no such part.
+pub(crate) fn shim_part(language: Language, name: &str) -> Option<&'static str> {
     Some(match (language, name) {
         (Language::Python, "cell") => include_str!("../shims/python/cell.py"),
-        (Language::Python, "draw") => include_str!("../shims/python/draw.py"),
-        (Language::Python, "late") => include_str!("../shims/python/late.py"),
-        (Language::Python, "more") => include_str!("../shims/python/more.py"),
-        (Language::Python, "tool") => include_str!("../shims/python/tool.py"),
-        (Language::Python, "wait") => include_str!("../shims/python/wait.py"),
+        (Language::Python, "errors_and_await") => include_str!("../shims/python/errors_and_await.py"),
+        (Language::Python, "images") => include_str!("../shims/python/images.py"),
+        (Language::Python, "mcp_module") => include_str!("../shims/python/mcp_module.py"),
+        (Language::Python, "pending_calls") => include_str!("../shims/python/pending_calls.py"),
+        (Language::Python, "questions") => PYTHON_QUESTIONS,
+        (Language::Python, "results") => include_str!("../shims/python/results.py"),
         (Language::Python, "wire") => include_str!("../shims/python/wire.py"),
-        (Language::Node, "around") => include_str!("../shims/node/around.js"),
+        (Language::Node, "process_guard") => include_str!("../shims/node/process_guard.js"),
         (Language::Node, "faults") => include_str!("../shims/node/faults.js"),
         (Language::Node, "imports") => include_str!("../shims/node/imports.js"),
         (Language::Node, "mcp") => include_str!("../shims/node/mcp.js"),
-        (Language::Node, "redeclare") => include_str!("../shims/node/redeclare.js"),
-        (Language::Node, "repair") => include_str!("../shims/node/repair.js"),
-        (Language::Node, "watch") => include_str!("../shims/node/watch.js"),
+        (Language::Node, "questions") => include_str!("../shims/node/questions.js"),
+        (Language::Node, "redeclarations") => include_str!("../shims/node/redeclarations.js"),
+        (Language::Node, "stream_repair") => include_str!("../shims/node/stream_repair.js"),
+        (Language::Node, "interrupts") => include_str!("../shims/node/interrupts.js"),
         (Language::Node, "wire") => include_str!("../shims/node/wire.js"),
         _ => return None,
     })
@@ -179,16 +234,16 @@ pub(crate) fn part(language: Language, name: &str) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    /// A part that a shim asks for and does not get would be a mystery in the sandbox.
+    /// A shim that asks for a part and gets none would fail in strange ways.
     #[test]
-    fn every_part_of_a_shim_can_be_asked_for() {
+    fn shims_can_load_each_of_their_parts() {
         for (language, folder) in [(Language::Python, "python"), (Language::Node, "node")] {
             let shims = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("shims").join(folder);
             let files = std::fs::read_dir(shims).unwrap().flatten().map(|entry| entry.path());
             for file in files.filter(|path| path.is_file()) {
                 let name = file.file_stem().unwrap().to_str().unwrap().to_owned();
                 let text = std::fs::read_to_string(&file).unwrap();
-                assert!(name == "boot" || part(language, &name) == Some(&text), "{}", file.display());
+                assert!(name == "boot" || shim_part(language, &name) == Some(&text), "{}", file.display());
             }
         }
     }

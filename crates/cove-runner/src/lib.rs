@@ -1,25 +1,32 @@
-//! The runner: our one process inside a sandbox, its pid 1 or one beside others. It speaks frames with the host over its
-//! standard input and output, starts interpreters and programs, captures what they write, and reaps what they leave behind.
+//! The runner: Cove's one process inside a sandbox. It is the sandbox's pid 1, or in some containers one process among
+//! others. It exchanges frames with the host over its standard input and output, starts interpreters and programs,
+//! captures their output, and reaps the processes that they leave behind.
 //!
-//! It runs beside hostile code and under the same restrictions, so it holds nothing worth taking: what it says is
-//! treated as hostile by the host, and what interpreters say is bounded here. One thread, no async runtime.
+//! It runs beside hostile code and under the same restrictions, so it holds nothing worth stealing: the host treats its
+//! messages as hostile, and it bounds what interpreters send. It has one thread and no async runtime.
 
 #![forbid(unsafe_code)]
 
+use std::io;
+
 mod calls;
 mod capture;
-mod command;
 mod descendants;
 mod files;
 mod interpreter;
-mod memory;
+mod mcp_command;
+mod oom_counter;
 mod process;
 mod program;
 mod serve;
 mod shim;
 mod stdin;
 
-pub use command::{arguments as call_arguments, main as command, status as failure_status};
-/// The variable that tells code where it can call the host, and what is in it where the runner is pid 1.
-pub const CALLS: (&str, &str) = (calls::VARIABLE, calls::SOCKET);
+pub use calls::{CALL_SOCKET, CALL_VARIABLE};
+pub use mcp_command::{exit_status, main as mcp_main, parse_arguments};
 pub use serve::main;
+
+/// Returns the error for a host that broke the protocol.
+fn protocol_error(message: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, message.into())
+}

@@ -1,4 +1,4 @@
-//! A process that runs a cell, an interpreter's or a program's, and the group it was started in.
+//! A process that runs cells, an interpreter or a program, and the process group that it was started in.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -7,27 +7,29 @@ use std::process::Command;
 
 use rustix::process::{Pid, Signal, getpgid, kill_process, kill_process_group};
 
-/// What it gets as its descriptors 0, 1 and 2.
-pub(crate) struct Standard {
+/// The descriptors 0, 1 and 2 of a new process.
+pub(crate) struct StandardStreams {
     pub(crate) input: OwnedFd,
     pub(crate) output: OwnedFd,
     pub(crate) error: OwnedFd,
 }
 
+/// A process that runs cells. A shell may move to another process while it lives.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Process {
+pub(crate) struct CellProcess {
     pid: Pid,
-    /// Its first process; whatever it became since is still in this group.
+    /// The group of the first process. A shell that has moved is still in this group.
     group: Pid,
 }
 
-impl Process {
-    pub(crate) fn start(mut command: Command, standard: Standard) -> io::Result<Self> {
-        command.stdin(standard.input).stdout(standard.output).stderr(standard.error);
-        // A group of its own, so that an interrupt reaches what the code waits for and not the runner.
+impl CellProcess {
+    /// Starts a command in a process group of its own. Fails if the kernel refuses.
+    pub(crate) fn start(mut command: Command, streams: StandardStreams) -> io::Result<Self> {
+        command.stdin(streams.input).stdout(streams.output).stderr(streams.error);
+        // So that an interrupt reaches the children that the code waits for, but not the runner.
         command.process_group(0);
         let child = command.spawn()?;
-        let pid = Pid::from_raw(child.id() as i32).ok_or_else(|| io::Error::other("no process id"))?;
+        let pid = Pid::from_raw(child.id() as i32).ok_or_else(|| io::Error::other("the new process has no id"))?;
         Ok(Self { pid, group: pid })
     }
 
@@ -35,21 +37,21 @@ impl Process {
         self.pid
     }
 
-    /// It says that it lives on in another process. If that is a lie it harms only itself.
+    /// The shell reports that it has moved to another process. If that is a lie, it harms only itself.
     pub(crate) fn moved_to(&mut self, process: i32) {
         if let Some(pid) = Pid::from_raw(process) {
             self.pid = pid;
         }
     }
 
-    /// Without what it has started, which may live on.
+    /// Kills the process, but not the children that it has started, which may live on.
     pub(crate) fn kill_alone(&self) {
         let _ = kill_process(self.pid, Signal::KILL);
     }
 
-    /// It and what it waits for.
+    /// Signals the process and the children that it waits for.
     pub(crate) fn signal(&self, signal: Signal) {
-        // It may have left its group, and then only its own id reaches it; and it may have ended since.
+        // If it has left its group, only its own id reaches it. Errors are ignored, because it may have ended since.
         if getpgid(Some(self.pid)) != Ok(self.group) {
             let _ = kill_process(self.pid, signal);
         }

@@ -1,4 +1,4 @@
-//! A program as a cell: found, started, and if it cannot be, why not.
+//! Starts a program as a cell, and explains why one cannot be started.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -6,30 +6,31 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cove_protocol::Start;
+use cove_protocol::ProgramCell;
 use rustix::fs::Access;
 
 use crate::calls;
-use crate::process::{Process, Standard};
+use crate::process::{CellProcess, StandardStreams};
 
-/// Where a program is looked for if no search path is set, as most shells have it.
-const SEARCH: &str = "/usr/local/bin:/usr/bin:/bin";
+/// The search path if `PATH` is not set, as in most shells.
+const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// Starts a command that has been checked. The error is for people.
-pub(crate) fn start(start: &Start, standard: Standard, socket: &Path) -> Result<Process, String> {
+/// Starts a command that `ProgramCell::check` has accepted. If it fails, it returns the reason for people.
+pub(crate) fn start(start: &ProgramCell, streams: StandardStreams, socket: &Path) -> Result<CellProcess, String> {
     let [name, args @ ..] = start.command.as_slice() else { return Err("it has no name".into()) };
-    let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from(SEARCH));
+    let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from(DEFAULT_PATH));
     let found = find(name, &path)?;
     let mut command = Command::new(&found);
-    // It sees the name that it was called by.
-    command.arg0(name).args(args).env(calls::VARIABLE, socket);
+    // The program sees the name that it was called by.
+    command.arg0(name).args(args).env(calls::CALL_VARIABLE, socket);
     if let Some(directory) = &start.directory {
         command.current_dir(directory);
     }
-    Process::start(command, standard).map_err(|error| reason(&error, &found, start.directory.as_deref()))
+    CellProcess::start(command, streams).map_err(|error| reason(&error, &found, start.directory.as_deref()))
 }
 
-/// A name without a slash is looked up; anything else is a path, from the directory that the program starts in.
+/// Returns the path of a program. A name without a slash is looked up on the search path; any other name is a path
+/// already, relative to the directory that the program starts in. Fails with a reason if nothing is found.
 fn find(name: &str, search: &OsStr) -> Result<PathBuf, String> {
     if name.contains('/') {
         return Ok(name.into());
@@ -48,36 +49,32 @@ pub(crate) fn is_executable(path: &Path) -> bool {
     path.is_file() && rustix::fs::access(path, Access::EXEC_OK).is_ok()
 }
 
-/// Why nothing can be started in a directory, if that is so.
-fn closed(directory: &str) -> Option<String> {
+/// Returns why no program can be started in a directory, or `None` if one can.
+fn directory_problem(directory: &str) -> Option<String> {
     let is_denied = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
     let may_not = || Some(format!("the user that it would run as may not enter the directory `{directory}`"));
     match std::fs::metadata(directory) {
         Err(error) if is_denied(&error) => may_not(),
-        Ok(found) if found.is_dir() => match rustix::fs::access(directory, Access::EXEC_OK) {
-            Ok(()) => None,
-            Err(_) => may_not(),
-        },
+        Ok(found) if found.is_dir() => rustix::fs::access(directory, Access::EXEC_OK).err().and_then(|_| may_not()),
         Ok(_) | Err(_) => Some(format!("there is no directory `{directory}` to start it in")),
     }
 }
 
-/// The kernel has one number for many causes; which it was is looked up.
+/// Returns why a program was not started. The kernel has one error number for many causes, so this looks for the cause.
 fn reason(error: &io::Error, program: &Path, directory: Option<&str>) -> String {
-    if let Some(problem) = directory.and_then(closed) {
+    if let Some(problem) = directory.and_then(directory_problem) {
         return problem;
     }
-    let program =
-        directory.map_or_else(|| program.to_owned(), |directory| Path::new(directory).join(program));
+    let program = directory.map_or_else(|| program.to_owned(), |directory| Path::new(directory).join(program));
     let name = program.display();
     match error.kind() {
         io::ErrorKind::NotFound if program.exists() => {
-            format!("the interpreter that `{name}` names is not there")
+            format!("`{name}` names an interpreter that does not exist")
         }
         io::ErrorKind::NotFound => format!("there is no file `{name}`"),
         io::ErrorKind::PermissionDenied if program.is_dir() => format!("`{name}` is a directory"),
         io::ErrorKind::PermissionDenied => format!("`{name}` is not executable"),
-        io::ErrorKind::InvalidInput => "there is a NUL byte in its command".into(),
+        io::ErrorKind::InvalidInput => "its command has a NUL byte".into(),
         _ => format!("`{name}`: {error}"),
     }
 }
@@ -95,18 +92,18 @@ mod tests {
         fs::OpenOptions::new().read(true).write(true).open("/dev/null").unwrap().into()
     }
 
-    /// The exit code of a command that is started in `directory`, or why it was not.
+    /// Returns the exit code of a command that is started in `directory`, or why it was not started.
     fn run(command: &[&str], directory: Option<&str>) -> Result<Option<i32>, String> {
         let command = command.iter().map(|&word| word.to_owned()).collect();
-        let start = Start { cell: CellId(1), command, directory: directory.map(str::to_owned) };
-        let standard = Standard { input: null(), output: null(), error: null() };
-        let process = super::start(&start, standard, Path::new("/none"))?;
+        let start = ProgramCell { cell: CellId(1), command, directory: directory.map(str::to_owned) };
+        let streams = StandardStreams { input: null(), output: null(), error: null() };
+        let process = super::start(&start, streams, Path::new("/none"))?;
         let waited = rustix::process::waitpid(Some(process.pid()), rustix::process::WaitOptions::empty());
         Ok(waited.unwrap().unwrap().1.exit_status())
     }
 
     #[test]
-    fn names_are_looked_up_and_paths_are_not() {
+    fn looks_up_names_but_not_paths() {
         let folder = tempfile::tempdir().unwrap();
         let (first, second) = (folder.path().join("first"), folder.path().join("second"));
         for (folder, mode) in [(&first, 0o644), (&second, 0o755)] {
@@ -124,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_cannot_be_started_says_why() {
+    fn explains_why_a_program_cannot_be_started() {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str, text: &str, mode: u32| {
             fs::write(folder.path().join(name), text).unwrap();
@@ -139,15 +136,15 @@ mod tests {
         for (name, reason) in [
             ("./missing", "there is no file"),
             ("./closed", "is not executable"),
-            ("./orphan", "the interpreter that"),
+            ("./orphan", "names an interpreter that does not exist"),
             ("/", "is a directory"),
-            ("a\0b/c", "there is a NUL byte"),
+            ("a\0b/c", "its command has a NUL byte"),
             ("frobnicate", "there is no `frobnicate` on the search path"),
         ] {
-            let said = run(&[name], Some(here)).unwrap_err();
-            assert!(said.contains(reason), "{name:?}: {said}");
+            let error = run(&[name], Some(here)).unwrap_err();
+            assert!(error.contains(reason), "{name:?}: {error}");
         }
-        let said = run(&["sh"], Some("/missing")).unwrap_err();
-        assert_eq!(said, "there is no directory `/missing` to start it in");
+        let error = run(&["sh"], Some("/missing")).unwrap_err();
+        assert_eq!(error, "there is no directory `/missing` to start it in");
     }
 }

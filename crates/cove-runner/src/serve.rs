@@ -1,261 +1,289 @@
-//! The loop: waits for the host, for interpreters and for what they write, and does one thing at a time.
+//! The runner's loop: waits for the host, for interpreters, for their output and for calls, and does one thing at a
+//! time.
+//!
+//! There is one thread, so nothing here needs a lock. The order within one turn of the loop matters instead, and is the
+//! order in which `wait` returns what is ready:
+//!
+//! 1. Messages of shims come first. A shim reports the end of a cell on its channel after the code has written its last
+//!    output, so `finish` forwards everything that is in the output pipes at that moment before it sends `Done`.
+//! 2. Then output, and then calls of code.
+//! 3. Ended processes are reaped after the shims were read, so that the last message of a dying interpreter still
+//!    counts.
+//! 4. Standard input and the host come last, so an `Interrupt` that has crossed a `Done` on the wire finds no cell.
+//!
+//! Everything for the host goes through `HostWriter`, which `wait` empties before it blocks.
 
-mod ends;
-mod outbox;
-mod turn;
+mod ended_processes;
+mod host_writer;
+mod poll;
+mod questions;
+mod shim_messages;
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use cove_protocol::limits::{CHUNK, MAX_IMAGE, MAX_IMAGES};
+use cove_protocol::limits::CHUNK;
 use cove_protocol::{
-    CellId, Decoder, FromRunner, Hello, ImageFormat, Interpreter as Taken, Language, Outcome, Ready, Run,
-    Start, Stream, ToRunner, VERSION,
+    CellId, CellOutcome, CodeCell, FileProblem, FrameDecoder, FromRunner, HostHello, InterpreterPath, Language,
+    OutputStream, ProgramCell, RequestId, RunnerReady, ToRunner, VERSION, WireMessage,
 };
 use rustix::process::Signal;
 
-use self::outbox::Outbox;
-use crate::calls::{self, Calls};
-use crate::capture::Capture;
+use self::host_writer::HostWriter;
+use self::poll::PollSource;
+use crate::calls::{self, CallRouter};
+use crate::capture::OutputCapture;
 use crate::descendants;
-use crate::files::{Files, Listed};
-use crate::interpreter::{Interpreter, Received, Third, part};
-use crate::memory::Memory;
-use crate::process::{Process, Standard};
+use crate::files::{FolderListing, WorkspaceFiles};
+use crate::interpreter::{InterpreterProcess, ReservedDescriptor};
+use crate::oom_counter::OomCounter;
+use crate::process::{CellProcess, StandardStreams};
 use crate::program;
-use crate::shim::{self, FromShim};
-use crate::stdin::{Ask, Input};
+use crate::protocol_error;
+use crate::stdin::StdinPipe;
 
-/// The runner's role. Ends when the host says so or goes away, and everything else in the sandbox with it: by the kernel
-/// if this is its first process, else by itself.
+/// Runs the runner's role until the host sends `Bye` or closes the stream. Everything else in the sandbox ends with it:
+/// the kernel kills it if this is the first process of the sandbox, else this process does.
+///
+/// Returns failure if the host broke the protocol or the stream broke.
 pub fn main() -> ExitCode {
     let is_first = descendants::is_first();
     let served = prepare(is_first).and_then(|mut runner| {
         let served = runner.serve();
         if let Err(error) = &served {
-            // The host may be what failed; then nobody hears this.
-            let _ = runner.outbox.say(&FromRunner::Fault { message: error.to_string() }, &[]);
+            // The stream to the host may be what failed; then this message is lost.
+            let _ = runner.host.push(&FromRunner::Fault { message: error.to_string() }, &[]);
         }
-        let _ = runner.outbox.send();
+        let _ = runner.host.flush();
         if is_first {
             return served;
         }
-        runner.calls.clear();
-        served.and(descendants::end_all())
+        runner.calls.remove_socket();
+        served.and(descendants::kill_all())
     });
     match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("the runner could not go on\ncaused by: {error}");
+            eprintln!("the runner could not continue\ncaused by: {error}");
             ExitCode::FAILURE
         }
     }
 }
 
+/// Protects this process from the code that it will start, and makes the runner.
 fn prepare(is_first: bool) -> io::Result<Runner> {
-    // Code inside runs as the same user: without this it could read the runner's memory and use its descriptors.
+    // Code inside runs as the same user. Without this it could read the runner's memory and use its descriptors.
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
     if !is_first {
-        descendants::adopt()?;
+        descendants::adopt_orphans()?;
     }
-    hear_signals()?;
+    catch_signals()?;
     Runner::new(is_first)
 }
 
-/// Whoever started Cove may ignore signals, as shells do for what runs in the background, and what is ignored stays so in
-/// every program that is started: a shell could not be interrupted. What is caught here is as usual in them.
-fn hear_signals() -> io::Result<()> {
-    use signal_hook::consts::{
-        SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGUSR1, SIGUSR2,
-    };
-    let heard = Arc::new(AtomicBool::new(false));
+/// Catches signals that the process that started Cove may ignore, as shells do for background jobs. A program inherits
+/// ignored signals, and then could not be interrupted; but a signal that is caught here has its default action in the
+/// programs that the runner starts.
+fn catch_signals() -> io::Result<()> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGUSR1, SIGUSR2};
+    let caught = Arc::new(AtomicBool::new(false));
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGUSR1, SIGUSR2] {
-        signal_hook::flag::register(signal, Arc::clone(&heard))?;
+        signal_hook::flag::register(signal, Arc::clone(&caught))?;
     }
     Ok(())
 }
 
 struct Runner {
-    third: Third,
+    shim_descriptor: ReservedDescriptor,
+    /// Becomes readable when a child has ended: the handler of SIGCHLD writes to the other end.
     children_ended: OwnedFd,
-    decoder: Decoder,
-    /// For reading what the host sends.
+    decoder: FrameDecoder,
+    /// For reading from the host.
     buffer: Vec<u8>,
+    /// Counted messages of the host, for `Pong`.
     received: u64,
-    /// Empty until the host has said hello.
+    /// The program for each language. Empty until the host has sent `Hello`.
     programs: BTreeMap<Language, String>,
-    interpreters: BTreeMap<Language, Interpreter>,
-    input: Option<Input>,
-    captures: [Capture; 2],
-    files: Files,
-    calls: Calls,
-    memory: Memory,
-    outbox: Outbox,
-    cell: Option<Cell>,
+    interpreters: BTreeMap<Language, InterpreterProcess>,
+    /// Set once the host has sent `Hello`.
+    input: Option<StdinPipe>,
+    captures: [OutputCapture; 2],
+    files: WorkspaceFiles,
+    calls: CallRouter,
+    oom_counter: OomCounter,
+    host: HostWriter,
+    cell: Option<RunningCell>,
 }
 
-/// The cell that runs.
-struct Cell {
+/// The cell that runs now.
+struct RunningCell {
     id: CellId,
-    by: By,
+    executor: CellExecutor,
+    /// Bytes of output sent so far, by stream.
     sent: [u64; 2],
+    /// Images sent so far.
     images: usize,
+    /// The host has sent `Interrupt` or `Kill` for this cell.
     interrupted: bool,
-    /// Its interpreter was started for it.
+    /// The runner started the interpreter for this cell.
     fresh: bool,
 }
 
 /// What runs a cell.
 #[derive(Clone, Copy)]
-enum By {
+enum CellExecutor {
     Interpreter(Language),
-    Program(Process),
+    Program(CellProcess),
 }
 
-impl Cell {
-    fn is_of(&self, language: Language) -> bool {
-        matches!(self.by, By::Interpreter(of) if of == language)
+impl RunningCell {
+    fn runs_in(&self, language: Language) -> bool {
+        matches!(self.executor, CellExecutor::Interpreter(own) if own == language)
     }
-}
-
-enum Go {
-    On,
-    Home,
 }
 
 impl Runner {
     fn new(is_first: bool) -> io::Result<Self> {
-        let third = Third::reserve()?;
+        let shim_descriptor = ReservedDescriptor::reserve()?;
+        // A signal handler may do little more than write to a pipe. The loop polls the pipe and reaps.
         let (children_ended, written) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        // Non-blocking, because `reap` reads until the pipe is empty.
         rustix::io::ioctl_fionbio(&children_ended, true)?;
         signal_hook::low_level::pipe::register(signal_hook::consts::SIGCHLD, written)?;
         Ok(Self {
-            third,
+            shim_descriptor,
             children_ended,
-            decoder: Decoder::default(),
+            decoder: FrameDecoder::default(),
             buffer: vec![0; CHUNK],
             received: 0,
             programs: BTreeMap::new(),
             interpreters: BTreeMap::new(),
             input: None,
-            captures: [Capture::new(Stream::Stdout)?, Capture::new(Stream::Stderr)?],
-            files: Files::open(&std::env::current_dir()?)?,
-            calls: Calls::new(&calls::socket(is_first)),
-            memory: Memory::new(),
-            outbox: Outbox::default(),
+            captures: [OutputCapture::new(OutputStream::Stdout)?, OutputCapture::new(OutputStream::Stderr)?],
+            files: WorkspaceFiles::open(&std::env::current_dir()?)?,
+            calls: CallRouter::new(&calls::socket_path(is_first)),
+            oom_counter: OomCounter::new(),
+            host: HostWriter::default(),
             cell: None,
         })
     }
 
+    /// Serves until the host ends the runner. Fails if the host breaks the protocol, or on an error of the kernel.
     fn serve(&mut self) -> io::Result<()> {
         loop {
-            let ready = self.wait()?;
-            if ready.children {
-                self.drain_child_signals();
-            }
-            for language in ready.shims {
-                self.hear(language)?;
-            }
-            for index in ready.captures {
-                self.forward(index, CHUNK)?;
-            }
-            for (source, found) in ready.calls {
-                self.calls.ready(source, found, &mut |said, payload| self.outbox.say(said, payload))?;
-            }
-            // After the shims: what one said before it died counts.
-            if ready.children {
-                self.reap()?;
-            }
-            if ready.input {
-                self.fill_input()?;
-            }
-            if ready.host
-                && let Go::Home = self.hear_host()?
-            {
-                return Ok(());
+            for (source, events) in self.wait()? {
+                match source {
+                    PollSource::Shim(language) => self.read_shim(language)?,
+                    PollSource::Capture(index) => drop(self.forward(index, CHUNK)?),
+                    PollSource::Calls(source) => {
+                        self.calls.handle(source, events, &mut |message, payload| self.host.push(message, payload))?;
+                    }
+                    PollSource::Children => self.reap()?,
+                    PollSource::Input => self.fill_input()?,
+                    PollSource::Host => {
+                        if self.read_host()?.is_break() {
+                            return Ok(());
+                        }
+                    }
+                }
             }
         }
     }
 
-    fn hear_host(&mut self) -> io::Result<Go> {
+    /// Reads once from the host, and acts on every message that is whole.
+    fn read_host(&mut self) -> io::Result<ControlFlow<()>> {
         let buffer = &mut self.buffer[..];
         let count = rustix::io::retry_on_intr(|| rustix::io::read(rustix::stdio::stdin(), &mut *buffer))?;
         if count == 0 {
+            // The host has closed the stream, which ends the runner as `Bye` does, unless it cuts a message.
             self.decoder.finish().map_err(io::Error::other)?;
-            return Ok(Go::Home);
+            return Ok(ControlFlow::Break(()));
         }
         self.decoder.push(&self.buffer[..count]);
         while let Some((message, payload)) = self.decoder.next::<ToRunner>().map_err(io::Error::other)? {
-            if let Go::Home = self.obey(message, payload)? {
-                return Ok(Go::Home);
+            if self.handle_message(message, payload)?.is_break() {
+                return Ok(ControlFlow::Break(()));
             }
         }
-        Ok(Go::On)
+        Ok(ControlFlow::Continue(()))
     }
 
-    fn obey(&mut self, message: ToRunner, payload: Vec<u8>) -> io::Result<Go> {
+    fn handle_message(&mut self, message: ToRunner, payload: Vec<u8>) -> io::Result<ControlFlow<()>> {
         if !matches!(message, ToRunner::Hello(_)) {
             self.received += 1;
             if self.input.is_none() {
-                return Err(broken("the host spoke before it said hello"));
+                return Err(protocol_error(format!("the host sent `{}` before `hello`", message.type_name())));
             }
         }
         match message {
-            ToRunner::Hello(hello) => self.greet(hello)?,
+            ToRunner::Hello(hello) => self.open(hello)?,
             ToRunner::Run(run) => self.run(run, payload)?,
+            ToRunner::Ask { request, language, question } => self.ask(request, language, question, &payload)?,
             ToRunner::Start(start) => self.start_program(start)?,
             ToRunner::Interrupt { cell } => self.signal_cell(cell, Signal::INT),
             ToRunner::Kill { cell } => self.signal_cell(cell, Signal::KILL),
             ToRunner::Input { end } => {
                 if let Some(input) = &mut self.input {
-                    input
-                        .answer(payload, end)
-                        .map_err(|_| broken("the host sent input that nobody asked for"))?;
+                    input.accept(payload, end)?;
                 }
             }
             ToRunner::Put { request, path } => {
-                let answer = match self.files.put(&path, &payload) {
-                    Ok(bytes) => FromRunner::Stored { request, bytes },
-                    Err(problem) => FromRunner::Refused { request, problem },
-                };
-                self.outbox.say(&answer, &[])?;
+                let stored = self.files.put(&path, &payload);
+                self.answer_files(request, stored.map(|bytes| (FromRunner::Stored { request, bytes }, Vec::new())))?;
             }
-            ToRunner::Get { request, path, most } => match self.files.get(&path, most) {
-                Ok(content) => self.outbox.say(&FromRunner::File { request }, &content)?,
-                Err(problem) => self.outbox.say(&FromRunner::Refused { request, problem }, &[])?,
-            },
+            ToRunner::Get { request, path, most } => {
+                let content = self.files.get(&path, most);
+                self.answer_files(request, content.map(|content| (FromRunner::File { request }, content)))?;
+            }
             ToRunner::List { request, path } => {
-                let answer = match self.files.list(&path) {
-                    Ok(Listed { entries, left_out }) => FromRunner::Listing { request, entries, left_out },
-                    Err(problem) => FromRunner::Refused { request, problem },
-                };
-                self.outbox.say(&answer, &[])?;
+                let listing = self.files.list(&path).map(|FolderListing { entries, left_out }| {
+                    (FromRunner::Listing { request, entries, left_out }, Vec::new())
+                });
+                self.answer_files(request, listing)?;
             }
             ToRunner::Ping { nonce, received: _ } => {
-                self.outbox.say(&FromRunner::Pong { nonce, received: self.received }, &[])?;
+                self.host.push(&FromRunner::Pong { nonce, received: self.received }, &[])?;
             }
             ToRunner::Reply { call } => {
-                self.calls.reply(call, payload, &mut |said, payload| self.outbox.say(said, payload))?;
+                self.calls.reply(call, payload, &mut |message, payload| self.host.push(message, payload))?;
             }
-            ToRunner::Bye {} => return Ok(Go::Home),
+            ToRunner::Bye {} => return Ok(ControlFlow::Break(())),
         }
-        Ok(Go::On)
+        Ok(ControlFlow::Continue(()))
     }
 
-    fn greet(&mut self, hello: Hello) -> io::Result<()> {
+    /// Answers a request about files: with a message and its payload, or with the problem.
+    fn answer_files(
+        &mut self,
+        request: RequestId,
+        result: Result<(FromRunner, Vec<u8>), FileProblem>,
+    ) -> io::Result<()> {
+        let refuse = |problem| (FromRunner::Refused { request, problem }, Vec::new());
+        let (answer, payload) = result.unwrap_or_else(refuse);
+        self.host.push(&answer, &payload)
+    }
+
+    /// Opens the session: chooses an interpreter for each language, and answers `Ready`.
+    fn open(&mut self, hello: HostHello) -> io::Result<()> {
         if hello.version != VERSION {
-            let message = format!("the host speaks version {}, this runner {VERSION}", hello.version);
-            return Err(broken(&message));
+            let theirs = hello.version;
+            let message = format!("the host's protocol has version {theirs}, the runner's has {VERSION}");
+            return Err(protocol_error(message));
         }
-        if self.input.is_some() || hello.resume.is_some() {
-            return Err(broken("this runner has one stream for its whole life and cannot resume another"));
+        if self.input.is_some() {
+            return Err(protocol_error("the host sent a second `hello`"));
         }
-        self.input = Some(Input::new(hello.stdin)?);
-        for Taken { language, program } in hello.interpreters {
+        if hello.resume.is_some() {
+            return Err(protocol_error("the host sent a `hello` that resumes, but this runner has one stream only"));
+        }
+        self.input = Some(StdinPipe::new(hello.stdin)?);
+        // The first executable program of each language wins.
+        for InterpreterPath { language, program } in hello.interpreters {
             if !self.programs.contains_key(&language) && program::is_executable(program.as_ref()) {
                 self.programs.insert(language, program);
             }
@@ -264,97 +292,101 @@ impl Runner {
         if let Some(language) = hello.warm
             && self.programs.contains_key(&language)
         {
-            // A failure shows when a cell asks for it.
-            let _ = self.start(language);
+            // If this fails, the first cell tries again and reports the failure.
+            let _ = self.start_interpreter(language);
         }
-        let taken = self.programs.iter();
-        let taken = taken.map(|(&language, program)| Taken { language, program: program.clone() });
-        let ready = Ready { version: VERSION, interpreters: taken.collect(), received: 0 };
-        self.outbox.say(&FromRunner::Ready(ready), &[])?;
-        // After the answer, so that nobody waits for it.
+        let chosen = self.programs.iter();
+        let chosen = chosen.map(|(&language, program)| InterpreterPath { language, program: program.clone() });
+        let ready = RunnerReady { version: VERSION, interpreters: chosen.collect(), received: 0 };
+        self.host.push(&FromRunner::Ready(ready), &[])?;
+        // After the answer, so that the host does not wait for it.
         self.calls.listen();
         Ok(())
     }
 
-    fn start(&mut self, language: Language) -> io::Result<()> {
+    /// Starts the interpreter of a language. Fails if it is not installed or the kernel refuses.
+    fn start_interpreter(&mut self, language: Language) -> io::Result<()> {
         let Some(program) = self.programs.get(&language) else {
             return Err(io::Error::other(format!("{language} is not installed in this sandbox")));
         };
-        let standard = self.standard()?;
-        let interpreter =
-            Interpreter::start(language, program, standard, self.calls.path(), &mut self.third)?;
+        let streams = self.standard_streams()?;
+        let socket = self.calls.path();
+        let interpreter = InterpreterProcess::start(language, program, streams, socket, &mut self.shim_descriptor)?;
         self.interpreters.insert(language, interpreter);
         Ok(())
     }
 
-    /// What everything that runs cells reads and writes.
-    fn standard(&self) -> io::Result<Standard> {
-        let Some(input) = &self.input else { return Err(broken("the host has not said hello")) };
-        Ok(Standard {
+    /// Returns copies of the pipes that every interpreter and program reads and writes.
+    fn standard_streams(&self) -> io::Result<StandardStreams> {
+        let Some(input) = &self.input else { return Err(protocol_error("the host has not sent `hello`")) };
+        Ok(StandardStreams {
             input: input.for_child()?,
             output: self.captures[0].for_child()?,
             error: self.captures[1].for_child()?,
         })
     }
 
-    fn run(&mut self, run: Run, code: Vec<u8>) -> io::Result<()> {
-        if self.cell.is_some() {
-            return Err(broken("the host sent a cell while another was running"));
+    /// Gives a cell of code to the interpreter of its language, which it starts if need be.
+    fn run(&mut self, run: CodeCell, code: Vec<u8>) -> io::Result<()> {
+        self.refuse_second_cell("run", run.cell)?;
+        self.oom_counter.reset();
+        // A warm interpreter is not fresh, although it has run nothing yet: the session has started it, not this cell.
+        let interpreter = self.interpreters.get_mut(&run.language);
+        let fresh = interpreter.is_none_or(|interpreter| std::mem::take(&mut interpreter.for_question));
+        if !self.interpreters.contains_key(&run.language)
+            && let Err(error) = self.start_interpreter(run.language)
+        {
+            let outcome = CellOutcome::Unavailable { reason: error.to_string() };
+            return self.host.push(&FromRunner::Done { cell: run.cell, outcome, fresh }, &[]);
         }
-        self.forget_kills();
-        // A warm interpreter has run nothing yet, but the host counts it as started by this session.
-        let fresh = !self.interpreters.contains_key(&run.language);
-        if fresh && let Err(error) = self.start(run.language) {
-            let outcome = Outcome::Unavailable { reason: error.to_string() };
-            return self.outbox.say(&FromRunner::Done { cell: run.cell, outcome, fresh }, &[]);
-        }
-        self.begin(run.cell, By::Interpreter(run.language), fresh);
-        let handed = match self.interpreters.get_mut(&run.language) {
-            Some(interpreter) => interpreter.run(&run.name, &code, &run.args),
-            None => Ok(()),
-        };
-        if handed.is_err() {
-            let reason = "its code has every control character, and a shell needs one that is free";
-            return self.finish(Outcome::Unavailable { reason: reason.into() });
+        self.begin(run.cell, CellExecutor::Interpreter(run.language), fresh);
+        if let Some(interpreter) = self.interpreters.get_mut(&run.language)
+            && interpreter.run(&run.name, &code, &run.args).is_err()
+        {
+            let reason = "its code uses every control character, and a shell needs one that is unused";
+            return self.finish(CellOutcome::Unavailable { reason: reason.into() });
         }
         Ok(())
     }
 
-    fn start_program(&mut self, start: Start) -> io::Result<()> {
-        if self.cell.is_some() {
-            return Err(broken("the host sent a program while a cell was running"));
-        }
-        start.check().map_err(|bad| broken(&format!("the host sent a program that cannot be: {bad}")))?;
-        self.forget_kills();
-        // A descriptor that cannot be made is its reason too: it may be the limit that code has used up.
-        let started = match self.standard() {
-            Ok(standard) => program::start(&start, standard, self.calls.path()),
-            Err(error) => Err(error.to_string()),
-        };
-        match started {
+    /// Starts a program as a cell. One that cannot be started ends the cell as `Unavailable`.
+    fn start_program(&mut self, start: ProgramCell) -> io::Result<()> {
+        self.refuse_second_cell("start", start.cell)?;
+        let bad = |error| protocol_error(format!("the host sent a bad `start` for cell {}: {error}", start.cell));
+        start.check().map_err(bad)?;
+        self.oom_counter.reset();
+        // Failing to copy a descriptor is such a reason too: code may have used up the limit.
+        let streams = self.standard_streams().map_err(|error| error.to_string());
+        match streams.and_then(|streams| program::start(&start, streams, self.calls.path())) {
             Ok(process) => {
-                self.begin(start.cell, By::Program(process), true);
+                self.begin(start.cell, CellExecutor::Program(process), true);
                 Ok(())
             }
             Err(reason) => {
-                let outcome = Outcome::Unavailable { reason };
-                self.outbox.say(&FromRunner::Done { cell: start.cell, outcome, fresh: true }, &[])
+                let outcome = CellOutcome::Unavailable { reason };
+                self.host.push(&FromRunner::Done { cell: start.cell, outcome, fresh: true }, &[])
             }
         }
     }
 
-    fn begin(&mut self, id: CellId, by: By, fresh: bool) {
-        self.calls.begin(id);
-        self.cell = Some(Cell { id, by, sent: [0; 2], images: 0, interrupted: false, fresh });
+    /// Fails if a cell runs: the host may send the next one only after `Done`.
+    fn refuse_second_cell(&self, message: &str, cell: CellId) -> io::Result<()> {
+        let Some(RunningCell { id, .. }) = &self.cell else { return Ok(()) };
+        Err(protocol_error(format!("the host sent `{message}` for cell {cell} while cell {id} was running")))
     }
 
-    /// Only the cell that runs: one that has just ended must not take the next one with it.
+    fn begin(&mut self, id: CellId, executor: CellExecutor, fresh: bool) {
+        self.calls.begin(id);
+        self.cell = Some(RunningCell { id, executor, sent: [0; 2], images: 0, interrupted: false, fresh });
+    }
+
+    /// Signals the process that runs `cell`, if that cell still runs: a late interrupt must not hit the next cell.
     fn signal_cell(&mut self, cell: CellId, signal: Signal) {
         if let Some(running) = self.cell.as_mut().filter(|running| running.id == cell) {
             running.interrupted = true;
-            let process = match running.by {
-                By::Program(process) => Some(process),
-                By::Interpreter(language) => self.interpreters.get(&language).map(Interpreter::process),
+            let process = match running.executor {
+                CellExecutor::Program(process) => Some(process),
+                CellExecutor::Interpreter(language) => self.interpreters.get(&language).map(|one| one.process),
             };
             if let Some(process) = process {
                 process.signal(signal);
@@ -362,109 +394,44 @@ impl Runner {
         }
     }
 
-    fn hear(&mut self, language: Language) -> io::Result<()> {
-        let Some(interpreter) = self.interpreters.get_mut(&language) else { return Ok(()) };
-        interpreter.flush();
-        let received = interpreter.receive();
-        self.heed(language)?;
-        if received == Received::Closed
-            && let Some(interpreter) = self.interpreters.get(&language)
-        {
-            // It has ended, or code has closed the channel; in both cases it is of no more use, and is reaped.
-            interpreter.process().kill_alone();
-            self.wait_for_end(language)?;
-        }
-        Ok(())
-    }
-
-    /// Acts on every whole message that has come from a shim.
-    fn heed(&mut self, language: Language) -> io::Result<()> {
-        while let Some(interpreter) = self.interpreters.get_mut(&language) {
-            match interpreter.take() {
-                Ok(Some(FromShim::Load(name))) => {
-                    let text = part(language, &name).unwrap_or_default();
-                    interpreter.send(shim::part(text));
-                }
-                Ok(Some(FromShim::Moved { process })) => interpreter.moved_to(process),
-                Ok(Some(said)) => self.cell_said(language, said)?,
-                Ok(None) => break,
-                Err(_) => {
-                    // Code has written into the shim's channel. Its interpreter cannot be driven any further.
-                    interpreter.process().signal(Signal::KILL);
-                    break;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn cell_said(&mut self, language: Language, said: FromShim) -> io::Result<()> {
-        let Some(cell) = self.cell.as_ref().filter(|cell| cell.is_of(language)) else { return Ok(()) };
-        let outcome = match said {
-            FromShim::Load(_) | FromShim::Moved { .. } => return Ok(()),
-            FromShim::Image { format, bytes } => return self.forward_image(format, &bytes),
-            FromShim::Completed => Outcome::Completed {},
-            FromShim::Raised { exception, message } => Outcome::Raised { exception, message },
-            FromShim::Exited(code) => Outcome::Exited { code },
-            FromShim::Interrupted if cell.interrupted => Outcome::Interrupted {},
-            // Code may raise it by itself.
-            FromShim::Interrupted => {
-                Outcome::Raised { exception: "KeyboardInterrupt".into(), message: String::new() }
-            }
-        };
-        self.finish(outcome)
-    }
-
-    /// The shim counts too, and tells the code; this is for code that talks to us past its shim.
-    fn forward_image(&mut self, format: ImageFormat, bytes: &[u8]) -> io::Result<()> {
-        let Some(cell) = self.cell.as_mut() else { return Ok(()) };
-        if cell.images == MAX_IMAGES || bytes.len() > MAX_IMAGE {
-            return Ok(());
-        }
-        cell.images += 1;
-        let image = FromRunner::Image { cell: cell.id, format };
-        self.outbox.say(&image, bytes)
-    }
-
-    /// Sends what the cell had written by now, then its end.
-    fn finish(&mut self, outcome: Outcome) -> io::Result<()> {
+    /// Sends the output that the cell has written so far, then the end of its calls, then `Done`.
+    fn finish(&mut self, outcome: CellOutcome) -> io::Result<()> {
         for index in 0..self.captures.len() {
+            // Measured once: a background process that keeps writing must not keep the cell from ending.
             let mut waiting = self.captures[index].waiting()?;
             while waiting > 0 {
                 let count = self.forward(index, waiting)?;
                 waiting = waiting.saturating_sub(count.max(1));
             }
         }
-        self.calls.end(&mut |said, payload| self.outbox.say(said, payload))?;
+        self.calls.end(&mut |message, payload| self.host.push(message, payload))?;
         match self.cell.take() {
-            Some(cell) => {
-                self.outbox.say(&FromRunner::Done { cell: cell.id, outcome, fresh: cell.fresh }, &[])
-            }
+            Some(cell) => self.host.push(&FromRunner::Done { cell: cell.id, outcome, fresh: cell.fresh }, &[]),
             None => Ok(()),
         }
     }
 
+    /// Sends at most `most` bytes of one output pipe to the host. Returns how many; 0 without a cell, so that output
+    /// waits in its pipe for the next one.
     fn forward(&mut self, index: usize, most: usize) -> io::Result<usize> {
         let mut buffer = [0u8; CHUNK];
         let capture = &self.captures[index];
-        // `finish` may have emptied the pipe since it was found readable.
+        // `finish` may have emptied the pipe since `poll` found it readable.
         let most = most.min(capture.waiting()?);
         let Some(cell) = self.cell.as_mut().filter(|_| most > 0) else { return Ok(0) };
         let bytes = capture.read(&mut buffer, most)?;
         let output = FromRunner::Output { cell: cell.id, stream: capture.stream(), offset: cell.sent[index] };
         cell.sent[index] += bytes.len() as u64;
-        self.outbox.say(&output, bytes)?;
+        self.host.push(&output, bytes)?;
         Ok(bytes.len())
     }
 
     fn fill_input(&mut self) -> io::Result<()> {
-        match self.input.as_mut().map(Input::fill).transpose()? {
-            Some(Ask::Yes) => self.outbox.say(&FromRunner::NeedInput {}, &[]),
-            Some(Ask::No) | None => Ok(()),
+        if let Some(input) = &mut self.input
+            && input.fill()?
+        {
+            self.host.push(&FromRunner::NeedInput {}, &[])?;
         }
+        Ok(())
     }
-}
-
-fn broken(message: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, message)
 }

@@ -1,72 +1,85 @@
-//! A backend without a sandbox: a script plays the runner over a stream in memory. It can say what no real runner
-//! would, and fall silent or die where a test wants it to.
+//! A backend without a sandbox: a script acts as the runner over a stream in memory. It can send messages that no real
+//! runner would send, and stop or die whenever a test wants it to.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cove::backend::{Backend, Control, Ending, Form, MemoryKiller, Pending, Sandbox, StartError, Whose};
-use cove::policy::Policy;
-use cove_protocol::{Decoder, FromRunner, Interpreter, Language, Ready, ToRunner, VERSION, encode};
+use cove_core::BoxFuture;
+use cove_core::backend::{Backend, MemoryKiller, PlanFormat, Sandbox, SandboxControl, SandboxEnd, SandboxOwner};
+use cove_core::error::Failure;
+use cove_core::policy::Policy;
+use cove_protocol::{FrameDecoder, FromRunner, InterpreterPath, Language, RunnerReady, ToRunner, VERSION, encode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::sync::watch;
 
-/// The runner's part: gets its end of the stream, and is over when it returns.
-type Script = dyn Fn(FakeRunner) -> Pending<'static, ()> + Send + Sync;
+/// What the runner does. It gets the runner's end of the stream, and the sandbox ends when it returns.
+type RunnerScript = dyn Fn(FakeRunner) -> BoxFuture<'static, ()> + Send + Sync;
 
+/// A backend whose sandboxes run a script.
 pub struct FakeBackend {
-    script: Arc<Script>,
-    /// What the sandbox's end is said to have been.
-    ending: Ending,
+    script: Arc<RunnerScript>,
+    conduct: FakeConduct,
+}
+
+/// How a fake sandbox behaves towards its host.
+#[derive(Clone)]
+struct FakeConduct {
+    /// What `wait` returns.
+    ending: SandboxEnd,
     memory: Option<MemoryKiller>,
     trusts_runner: bool,
     settles_within: Duration,
+    /// How often a sandbox of the backend was killed.
     kills: Arc<Mutex<usize>>,
 }
 
 impl FakeBackend {
+    /// Returns a backend whose sandboxes run this script.
     pub fn new<F>(script: impl Fn(FakeRunner) -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        Self {
-            script: Arc::new(move |runner| Box::pin(script(runner))),
-            ending: Ending::Exited(0),
+        let conduct = FakeConduct {
+            ending: SandboxEnd::Exited(0),
             memory: None,
             trusts_runner: false,
             settles_within: Duration::from_secs(2),
             kills: Arc::default(),
-        }
+        };
+        Self { script: Arc::new(move |runner| Box::pin(script(runner))), conduct }
     }
 
+    /// Reports this ending for each sandbox.
     #[must_use]
-    pub fn ending_as(mut self, ending: Ending) -> Self {
-        self.ending = ending;
+    pub fn ending_as(mut self, ending: SandboxEnd) -> Self {
+        self.conduct.ending = ending;
         self
     }
 
+    /// Reports that this killer ended a process for memory.
     #[must_use]
     pub fn out_of_memory(mut self, by: MemoryKiller) -> Self {
-        self.memory = Some(by);
+        self.conduct.memory = Some(by);
         self
     }
 
-    /// As a backend that lets its runner say whether memory ran out.
+    /// Trusts the runner's report of whether memory ran out, as container backends do.
     #[must_use]
     pub fn trusting_its_runner(mut self) -> Self {
-        self.trusts_runner = true;
+        self.conduct.trusts_runner = true;
         self
     }
 
-    /// As a backend that may take so long to tell how a sandbox ended.
+    /// May take this long to find out how a sandbox ended.
     #[must_use]
     pub fn settling_within(mut self, time: Duration) -> Self {
-        self.settles_within = time;
+        self.conduct.settles_within = time;
         self
     }
 
-    /// How often a sandbox was killed.
+    /// Returns how often a sandbox was killed.
     pub fn kills(&self) -> usize {
-        *self.kills.lock().expect("no test panics while it counts")
+        *self.conduct.kills.lock().expect("no test panics while it counts")
     }
 }
 
@@ -75,108 +88,94 @@ impl Backend for FakeBackend {
         "fake"
     }
 
-    fn start<'a>(
-        &'a self,
-        _policy: &'a Policy,
-        _whose: &'a Whose,
-    ) -> Pending<'a, Result<Sandbox, StartError>> {
+    fn start<'a>(&'a self, _policy: &'a Policy, _whose: &'a SandboxOwner) -> BoxFuture<'a, Result<Sandbox, Failure>> {
         Box::pin(async move {
             let (host, guest) = tokio::io::duplex(256 * 1024);
-            let (over, ended) = watch::channel(false);
+            let (end, ended) = watch::channel(false);
             let script = Arc::clone(&self.script);
             let mut killed = ended.clone();
-            let over_for_kill = over.clone();
+            let end_by_kill = end.clone();
             tokio::spawn(async move {
-                let runner = FakeRunner { stream: guest, decoder: Decoder::default() };
+                let runner = FakeRunner { stream: guest, decoder: FrameDecoder::default() };
                 tokio::select! {
                     () = script(runner) => {}
-                    _ = killed.wait_for(|over| *over) => {}
+                    _ = killed.wait_for(|ended| *ended) => {}
                 }
-                let _ = over.send(true);
+                let _ = end.send(true);
             });
-            let control = FakeControl {
-                over: over_for_kill,
-                ended,
-                ending: self.ending.clone(),
-                memory: self.memory,
-                trusts_runner: self.trusts_runner,
-                settles_within: self.settles_within,
-                kills: Arc::clone(&self.kills),
-            };
+            let control = FakeControl { end: end_by_kill, ended, conduct: self.conduct.clone() };
             Ok(Sandbox {
                 stream: Box::new(host),
                 control: Box::new(control),
                 interpreters: interpreters(),
-                own: None,
+                image_command: None,
             })
         })
     }
 
-    fn explain<'a>(&'a self, _policy: &'a Policy, _form: Form) -> Pending<'a, Result<String, StartError>> {
+    fn explain<'a>(&'a self, _policy: &'a Policy, _form: PlanFormat) -> BoxFuture<'a, Result<String, Failure>> {
         Box::pin(async { Ok("nothing is isolated".into()) })
     }
 
-    fn sweep(&self) -> Pending<'_, ()> {
+    fn sweep(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {})
     }
 }
 
-/// Two for one language, so that the runner has a choice.
-fn interpreters() -> Vec<Interpreter> {
+/// Returns two interpreters for one language, so that the runner has a choice.
+fn interpreters() -> Vec<InterpreterPath> {
     ["/python", "/other/python"]
-        .map(|program| Interpreter { language: Language::Python, program: program.into() })
+        .map(|program| InterpreterPath { language: Language::Python, program: program.into() })
         .into()
 }
 
+/// The control of one fake sandbox. `end` becomes true when the script returns or the sandbox is killed; the script's
+/// task and `wait` watch it through `ended`.
 struct FakeControl {
-    over: watch::Sender<bool>,
+    end: watch::Sender<bool>,
     ended: watch::Receiver<bool>,
-    ending: Ending,
-    memory: Option<MemoryKiller>,
-    trusts_runner: bool,
-    settles_within: Duration,
-    kills: Arc<Mutex<usize>>,
+    conduct: FakeConduct,
 }
 
-impl Control for FakeControl {
-    fn start_failure(&mut self) -> Pending<'_, Option<StartError>> {
+impl SandboxControl for FakeControl {
+    fn start_failure(&mut self) -> BoxFuture<'_, Option<Failure>> {
         Box::pin(async { None })
     }
 
     fn kill(&mut self) {
-        *self.kills.lock().expect("no test panics while it counts") += 1;
-        let _ = self.over.send(true);
+        *self.conduct.kills.lock().expect("no test panics while it counts") += 1;
+        let _ = self.end.send(true);
     }
 
-    fn wait(&mut self) -> Pending<'_, Ending> {
+    fn wait(&mut self) -> BoxFuture<'_, SandboxEnd> {
         Box::pin(async {
-            let _ = self.ended.wait_for(|over| *over).await;
-            self.ending.clone()
+            let _ = self.ended.wait_for(|ended| *ended).await;
+            self.conduct.ending.clone()
         })
     }
 
-    fn out_of_memory(&mut self) -> Pending<'_, Option<MemoryKiller>> {
-        Box::pin(async { self.memory })
+    fn memory_killer(&mut self) -> BoxFuture<'_, Option<MemoryKiller>> {
+        Box::pin(async { self.conduct.memory })
     }
 
-    fn settles_within(&self) -> Duration {
-        self.settles_within
+    fn exit_timeout(&self) -> Duration {
+        self.conduct.settles_within
     }
 
     fn trusts_runner_on_memory(&self) -> bool {
-        self.trusts_runner
+        self.conduct.trusts_runner
     }
 }
 
-/// The guest's end of the stream.
+/// The runner's end of the stream.
 pub struct FakeRunner {
     stream: DuplexStream,
-    decoder: Decoder,
+    decoder: FrameDecoder,
 }
 
 impl FakeRunner {
-    /// The next message of the host; nothing when it has gone.
-    pub async fn hear(&mut self) -> Option<(ToRunner, Vec<u8>)> {
+    /// Returns the next message of the host, or `None` if it has closed the stream.
+    pub async fn receive(&mut self) -> Option<(ToRunner, Vec<u8>)> {
         loop {
             if let Some(message) = self.decoder.next().expect("the host follows the protocol") {
                 return Some(message);
@@ -189,34 +188,35 @@ impl FakeRunner {
         }
     }
 
-    pub async fn say(&mut self, message: FromRunner, payload: &[u8]) {
+    /// Sends a message.
+    pub async fn send(&mut self, message: FromRunner, payload: &[u8]) {
         let mut bytes = Vec::new();
         encode(&message, payload, &mut bytes).expect("it can be encoded");
-        self.say_bytes(&bytes).await;
+        self.send_bytes(&bytes).await;
     }
 
-    /// Anything at all.
-    pub async fn say_bytes(&mut self, bytes: &[u8]) {
-        // The host may have hung up on what was said before.
+    /// Sends any bytes.
+    pub async fn send_bytes(&mut self, bytes: &[u8]) {
+        // The host may have closed the stream because of an earlier message.
         let _ = self.stream.write_all(bytes).await;
     }
 
-    /// Answers hello as a good runner does.
-    pub async fn greet(&mut self) {
-        let Some((ToRunner::Hello(_), _)) = self.hear().await else { panic!("the host did not say hello") };
-        self.take(interpreters()[..1].to_vec()).await;
+    /// Answers `Hello` as a real runner does.
+    pub async fn answer_hello(&mut self) {
+        let Some((ToRunner::Hello(_), _)) = self.receive().await else { panic!("the host did not send `hello`") };
+        self.send_ready(interpreters()[..1].to_vec()).await;
     }
 
-    /// Says which interpreters are there.
-    pub async fn take(&mut self, interpreters: Vec<Interpreter>) {
-        let ready = Ready { version: VERSION, interpreters, received: 0 };
-        self.say(FromRunner::Ready(ready), &[]).await;
+    /// Sends `RunnerReady` with these interpreters.
+    pub async fn send_ready(&mut self, interpreters: Vec<InterpreterPath>) {
+        let ready = RunnerReady { version: VERSION, interpreters, received: 0 };
+        self.send(FromRunner::Ready(ready), &[]).await;
     }
 
-    /// Waits for the next cell; its id and code, of which a program has none.
-    pub async fn cell(&mut self) -> Option<(cove_protocol::CellId, Vec<u8>)> {
+    /// Waits for the next cell. Returns its id and its code, which is empty for a program.
+    pub async fn next_cell(&mut self) -> Option<(cove_protocol::CellId, Vec<u8>)> {
         loop {
-            match self.hear().await? {
+            match self.receive().await? {
                 (ToRunner::Run(run), code) => return Some((run.cell, code)),
                 (ToRunner::Start(start), nothing) => return Some((start.cell, nothing)),
                 _ => continue,

@@ -1,5 +1,5 @@
-//! What tests share: the real program run as anyone, a client and a server for MCP, a backend without a sandbox, and a way to say
-//! what was skipped.
+//! What tests share: ways to run the real program as root and as an ordinary user, a client and a server for MCP, a
+//! backend without a sandbox, and the report of skipped tests.
 
 #![forbid(unsafe_code)]
 
@@ -19,4 +19,4 @@ pub mod skip;
 #[cfg(feature = "kit")]
 pub use fake::FakeBackend;
 #[cfg(feature = "kit")]
-pub use program::{Program, Who};
+pub use program::{TestProgram, TestUser};

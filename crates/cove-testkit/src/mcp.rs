@@ -1,31 +1,33 @@
-//! A client of our own for MCP, over both transports and in both eras, that can also say what no honest client says.
-//! Every wait is bounded.
+//! An MCP client over both transports and in both eras, which can also send what no honest client sends. Every wait is
+//! bounded.
 
 mod http;
+mod server_process;
 mod stdio;
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-pub use http::{Http, HttpAnswer, Server, raw};
-pub use stdio::Stdio;
+pub use http::{HttpAnswer, HttpServerProcess, TestHttpClient, send_raw};
+pub use stdio::TestStdioClient;
 
-/// Long enough for any machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// How long to wait for an answer: long enough for any machine.
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Which protocol a client speaks.
+/// Which version of the protocol a client uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Era {
-    /// 2025-11-25: a handshake first.
+pub enum ClientEra {
+    /// 2025-11-25, which begins with a handshake.
     Legacy,
-    /// 2026-07-28: every request says everything.
+    /// 2026-07-28, in which every request carries everything.
     Modern,
 }
 
-impl Era {
-    pub const ALL: [Era; 2] = [Era::Legacy, Era::Modern];
+impl ClientEra {
+    pub const ALL: [ClientEra; 2] = [ClientEra::Legacy, ClientEra::Modern];
 
+    /// Returns the version of the protocol.
     pub fn version(self) -> &'static str {
         match self {
             Self::Legacy => "2025-11-25",
@@ -56,12 +58,27 @@ impl Era {
     }
 }
 
+/// Returns the result in an answer, or its error.
+fn result_of(mut answer: Value) -> Result<Value, Value> {
+    match answer.get_mut("error") {
+        Some(error) => Err(error.take()),
+        None => Ok(answer["result"].take()),
+    }
+}
+
 /// The result of a tool call.
 #[derive(Debug, Clone)]
-pub struct Called(pub Value);
+pub struct ToolAnswer(pub Value);
 
-impl Called {
-    /// All its text.
+impl ToolAnswer {
+    /// Calls a tool through `request`. Panics at a protocol error.
+    #[track_caller]
+    fn of_call(tool: &str, arguments: Value, request: impl FnOnce(&str, Value) -> Result<Value, Value>) -> Self {
+        let params = json!({"name": tool, "arguments": arguments});
+        Self(request("tools/call", params).unwrap_or_else(|error| panic!("{tool}: {error}")))
+    }
+
+    /// Returns all text of the result.
     pub fn text(&self) -> String {
         let blocks = self.0["content"].as_array().into_iter().flatten();
         blocks.filter_map(|block| block["text"].as_str()).collect()
@@ -71,30 +88,31 @@ impl Called {
         self.0["isError"] == json!(true)
     }
 
+    /// Returns the structured content.
     pub fn structured(&self) -> &Value {
         &self.0["structuredContent"]
     }
 
-    /// The first block of a type.
+    /// Returns the first block of a type.
     pub fn block(&self, kind: &str) -> Option<&Value> {
         self.0["content"].as_array().into_iter().flatten().find(|block| block["type"] == kind)
     }
 
-    /// The handle that the answer names.
+    /// Returns the handle of the session, which the text names.
     pub fn session(&self) -> String {
         let text = self.text();
         let line = text.lines().find_map(|line| line.strip_prefix("session: "));
         line.unwrap_or_else(|| panic!("no session in {text:?}")).to_owned()
     }
 
-    /// Its text, which must be that of a success.
+    /// Returns the text. Panics if the result is an error.
     #[track_caller]
     pub fn ok(&self) -> String {
         assert!(!self.is_error(), "{self:?}");
         self.text()
     }
 
-    /// Its text, which must be that of a failure.
+    /// Returns the text. Panics unless the result is an error.
     #[track_caller]
     pub fn failed(&self) -> String {
         assert!(self.is_error(), "{self:?}");

@@ -1,33 +1,38 @@
-//! What benchmarks share: a live session with the defaults, and the few numbers that mean something on a noisy machine.
+//! What benchmarks share: a session with the defaults, and the few statistics that mean something on a noisy machine.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cove::backend::Backend;
-use cove::backend::jail::Jail;
-use cove::config::{Config, Flags, Surroundings};
-use cove::session::{Cell, Options, Session};
-use cove_jail::plan::Filter;
+use cove::config::{Config, SettingFlags};
+use cove_core::backend::Backend;
+use cove_core::backend::jail::Jail;
+use cove_core::process_env::ProcessEnv;
+use cove_core::session::{Cell, Session, SessionOptions};
+use cove_jail::plan::FilterMode;
 use cove_protocol::Language;
 
+/// The system's Python.
 pub const PYTHON: &str = "/usr/bin/python3";
 
-/// The defaults, with the system's python.
+/// Returns the default configuration, with the system's Python.
 pub fn config() -> Config {
-    let flags = Flags { config: None, values: [("python", vec![PYTHON.to_owned()])].into() };
-    let around = Surroundings { env: Default::default(), cwd: "/".into(), stdin_is_terminal: false };
-    Config::load(&flags, &around).expect("the defaults are right")
+    let flags = SettingFlags { config: None, values: [("python", vec![PYTHON.to_owned()])].into() };
+    let env = ProcessEnv { env: Default::default(), cwd: "/".into(), stdin_is_terminal: false };
+    Config::load(&flags, &env).expect("the defaults are valid")
 }
 
+/// Returns the jail backend with this program as its runner.
 pub fn jail(program: impl Into<PathBuf>) -> Jail {
-    Jail::with_program(program.into(), Filter::On)
+    Jail::with_program(program.into(), FilterMode::On)
 }
 
+/// Starts a session with a warm Python.
 pub async fn session(backend: &dyn Backend, config: &Config) -> Session {
-    let options = Options { input: None, warm: Some(Language::Python), ..Options::default() };
+    let options = SessionOptions { input: None, warm_language: Some(Language::Python), ..SessionOptions::default() };
     Session::start(backend, &config.policy, options).await.expect("a session starts")
 }
 
+/// Returns a Python cell.
 pub fn cell(config: &Config, code: &str) -> Cell {
     Cell {
         language: Language::Python,
@@ -39,7 +44,7 @@ pub fn cell(config: &Config, code: &str) -> Cell {
     }
 }
 
-/// Takes the time of each peer in each round, in milliseconds, the order rotated so that none always follows the same.
+/// Measures each peer in each round, in milliseconds. The order rotates, so that no peer always follows the same one.
 /// The first rounds do not count.
 pub fn interleave(peers: usize, rounds: usize, mut time: impl FnMut(usize) -> Duration) -> Vec<Vec<f64>> {
     const WARM_UP: usize = 3;
@@ -56,30 +61,34 @@ pub fn interleave(peers: usize, rounds: usize, mut time: impl FnMut(usize) -> Du
     times
 }
 
+/// Returns the value below which `part` of the times are.
 pub fn percentile(times: &[f64], part: f64) -> f64 {
     let mut sorted = times.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted[((sorted.len() - 1) as f64 * part).round() as usize]
 }
 
-/// The median of in-round ratios: what both sides suffered in a round cancels out.
+/// Returns the median of the ratios within each round, in which noise that affects both sides cancels out.
 pub fn ratio(times: &[f64], base: &[f64]) -> f64 {
     let ratios: Vec<f64> = times.iter().zip(base).map(|(time, base)| time / base).collect();
     percentile(&ratios, 0.5)
 }
 
+/// Returns the load averages of this machine.
 pub fn load() -> String {
     std::fs::read_to_string("/proc/loadavg").unwrap_or_default().trim().to_owned()
 }
 
-/// The most memory this process has had resident since `reset_peak`, in kilobytes.
+/// Returns the peak resident memory of this process since `reset_peak`, in kilobytes.
 pub fn peak_kilobytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default();
     line.trim().trim_end_matches("kB").trim().parse().unwrap_or(0)
 }
 
+/// Resets the peak of resident memory.
 pub fn reset_peak() {
-    // proc(5): 5 resets the peak. Where that is forbidden the peak is since the start, which is no less.
+    // proc(5): 5 resets the peak. If that is forbidden, the peak counts from the start of the process, which is no
+    // less.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }

@@ -1,4 +1,4 @@
-//! The real program, run as root and as an ordinary user, in an environment that is the same everywhere.
+//! Runs the real program as root and as an ordinary user, in an environment that is the same everywhere.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -9,65 +9,63 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::skip::skip;
 
-/// Whom the program runs as. Both matter: an ordinary user has no cgroups, and root must not be root inside.
+/// The user that runs the program. Both matter: an ordinary user has no cgroups, and root must not be root inside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Who {
+pub enum TestUser {
     Root,
-    User,
+    Ordinary,
 }
 
-impl Who {
-    /// Everyone that tests can be here. What is missing is logged under the test's name.
-    pub fn all(test: &str) -> Vec<Who> {
+impl TestUser {
+    /// Returns the users that tests can run as here. Reports the others as skipped under the test's name.
+    pub fn all(test: &str) -> Vec<TestUser> {
         let is_root = rustix::process::geteuid().is_root();
-        match (is_root, test_user()) {
-            (true, Some(_)) => vec![Who::Root, Who::User],
+        match (is_root, test_user_name()) {
+            (true, Some(_)) => vec![TestUser::Root, TestUser::Ordinary],
             (true, None) => {
                 skip(test, "there is no test user; run `cargo xtask test`, which makes one");
-                vec![Who::Root]
+                vec![TestUser::Root]
             }
             (false, _) => {
                 skip(test, "not on this machine: the part as root needs root");
-                vec![Who::User]
+                vec![TestUser::Ordinary]
             }
         }
     }
 }
 
-/// Set by `cargo xtask test`.
-fn test_user() -> Option<String> {
+/// Returns the name of the ordinary user, which `cargo xtask test` sets.
+fn test_user_name() -> Option<String> {
     std::env::var("COVE_TEST_USER").ok().filter(|name| !name.is_empty())
 }
 
-/// A copy of a program where every user can execute it: the build folder may lie in a closed home.
+/// A copy of a program that every user can execute: the build folder may be in a home that others cannot enter.
 #[derive(Debug, Clone)]
-pub struct Program {
+pub struct TestProgram {
     path: PathBuf,
 }
 
-impl Program {
-    /// `built` is `env!("CARGO_BIN_EXE_cove")`, or a test's own file.
+impl TestProgram {
+    /// Copies a program, unless the copy is up to date. `built` is `env!("CARGO_BIN_EXE_cove")`, or a test's own file.
     pub fn new(built: impl AsRef<Path>) -> Self {
-        // Tests run side by side, and several builds on one machine may be tested at once.
+        // Tests run in parallel, and several builds may be tested on one machine at once.
         static COPYING: Mutex<()> = Mutex::new(());
         let _alone = COPYING.lock().unwrap_or_else(PoisonError::into_inner);
         let built = built.as_ref();
         let name = built.file_name().expect("a program has a name").to_string_lossy();
         let mut hasher = DefaultHasher::new();
         built.hash(&mut hasher);
-        let folder = open_folder();
+        let folder = shared_folder();
         let path = folder.join(format!("{name}-{:016x}", hasher.finish()));
-        let current = |path: &Path| {
-            fs::metadata(path).map(|found| (found.len(), found.mtime(), found.mtime_nsec())).ok()
-        };
+        let current =
+            |path: &Path| fs::metadata(path).map(|found| (found.len(), found.mtime(), found.mtime_nsec())).ok();
         if current(&path) != current(built) || current(built).is_none() {
             let fresh = folder.join(format!("{name}.{}", std::process::id()));
-            // By another process: a child that is started meanwhile would hold a file that this one writes, and what is
-            // being written cannot be executed.
+            // Another process makes the copy. If this one did, a child started meanwhile would inherit the open file,
+            // and the kernel refuses to execute a file that is open for writing.
             let copied = Command::new("cp").arg(built).arg(&fresh).status();
             assert!(copied.is_ok_and(|status| status.success()), "the program can be copied");
-            fs::set_permissions(&fresh, fs::Permissions::from_mode(0o755))
-                .expect("it can be made executable");
+            fs::set_permissions(&fresh, fs::Permissions::from_mode(0o755)).expect("it can be made executable");
             let times = fs::FileTimes::new()
                 .set_modified(fs::metadata(built).and_then(|found| found.modified()).expect("it has a time"));
             fs::File::open(&fresh).and_then(|file| file.set_times(times)).expect("its time can be set");
@@ -80,19 +78,18 @@ impl Program {
         &self.path
     }
 
-    /// A command that runs it as `who`, with nothing of this process's environment but a search path.
-    pub fn command(&self, who: Who) -> Command {
-        let mut command = match test_user()
-            .filter(|_| who == Who::User && rustix::process::geteuid().is_root())
-        {
-            Some(user) => {
-                let mut command = Command::new("setpriv");
-                command.arg(format!("--reuid={user}")).arg(format!("--regid={user}")).arg("--clear-groups");
-                command.arg(&self.path);
-                command
-            }
-            None => Command::new(&self.path),
-        };
+    /// Returns a command that runs the program as `user`, with nothing of this process's environment but a search path.
+    pub fn command(&self, user: TestUser) -> Command {
+        let mut command =
+            match test_user_name().filter(|_| user == TestUser::Ordinary && rustix::process::geteuid().is_root()) {
+                Some(name) => {
+                    let mut command = Command::new("setpriv");
+                    command.arg(format!("--reuid={name}")).arg(format!("--regid={name}")).arg("--clear-groups");
+                    command.arg(&self.path);
+                    command
+                }
+                None => Command::new(&self.path),
+            };
         command
             .env_clear()
             .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
@@ -102,32 +99,33 @@ impl Program {
         command
     }
 
-    /// Runs it to its end.
-    pub fn run(&self, who: Who, args: &[&str]) -> Finished {
-        Finished::of(self.command(who).args(args).output().expect("the program can be started"))
+    /// Runs the program to its end.
+    pub fn run(&self, user: TestUser, args: &[&str]) -> FinishedProgram {
+        FinishedProgram::from_output(self.command(user).args(args).output().expect("the program can be started"))
     }
 }
 
-fn open_folder() -> PathBuf {
+/// Returns the folder for copies of programs, which every user may enter.
+fn shared_folder() -> PathBuf {
     let uid = rustix::process::geteuid().as_raw();
     let folder = std::env::temp_dir().join(format!("cove-tests-{uid}"));
     let _ = fs::DirBuilder::new().mode(0o755).create(&folder);
     let found = fs::symlink_metadata(&folder).expect("the folder is there");
-    // Somebody else's folder could hold somebody else's program.
-    assert!(found.is_dir() && found.uid() == uid, "`{}` is not ours", folder.display());
+    // A folder of another user could hold that user's program.
+    assert!(found.is_dir() && found.uid() == uid, "`{}` belongs to another user", folder.display());
     folder
 }
 
-/// What a program that has ended left.
+/// The exit code and the output of a program that has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finished {
+pub struct FinishedProgram {
     pub code: Option<i32>,
     pub stdout: String,
     pub stderr: String,
 }
 
-impl Finished {
-    pub fn of(output: Output) -> Self {
+impl FinishedProgram {
+    pub fn from_output(output: Output) -> Self {
         Self {
             code: output.status.code(),
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
@@ -135,7 +133,7 @@ impl Finished {
         }
     }
 
-    /// Ends the test unless the program ended well and in silence; what it printed.
+    /// Returns what the program printed. Panics unless it succeeded and printed nothing to standard error.
     #[track_caller]
     pub fn expect_success(self) -> String {
         assert!(self.code == Some(0) && self.stderr.is_empty(), "{self:#?}");

@@ -1,6 +1,7 @@
-//! Calls of code in a sandbox to an upstream server, beside what they are made of: a bare pipe round trip, timed by the
-//! same code in the same sandbox, and the same calls to the same server program made by a client alone, once by hand over
-//! its pipes and once through Cove's own pool. All take turns in every round; each call is an `echo` of one argument.
+//! Calls from code in a sandbox to an upstream server, beside their parts: a bare pipe round trip, timed by the same
+//! code in the same sandbox, and the same calls to the same server program from a client without a sandbox, once by
+//! hand over its pipes and once through Cove's own pool. All take turns in every round; each call is an `echo` of one
+//! argument.
 //!
 //! `cargo xtask bench calls [ROUNDS]`
 
@@ -9,32 +10,34 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cove::broker::{Broker, Run};
-use cove::config::{Config, Flags, Surroundings};
-use cove::output::Collector;
-use cove::session::{Cell, Session};
-use cove::upstream::{CallOptions, Upstreams};
+use cove::config::{Config, SettingFlags};
+use cove_core::output::OutputCollector;
+use cove_core::process_env::ProcessEnv;
+use cove_core::session::registry::Principal;
+use cove_core::session::{Cell, Session};
 use cove_protocol::Language::{self, Node, Python};
 use cove_testkit::fixture;
 use cove_testkit::measure::{self, percentile};
+use cove_upstream::broker::{Broker, CallScope};
+use cove_upstream::pool::{CallOptions, UpstreamPool};
 use serde_json::{Map, Value, json};
 
-/// All that a cell may make.
+/// The most calls that a cell may make.
 const CALLS: usize = 1000;
-/// What is in flight at most.
+/// The most calls in flight.
 const TOGETHER: usize = 64;
 
-/// One line of the table: what is timed, and how often it happens in the time that is taken.
-struct Peer {
+/// One line of the table: what is timed, and how often it happens in the measured time.
+struct CallPeer {
     name: &'static str,
     count: usize,
-    way: Way,
+    way: CallDriver,
 }
 
-enum Way {
-    /// Code that prints the time before its first call and after each, or after all.
+enum CallDriver {
+    /// Code that prints the time before its first call and after each call, or after all of them.
     Code(Language, &'static str),
-    /// The rest by a client outside.
+    /// The remaining drivers are clients outside a sandbox.
     ByHand,
     InSequence,
     Gathered,
@@ -52,16 +55,13 @@ fixture.echo(a=0)
 const OPEN_NODE: &str = "const now = process.hrtime.bigint; await mcp.fixture.echo({ a: 0 }); undefined";
 const PIPE: &str =
     "t = [now()]\nfor n in range(1000):\n    os.write(to, line); os.read(back, 4096)\n    t.append(now())\nt";
-/// Answered by the host from what it knows.
+/// The host answers these calls itself.
 const ASKED: &str = "t = [now()]\nfor n in range(1000):\n    mcp.help()\n    t.append(now())\nt";
 const ONE: &str = "a = now()\nfixture.echo(a=1)\n[a, now()]";
 const PLAIN: &str = "t = [now()]\nfor n in range(1000):\n    fixture.echo(a=n)\n    t.append(now())\nt";
-const AWAITED: &str =
-    "t = [now()]\nfor n in range(1000):\n    await mcp_fixture.echo(a=n)\n    t.append(now())\nt";
-const GATHERED: &str =
-    "a = now()\nr = await asyncio.gather(*[mcp_fixture.echo(a=n) for n in range(1000)])\n[a, now()]";
-const TEN: &str =
-    "a = now()\nr = await asyncio.gather(*[mcp_fixture.slow(ms=200) for _ in range(10)])\n[a, now()]";
+const AWAITED: &str = "t = [now()]\nfor n in range(1000):\n    await mcp_fixture.echo(a=n)\n    t.append(now())\nt";
+const GATHERED: &str = "a = now()\nr = await asyncio.gather(*[mcp_fixture.echo(a=n) for n in range(1000)])\n[a, now()]";
+const TEN: &str = "a = now()\nr = await asyncio.gather(*[mcp_fixture.slow(ms=200) for _ in range(10)])\n[a, now()]";
 const NODE: &str = "{ const t = [now()]; for (let n = 0; n < 1000; n += 1) { await mcp.fixture.echo({ a: n }); \
                     t.push(now()) } console.log(`[${t}]`) }";
 const NODE_GATHERED: &str = "{ const a = now(); await Promise.all(Array.from({ length: 1000 }, (_, n) => \
@@ -69,23 +69,23 @@ const NODE_GATHERED: &str = "{ const a = now(); await Promise.all(Array.from({ l
 const NODE_TEN: &str = "{ const a = now(); await Promise.all(Array.from({ length: 10 }, () => \
                         mcp.fixture.slow({ ms: 200 }))); console.log(`[${a},${now()}]`) }";
 
-const PEERS: [Peer; 14] = [
-    Peer { name: "pipe round trip", count: CALLS, way: Way::Code(Python, PIPE) },
-    Peer { name: "by hand: in sequence", count: CALLS, way: Way::ByHand },
-    Peer { name: "pool: in sequence", count: CALLS, way: Way::InSequence },
-    Peer { name: "pool: gathered", count: CALLS, way: Way::Gathered },
-    Peer { name: "python: the host alone, in sequence", count: CALLS, way: Way::Code(Python, ASKED) },
-    Peer { name: "python: one call", count: 1, way: Way::Code(Python, ONE) },
-    Peer { name: "python: in sequence", count: CALLS, way: Way::Code(Python, PLAIN) },
-    Peer { name: "python: awaited in sequence", count: CALLS, way: Way::Code(Python, AWAITED) },
-    Peer { name: "python: gathered", count: CALLS, way: Way::Code(Python, GATHERED) },
-    Peer { name: "node: in sequence", count: CALLS, way: Way::Code(Node, NODE) },
-    Peer { name: "node: gathered", count: CALLS, way: Way::Code(Node, NODE_GATHERED) },
-    Peer { name: "python: ten of 200 ms, gathered", count: 1, way: Way::Code(Python, TEN) },
-    Peer { name: "node: ten of 200 ms, gathered", count: 1, way: Way::Code(Node, NODE_TEN) },
-    Peer { name: "pool: ten of 200 ms, gathered", count: 1, way: Way::Slow },
+const PEERS: [CallPeer; 14] = [
+    CallPeer { name: "pipe round trip", count: CALLS, way: CallDriver::Code(Python, PIPE) },
+    CallPeer { name: "by hand: in sequence", count: CALLS, way: CallDriver::ByHand },
+    CallPeer { name: "pool: in sequence", count: CALLS, way: CallDriver::InSequence },
+    CallPeer { name: "pool: gathered", count: CALLS, way: CallDriver::Gathered },
+    CallPeer { name: "python: the host alone, in sequence", count: CALLS, way: CallDriver::Code(Python, ASKED) },
+    CallPeer { name: "python: one call", count: 1, way: CallDriver::Code(Python, ONE) },
+    CallPeer { name: "python: in sequence", count: CALLS, way: CallDriver::Code(Python, PLAIN) },
+    CallPeer { name: "python: awaited in sequence", count: CALLS, way: CallDriver::Code(Python, AWAITED) },
+    CallPeer { name: "python: gathered", count: CALLS, way: CallDriver::Code(Python, GATHERED) },
+    CallPeer { name: "node: in sequence", count: CALLS, way: CallDriver::Code(Node, NODE) },
+    CallPeer { name: "node: gathered", count: CALLS, way: CallDriver::Code(Node, NODE_GATHERED) },
+    CallPeer { name: "python: ten of 200 ms, gathered", count: 1, way: CallDriver::Code(Python, TEN) },
+    CallPeer { name: "node: ten of 200 ms, gathered", count: 1, way: CallDriver::Code(Node, NODE_TEN) },
+    CallPeer { name: "pool: ten of 200 ms, gathered", count: 1, way: CallDriver::Slow },
 ];
-/// What of a thousand calls in sequence is looked at besides their mean.
+/// The quantile of a thousand sequential calls that is reported besides their mean.
 const QUIET: f64 = 0.1;
 const PIPES: usize = 0;
 const HOST: usize = 4;
@@ -97,13 +97,13 @@ fn main() {
     let rounds: usize = std::env::args().skip(1).find_map(|arg| arg.parse().ok()).unwrap_or(10);
     println!("load average before: {}", measure::load());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
-    let (bench, mut by_hand) = (Arc::new(runtime.block_on(Bench::new())), ByHand::start());
+    let (bench, mut by_hand) = (Arc::new(runtime.block_on(CallBench::new())), PipeClient::start());
     let mut quiet = vec![Vec::new(); PEERS.len()];
     let all = measure::interleave(PEERS.len(), rounds, |peer| {
-        let Peer { count, way, .. } = &PEERS[peer];
+        let CallPeer { count, way, .. } = &PEERS[peer];
         let taken = match way {
-            Way::ByHand => by_hand.calls(CALLS),
-            // In a task, as everything is in a server: this thread is not one of the runtime's.
+            CallDriver::ByHand => by_hand.time_calls(CALLS),
+            // Runs in a task, as calls do in a server: this thread does not belong to the runtime.
             way => {
                 let bench = Arc::clone(&bench);
                 runtime.block_on(runtime.spawn(async move { bench.time(way).await })).expect("it works")
@@ -112,9 +112,7 @@ fn main() {
         quiet[peer].push(percentile(&taken, QUIET) / 1000.0);
         Duration::from_secs_f64(taken.iter().sum::<f64>() / *count as f64 / 1e6)
     });
-    println!(
-        "each, the mean of a round; and in sequence the quickest tenth of it, which others disturbed least"
-    );
+    println!("each, the mean of a round; and in sequence the quickest tenth of it, which others disturbed least");
     println!(
         "{:<52} {:>9} {:>9} {:>9} {:>7} {:>9} {:>7}",
         "", "min us", "p50 us", "max us", "x pipe", "quick us", "x pipe"
@@ -154,20 +152,20 @@ fn main() {
     println!("load average after: {}", measure::load());
 }
 
-struct Bench {
+struct CallBench {
     config: Config,
     session: Session,
     broker: Arc<Broker>,
     _folder: tempfile::TempDir,
 }
 
-impl Bench {
+impl CallBench {
     async fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("cove.toml");
         let text = format!("[servers.fixture]\ncommand = \"{}\"\n", fixture::program().display());
         std::fs::write(&file, text).expect("it can be written");
-        let flags = Flags {
+        let flags = SettingFlags {
             config: Some(file.display().to_string()),
             values: [
                 ("python", vec![measure::PYTHON.to_owned()]),
@@ -176,9 +174,9 @@ impl Bench {
             .into(),
         };
         let cwd = folder.path().to_owned();
-        let around = Surroundings { env: Default::default(), cwd, stdin_is_terminal: false };
-        let config = Config::load(&flags, &around).expect("the configuration is right");
-        let broker = Broker::open(&config, &around, String::new());
+        let process_env = ProcessEnv { env: Default::default(), cwd, stdin_is_terminal: false };
+        let config = Config::load(&flags, &process_env).expect("the configuration is right");
+        let broker = Broker::open(&config.broker(), &process_env, String::new());
         let jail = measure::jail(env!("CARGO_BIN_EXE_cove"));
         let session = measure::session(&jail, &config).await;
         let bench = Self { config, session, broker, _folder: folder };
@@ -187,15 +185,15 @@ impl Bench {
         bench
     }
 
-    /// In microseconds: of each call, or of all.
-    async fn time(&self, way: &Way) -> Vec<f64> {
+    /// Microseconds for each call, or for all calls together.
+    async fn time(&self, way: &CallDriver) -> Vec<f64> {
         match way {
-            Way::Code(language, code) => {
+            CallDriver::Code(language, code) => {
                 let printed = self.run(*language, code).await;
                 let stamps: Vec<f64> = serde_json::from_str(printed.trim()).expect("nanoseconds");
                 stamps.windows(2).map(|two| (two[1] - two[0]) / 1000.0).collect()
             }
-            Way::InSequence => {
+            CallDriver::InSequence => {
                 let mut times = Vec::with_capacity(CALLS);
                 for number in 0..CALLS {
                     let began = Instant::now();
@@ -204,35 +202,31 @@ impl Bench {
                 }
                 times
             }
-            Way::Gathered => self.gathered(CALLS, "echo", json!({"a": 1})).await,
-            Way::Slow => self.gathered(10, "slow", json!({"ms": 200})).await,
-            Way::ByHand => Vec::new(),
+            CallDriver::Gathered => self.call_in_parallel(CALLS, "echo", json!({"a": 1})).await,
+            CallDriver::Slow => self.call_in_parallel(10, "slow", json!({"ms": 200})).await,
+            CallDriver::ByHand => Vec::new(),
         }
     }
 
     async fn run(&self, language: Language, code: &str) -> String {
-        let mut collector = Collector::new(1 << 20, None);
+        let mut collector = OutputCollector::new(1 << 20, None);
         let cell = Cell { language, ..measure::cell(&self.config, code) };
-        let (principal, session) = ("local".to_owned(), "bench".to_owned());
-        let (narrowed, tell, outputs, metrics) = (None, None, None, None);
-        let run = Run { principal, session, narrowed, tell, outputs, metrics };
-        let host = self.broker.calls(run);
+        let host = self.broker.call_handler(CallScope::new(Principal("local".into()), "bench".into()));
         let never = std::future::pending();
-        let end = self.session.run_with(cell, |shown| collector.show(shown), never, host).await;
+        let end = self.session.run_with_calls(cell, |shown| collector.push(shown), never, host).await;
         let found = collector.finish();
         assert!(end.is_success(), "{end:?} {}", found.stderr.text);
         found.stdout.text
     }
 
-    async fn gathered(&self, count: usize, tool: &'static str, arguments: Value) -> Vec<f64> {
+    async fn call_in_parallel(&self, count: usize, tool: &'static str, arguments: Value) -> Vec<f64> {
         let began = Instant::now();
         let mut tasks = tokio::task::JoinSet::new();
         for _ in 0..count {
             if tasks.len() == TOGETHER {
                 tasks.join_next().await;
             }
-            let (pool, arguments) =
-                (Arc::clone(self.broker.servers().upstreams()), object(arguments.clone()));
+            let (pool, arguments) = (Arc::clone(self.broker.servers().upstreams()), object(arguments.clone()));
             tasks.spawn(async move { call(&pool, tool, arguments).await });
         }
         tasks.join_all().await;
@@ -253,19 +247,19 @@ fn object(value: Value) -> Map<String, Value> {
     value.as_object().cloned().unwrap_or_default()
 }
 
-async fn call(pool: &Upstreams, tool: &str, arguments: Map<String, Value>) -> Value {
+async fn call(pool: &UpstreamPool, tool: &str, arguments: Map<String, Value>) -> Value {
     let outcome = pool.call("fixture", tool, arguments, CallOptions::default()).await.expect("it answers");
     outcome.structured.unwrap_or_default()
 }
 
-/// The same server, spoken to in the plainest way there is.
-struct ByHand {
+/// The same server, driven in the simplest way: over its pipes.
+struct PipeClient {
     server: Child,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
 }
 
-impl ByHand {
+impl PipeClient {
     fn start() -> Self {
         let mut server = Command::new(fixture::program())
             .args(["--era", "legacy"])
@@ -276,7 +270,8 @@ impl ByHand {
         let stdin = server.stdin.take().expect("a pipe");
         let stdout = BufReader::new(server.stdout.take().expect("a pipe"));
         let mut started = Self { server, stdin, stdout };
-        let version = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "b", "version": "1"}});
+        let version =
+            json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "b", "version": "1"}});
         started.ask("initialize", version);
         started
     }
@@ -290,7 +285,7 @@ impl ByHand {
         serde_json::from_str(&answer).expect("it speaks JSON")
     }
 
-    fn calls(&mut self, count: usize) -> Vec<f64> {
+    fn time_calls(&mut self, count: usize) -> Vec<f64> {
         let mut times = Vec::with_capacity(count);
         for number in 0..count {
             let began = Instant::now();
@@ -302,7 +297,7 @@ impl ByHand {
     }
 }
 
-impl Drop for ByHand {
+impl Drop for PipeClient {
     fn drop(&mut self) {
         let _ = self.server.kill();
         let _ = self.server.wait();

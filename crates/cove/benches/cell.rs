@@ -1,4 +1,4 @@
-//! A cell in a session that lives, beside its floor: a line through a bare `cat` and back. Interleaved in one process.
+//! A cell in a running session, beside its floor: a line through a bare `cat` and back. Interleaved in one process.
 //!
 //! `cargo xtask bench cell [ROUNDS]`
 
@@ -17,8 +17,7 @@ fn main() {
     let config = measure::config();
     let jail = measure::jail(env!("CARGO_BIN_EXE_cove"));
     let session = runtime.block_on(measure::session(&jail, &config));
-    let mut cat =
-        Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("cat starts");
+    let mut cat = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("cat starts");
     let mut to_cat = cat.stdin.take().expect("a pipe");
     let mut from_cat = BufReader::new(cat.stdout.take().expect("a pipe"));
     let run = |code: &str| {

@@ -1,5 +1,5 @@
-//! How long a new session in a container and a cell in a live one take, beside `docker run` and `docker exec` of the same
-//! code on the same engine: interleaved in one process, the order rotated each round, every output checked.
+//! How long a new session in a container and a cell in a running one take, beside `docker run` and `docker exec` of
+//! the same code on the same engine: interleaved in one process, the order rotated each round, every output checked.
 //!
 //! `cargo xtask bench containers [ROUNDS]`, with the engines of `cargo xtask containers`: the addresses come from
 //! `COVE_TEST_DOCKER` and `COVE_TEST_PODMAN`.
@@ -8,33 +8,34 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use cove::backend::Backend;
-use cove::session::{Options, Session, Shown};
+use cove_core::backend::Backend;
+use cove_core::output::CellOutput;
+use cove_core::session::{Session, SessionOptions};
 use cove_protocol::Language;
-use cove_testkit::containers::{InImage, Maker, recipe};
+use cove_testkit::containers::{ImageBackend, TestEngine, recipe};
 use cove_testkit::measure::{self, interleave, load, percentile, ratio};
 use tokio::runtime::Runtime;
 
 const IMAGE: &str = "ubuntu:24.04";
 const CODE: &str = "print(6*7)";
-/// What each way is compared with.
+/// The row that each row is compared with.
 const PEERS: [Option<usize>; 5] = [None, Some(0), None, Some(2), Some(2)];
 
 fn main() {
     let rounds = std::env::args().skip(1).find_map(|arg| arg.parse().ok()).unwrap_or(10);
     println!("load average before: {}", load());
-    for maker in Maker::ALL {
-        if let Some(address) = maker.address("the benchmark `containers`") {
-            compare(maker, &address, rounds);
+    for engine in TestEngine::ALL {
+        if let Some(address) = engine.address("the benchmark `containers`") {
+            compare(engine, &address, rounds);
         }
     }
     println!("load average after: {}", load());
 }
 
-/// Does one thing once and takes its time.
-type Way<'a> = Box<dyn FnMut() -> Duration + 'a>;
+/// Does one thing once and returns the time that it took.
+type TimedAction<'a> = Box<dyn FnMut() -> Duration + 'a>;
 
-/// Docker's own command line, for whoever listens there.
+/// Runs Docker's own command line against the engine at this address.
 fn docker(address: &str, args: &[&str]) -> String {
     let output = Command::new("docker")
         .args(["-H", address])
@@ -46,15 +47,15 @@ fn docker(address: &str, args: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-fn compare(maker: Maker, address: &str, rounds: usize) {
+fn compare(engine: TestEngine, address: &str, rounds: usize) {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
-    let backend = maker.backend(address, Path::new(env!("CARGO_BIN_EXE_cove")));
-    let backend = InImage { backend, recipe: recipe() };
+    let backend = engine.backend(address, Path::new(env!("CARGO_BIN_EXE_cove")));
+    let backend = ImageBackend { backend, recipe: recipe() };
     let live = runtime.block_on(open(&backend));
     let waits = docker(address, &["run", "-d", "--rm", "--network", "none", IMAGE, "sleep", "3600"]);
     let waits = waits.trim();
 
-    let mut ways: Vec<(&str, Way<'_>)> = vec![
+    let mut ways: Vec<(&str, TimedAction<'_>)> = vec![
         (
             "docker run of python",
             Box::new(|| {
@@ -75,15 +76,10 @@ fn compare(maker: Maker, address: &str, rounds: usize) {
         ),
         (
             "docker exec of python",
-            Box::new(|| {
-                timed(|| assert_eq!(docker(address, &["exec", waits, "python3", "-c", CODE]), "42\n"))
-            }),
+            Box::new(|| timed(|| assert_eq!(docker(address, &["exec", waits, "python3", "-c", CODE]), "42\n"))),
         ),
-        (
-            "cell in a live session, of 20",
-            Box::new(|| timed(|| (0..20).for_each(|_| run(&runtime, &live))) / 20),
-        ),
-        // Everybody between us and the code has gone to sleep meanwhile.
+        ("cell in a live session, of 20", Box::new(|| timed(|| (0..20).for_each(|_| run(&runtime, &live))) / 20)),
+        // After the pause every process between this one and the code has gone to sleep.
         (
             "cell after a pause",
             Box::new(|| {
@@ -93,7 +89,7 @@ fn compare(maker: Maker, address: &str, rounds: usize) {
         ),
     ];
     let times = interleave(ways.len(), rounds, |way| (ways[way].1)());
-    println!("\n{maker:?}, {rounds} rounds");
+    println!("\n{engine:?}, {rounds} rounds");
     println!("{:<30} {:>9} {:>9} {:>9} {:>18}", "", "min ms", "p50 ms", "p90 ms", "faster than docker");
     for (index, (name, _)) in ways.iter().enumerate() {
         let beside = match PEERS[index] {
@@ -119,14 +115,14 @@ fn timed(work: impl FnOnce()) -> Duration {
 }
 
 async fn open(backend: &dyn Backend) -> Session {
-    let options = Options { warm: Some(Language::Python), ..Options::default() };
+    let options = SessionOptions { warm_language: Some(Language::Python), ..SessionOptions::default() };
     Session::start(backend, &measure::config().policy, options).await.expect("a session starts")
 }
 
 fn run(runtime: &Runtime, session: &Session) {
     let mut seen = Vec::new();
-    let show = |shown: Shown<'_>| {
-        if let Shown::Text(_, piece) = shown {
+    let show = |shown: CellOutput<'_>| {
+        if let CellOutput::Text(_, piece) = shown {
             seen.extend_from_slice(piece);
         }
     };

@@ -7,7 +7,7 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use cove::output::{Budget, Collector, Spool};
+use cove_core::output::{OutputCollector, Spool, SpoolBudget};
 use cove_testkit::measure::{self, peak_kilobytes, percentile, ratio, reset_peak};
 
 const ROUNDS: usize = 5;
@@ -30,17 +30,17 @@ fn main() {
         reset_peak();
         let before = peak_kilobytes();
         let start = Instant::now();
-        let spool = Spool::new(&Budget::default());
-        let mut collector = Collector::new(config.cell.max_output, Some(spool));
+        let spool = Spool::new(&SpoolBudget::default());
+        let mut collector = OutputCollector::new(config.cell.max_output, Some(spool));
         let cell = measure::cell(&config, &code);
-        let end = runtime.block_on(session.run(cell, |shown| collector.show(shown), std::future::pending()));
+        let end = runtime.block_on(session.run(cell, |shown| collector.push(shown), std::future::pending()));
         let seconds = start.elapsed().as_secs_f64();
         assert!(end.is_success(), "{end:?}");
         let collected = collector.finish();
         let kept = collected.stdout.text.lines().filter(|line| line.starts_with('x')).count() as u64;
         assert_eq!(collected.stdout.left_out, megabytes * 1024 * 1024 - kept * 1024, "all of it was counted");
         assert!(
-            collected.spool.is_some_and(|spool| spool.kept() + spool.dropped() == megabytes * 1024 * 1024)
+            collected.spool.is_some_and(|spool| spool.kept_bytes() + spool.dropped_bytes() == megabytes * 1024 * 1024)
         );
         cells.push(seconds);
         peaks.push((peak_kilobytes() - before) as f64);
@@ -59,7 +59,7 @@ fn main() {
     println!("load average after: {}", measure::load());
 }
 
-/// Seconds to read as much from a `cat` of zeros.
+/// Returns the seconds that it takes to read as many zeros from `cat`.
 fn cat(megabytes: u64) -> f64 {
     let start = Instant::now();
     let mut source = Command::new("head")

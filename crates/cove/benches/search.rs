@@ -1,18 +1,18 @@
-//! Search over 10,000 tools: the time to read them from the cache, to build the index, and to answer, beside a plain look
-//! through the same text; and the memory each step adds. Interleaved in one process.
+//! Search over 10,000 tools: the time to read them from the cache, to build the index and to answer, beside a plain
+//! scan of the same text; and the memory that each step adds. Interleaved in one process.
 //!
 //! `cargo xtask bench search [TOOLS]`
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use cove::catalog::{Catalog, Declared, ToolDocument};
 use cove_testkit::measure::{self, interleave, peak_kilobytes, percentile, ratio, reset_peak};
+use cove_upstream::catalog::{Catalog, ServerDeclaration, ToolDocument};
 use serde_json::{Value, json};
 
 const SERVERS: usize = 40;
 const ROUNDS: usize = 200;
-/// Kinds of questions, by what they cost: `{}` becomes a word of the vocabulary, another in each round.
+/// Kinds of queries, by what they cost: `{}` becomes a word of the vocabulary, a different one in each round.
 const QUERIES: [(&str, &str); 5] = [
     ("name of a tool", "server7.create_{}"),
     ("two words", "create {}"),
@@ -25,16 +25,16 @@ fn main() {
     let count: usize = std::env::args().skip(1).find_map(|arg| arg.parse().ok()).unwrap_or(10_000);
     println!("load average before: {}", measure::load());
     let folder = tempfile::tempdir().expect("a folder");
-    let mut random = Random(7);
+    let mut random = SeededRandom(7);
     let words: Vec<String> = (0..3000).map(|_| random.word()).collect();
 
     let first = Catalog::open(folder.path());
     let took = time(|| {
         for server in 0..SERVERS {
             let name = format!("server{server}");
-            first.declare(declared(&name));
+            first.declare(declaration(&name));
             let tools = (0..count / SERVERS).map(|at| tool(&mut random, &words, at)).collect();
-            assert!(first.set(&name, &name, "", tools).is_empty());
+            assert!(first.set_tools(&name, &name, "", tools).is_empty());
         }
     });
     report("made, cleaned and written", took, "");
@@ -48,21 +48,17 @@ fn main() {
     let catalog = Catalog::open(folder.path());
     let took = time(|| {
         for server in 0..SERVERS {
-            assert_eq!(catalog.declare(declared(&format!("server{server}"))), None);
+            assert_eq!(catalog.declare(declaration(&format!("server{server}"))), None);
         }
     });
     let documents = resident().saturating_sub(before);
     report("read from the cache", took, &format!("{documents} kB for {} kB on disk", bytes / 1024));
-    let took = time(|| drop(black_box(catalog.find("build the index", 5))));
-    report(
-        "index built by the first search",
-        took,
-        &format!("{} kB", resident().saturating_sub(before + documents)),
-    );
+    let took = time(|| drop(black_box(catalog.search("build the index", 5))));
+    report("index built by the first search", took, &format!("{} kB", resident().saturating_sub(before + documents)));
     let again = catalog.tools("server7").expect("listed").documents().collect();
     let took = time(|| {
-        catalog.set("server7", "server7", "changed", again);
-        black_box(catalog.find("one changed", 5));
+        catalog.set_tools("server7", "server7", "changed", again);
+        black_box(catalog.search("one changed", 5));
     });
     report(&format!("one server of {SERVERS} listed again"), took, "");
 
@@ -79,7 +75,7 @@ fn main() {
         let word = &words[round * 7 % words.len()];
         let start = Instant::now();
         match QUERIES.get(peer) {
-            Some((_, query)) => drop(black_box(catalog.find(&query.replace("{}", word), 5))),
+            Some((_, query)) => drop(black_box(catalog.search(&query.replace("{}", word), 5))),
             None => drop(black_box(texts.iter().filter(|text| text.contains(word.as_str())).count())),
         }
         start.elapsed()
@@ -108,14 +104,14 @@ fn resident() -> u64 {
     peak_kilobytes()
 }
 
-fn declared(name: &str) -> Declared {
-    Declared { name: name.into(), alias: name.into(), description: String::new(), definition: "d".into() }
+fn declaration(name: &str) -> ServerDeclaration {
+    ServerDeclaration { name: name.into(), alias: name.into(), description: String::new(), definition: "d".into() }
 }
 
-/// As tools are: a verb and a thing or two, a sentence, and a few parameters.
-fn tool(random: &mut Random, words: &[String], at: usize) -> ToolDocument {
+/// A tool as servers define them: a verb and a thing or two, a sentence, and a few parameters.
+fn tool(random: &mut SeededRandom, words: &[String], at: usize) -> ToolDocument {
     const VERBS: [&str; 8] = ["create", "list", "get", "update", "delete", "search", "send", "run"];
-    let word = |random: &mut Random| words[random.next() as usize % words.len()].as_str();
+    let word = |random: &mut SeededRandom| words[random.next() as usize % words.len()].as_str();
     let verb = VERBS[random.next() as usize % VERBS.len()];
     let name = format!("{verb}_{}_{}_{at}", word(random), word(random));
     let sentence: Vec<&str> = (0..14).map(|_| word(random)).collect();
@@ -126,9 +122,7 @@ fn tool(random: &mut Random, words: &[String], at: usize) -> ToolDocument {
         })
         .collect();
     let required: Vec<&String> = properties.keys().take(2).collect();
-    let Value::Object(input_schema) =
-        json!({"type": "object", "required": required, "properties": properties})
-    else {
+    let Value::Object(input_schema) = json!({"type": "object", "required": required, "properties": properties}) else {
         unreachable!("an object was written")
     };
     ToolDocument {
@@ -141,10 +135,10 @@ fn tool(random: &mut Random, words: &[String], at: usize) -> ToolDocument {
     }
 }
 
-/// The same in every run.
-struct Random(u64);
+/// A generator with the same numbers in every run.
+struct SeededRandom(u64);
 
-impl Random {
+impl SeededRandom {
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -153,8 +147,7 @@ impl Random {
     }
 
     fn word(&mut self) -> String {
-        let syllables =
-            ["ba", "co", "di", "fe", "gu", "la", "mi", "no", "re", "sa", "ti", "vu", "ter", "lon"];
+        let syllables = ["ba", "co", "di", "fe", "gu", "la", "mi", "no", "re", "sa", "ti", "vu", "ter", "lon"];
         (0..2 + self.next() % 3).map(|_| syllables[self.next() as usize % syllables.len()]).collect()
     }
 }

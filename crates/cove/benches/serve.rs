@@ -1,5 +1,5 @@
-//! How long a client waits for its tools, from the start of the server to the answer, and what the server weighs at rest;
-//! beside a bare interpreter that does nothing, in the same interleaved run.
+//! How long a client waits for its tools, from the start of the server to the answer, and how much memory the server
+//! uses at rest; beside a bare interpreter that does nothing, in the same interleaved run.
 //!
 //! `cargo xtask bench serve [ROUNDS]`
 
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio as Pipe};
 use std::time::{Duration, Instant};
 
-use cove_testkit::mcp::{Era, Stdio};
+use cove_testkit::mcp::{ClientEra, TestStdioClient};
 use cove_testkit::measure::{PYTHON, interleave, load, percentile, ratio};
 use serde_json::Value;
 
@@ -20,9 +20,9 @@ fn main() {
     println!("load average before: {}", load());
     let names = ["bare python, `-c pass`", "cove, handshake and tools", "cove, tools without handshake"];
     let times = interleave(names.len(), rounds, |peer| match peer {
-        0 => bare(),
-        1 => tools(Era::Legacy),
-        _ => tools(Era::Modern),
+        0 => time_bare_process(),
+        1 => time_tool_list(ClientEra::Legacy),
+        _ => time_tool_list(ClientEra::Modern),
     });
     println!("\n{rounds} rounds, from start to answer (python: from start to end)");
     println!("{:<32} {:>8} {:>8} {:>8} {:>8}", "", "min ms", "p50 ms", "p99 ms", "x bare");
@@ -35,11 +35,11 @@ fn main() {
             ratio(taken, &times[0]),
         );
     }
-    println!("\nresident at rest: {} kB after the tools were listed", at_rest());
+    println!("\nresident at rest: {} kB after the tools were listed", memory_at_rest());
     println!("load average after: {}", load());
 }
 
-fn bare() -> Duration {
+fn time_bare_process() -> Duration {
     let start = Instant::now();
     let mut command = Command::new(PYTHON);
     let status = command.args(["-c", "pass"]).env_clear().stdin(Pipe::null()).status();
@@ -48,18 +48,18 @@ fn bare() -> Duration {
     taken
 }
 
-fn server(era: Era) -> Stdio {
+fn server(era: ClientEra) -> TestStdioClient {
     let mut command = Command::new(env!("CARGO_BIN_EXE_cove"));
     command.arg("serve").env_clear().env("PATH", "/usr/bin:/bin").env("HOME", "/nonexistent");
-    Stdio::start(command, era)
+    TestStdioClient::start(command, era)
 }
 
-fn list(client: &mut Stdio) {
+fn list(client: &mut TestStdioClient) {
     let tools = client.request("tools/list", Value::Null).expect("tools are listed");
     assert_eq!(tools["tools"][0]["name"], "execute_code");
 }
 
-fn tools(era: Era) -> Duration {
+fn time_tool_list(era: ClientEra) -> Duration {
     let start = Instant::now();
     let mut client = server(era);
     list(&mut client);
@@ -69,10 +69,10 @@ fn tools(era: Era) -> Duration {
     taken
 }
 
-fn at_rest() -> u64 {
-    let mut client = server(Era::Legacy);
+fn memory_at_rest() -> u64 {
+    let mut client = server(ClientEra::Legacy);
     list(&mut client);
-    // Until the session that is kept ready has started.
+    // Waits until the session that the server keeps ready has started.
     std::thread::sleep(Duration::from_secs(2));
     let status = std::fs::read_to_string(format!("/proc/{}/status", client.pid())).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();

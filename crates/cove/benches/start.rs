@@ -1,5 +1,5 @@
 //! How long a first cell takes, beside its peers and its floor: interleaved in one process, the order rotated each
-//! round, every output checked. What counts are the minimum and the median of in-round ratios; the machine's noise
+//! round, every output checked. The results are the minimum and the median of in-round ratios; the machine's noise
 //! moves everything else.
 //!
 //! `cargo xtask bench start [ROUNDS]`
@@ -10,12 +10,12 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cove::session::Shown;
-use cove::session::registry::{Bounds, Principal, Sessions, Which};
+use cove_core::output::CellOutput;
+use cove_core::session::registry::{Principal, RegistryLimits, SessionRef, SessionRegistry};
 use cove_protocol::Language;
 use cove_testkit::measure::{self, PYTHON, interleave, load, percentile, ratio};
 
-/// As the runner starts it.
+/// The flags with which the runner starts Python.
 const FLAGS: [&str; 4] = ["-I", "-X", "utf8", "-c"];
 
 fn main() {
@@ -31,8 +31,8 @@ fn main() {
     println!("load average after: {}", load());
 }
 
-/// A way to run code; the time to its first byte of output.
-struct Peer {
+/// A way to run code. It returns the time to the first byte of output.
+struct StartPeer {
     name: &'static str,
     run: Box<dyn FnMut(&str) -> Duration>,
 }
@@ -66,16 +66,16 @@ fn compare(title: &str, code: &str, rounds: usize) {
     }
 }
 
-fn peers() -> Vec<Peer> {
+fn peers() -> Vec<StartPeer> {
     let program = PathBuf::from(env!("CARGO_BIN_EXE_cove"));
-    let mut peers = vec![Peer { name: "bare python", run: Box::new(|code| first_byte(bare(code))) }];
+    let mut peers = vec![StartPeer { name: "bare python", run: Box::new(|code| first_byte(bare(code))) }];
     if Path::new("/usr/bin/bwrap").exists() {
-        peers.push(Peer { name: "bwrap", run: Box::new(|code| first_byte(bwrap(code))) });
+        peers.push(StartPeer { name: "bwrap", run: Box::new(|code| first_byte(bwrap(code))) });
     }
     let host = program.clone();
-    peers.push(Peer { name: "cove session, none parked", run: session(host.clone(), 0) });
-    peers.push(Peer { name: "cove session, one parked", run: session(host, 1) });
-    peers.push(Peer {
+    peers.push(StartPeer { name: "cove session, none parked", run: session(host.clone(), 0) });
+    peers.push(StartPeer { name: "cove session, one parked", run: session(host, 1) });
+    peers.push(StartPeer {
         name: "cove run as a whole",
         run: Box::new(move |code| {
             let mut command = Command::new(&program);
@@ -92,15 +92,11 @@ fn bare(code: &str) -> Command {
     command
 }
 
-/// The same namespaces and the same view of the machine. It has no system call filter and no limits.
+/// The same namespaces and the same view of the machine, but no system call filter and no limits.
 fn bwrap(code: &str) -> Command {
     let mut command = Command::new("/usr/bin/bwrap");
-    command.args(
-        "--unshare-all --die-with-parent --new-session --ro-bind /usr /usr --symlink usr/bin /bin".split(' '),
-    );
-    command.args(
-        "--symlink usr/lib /lib --symlink usr/lib64 /lib64 --proc /proc --dev /dev --tmpfs /tmp".split(' '),
-    );
+    command.args("--unshare-all --die-with-parent --new-session --ro-bind /usr /usr --symlink usr/bin /bin".split(' '));
+    command.args("--symlink usr/lib /lib --symlink usr/lib64 /lib64 --proc /proc --dev /dev --tmpfs /tmp".split(' '));
     command.args("--tmpfs /workspace --chdir /workspace --clearenv --setenv PATH /usr/bin:/bin".split(' '));
     command.arg(PYTHON).args(FLAGS).arg(code);
     command
@@ -118,33 +114,34 @@ fn first_byte(mut command: Command) -> Duration {
     taken
 }
 
-/// What an agent's first call costs in a server that runs: from asking for a session to the first byte, with so many
-/// sessions kept ready.
+/// The cost of an agent's first call to a running server: from the request for a session to the first byte, with this
+/// many sessions kept ready.
 fn session(program: PathBuf, parked: usize) -> Box<dyn FnMut(&str) -> Duration> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     let config = measure::config();
-    let bounds = Bounds { most: 8, idle: Duration::from_secs(600), parked };
+    let bounds = RegistryLimits { max_sessions: 8, idle_timeout: Duration::from_secs(600), warm_sessions: parked };
     let sessions = runtime
-        .block_on(async { Sessions::new(Arc::new(measure::jail(program)), config.policy.clone(), bounds) });
-    runtime.block_on(async { sessions.park() });
+        .block_on(async { SessionRegistry::new(Arc::new(measure::jail(program)), config.policy.clone(), bounds) });
+    runtime.block_on(async { sessions.start_warm_session() });
     let owner = Principal("bench".into());
     Box::new(move |code| {
         runtime.block_on(async {
-            // Between two people who ask there is time to park another; here the other peers take their turns.
+            // In practice there is time between two requests to park another session; here the other peers take their
+            // turns.
             let start = Instant::now();
             let warm = Some(Language::Python);
-            let session = sessions.hold(&owner, Which::New, &config.policy, warm).await;
+            let session = sessions.lease(&owner, SessionRef::New, &config.policy, warm).await;
             let session = session.expect("a session starts");
             let mut first = None;
             let mut written: Vec<u8> = Vec::new();
-            let show = |shown: Shown<'_>| {
-                let Shown::Text(_, bytes) = shown else { return };
+            let show = |shown: CellOutput<'_>| {
+                let CellOutput::Text(_, bytes) = shown else { return };
                 first.get_or_insert_with(|| start.elapsed());
                 written.extend(bytes);
             };
             let end = session.run(measure::cell(&config, code), show, std::future::pending()).await;
             assert!(end.is_success() && written == b"42\n", "{end:?} {written:?}");
-            sessions.stop(&owner, Which::Handle(session.id().clone())).await.expect("it can be stopped");
+            sessions.stop(&owner, SessionRef::Handle(session.id().clone())).await.expect("it can be stopped");
             first.expect("something was written")
         })
     })

@@ -1,5 +1,5 @@
-//! The command line: what it can say, and what one says. Flags of settings come from the table in `config`; their
-//! values are read there, so that a wrong one is refused in the same words wherever it was written.
+//! The command line: its definition, and how one is parsed. Flags of settings come from the table in `config`, which
+//! parses their values too, so that a bad value gets the same message wherever it was written.
 
 pub mod audit;
 pub mod code;
@@ -7,378 +7,324 @@ pub mod completions;
 pub mod config_show;
 pub mod doctor;
 pub mod explain;
+mod image_library;
 pub mod images;
 pub mod install;
-mod live;
-mod on_demand;
-mod progress;
+mod lazy_broker;
+mod live_output;
+mod progress_line;
 pub mod repl;
 pub mod run;
+mod runtime;
 pub mod serve;
 pub mod servers;
-mod shelf;
+mod tables;
 pub mod tools;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use clap::builder::ValueParser;
 use clap::error::ErrorKind;
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
-use crate::config::{Config, Count, Flags, Part, SETTINGS, Surroundings, value};
-use crate::error::{Error, shown};
+use crate::config::{Config, SETTINGS, SettingFlags, SettingGroup, boolean};
+use cove_core::error::{Failure, display_value};
+use cove_core::process_env::ProcessEnv;
 
 pub use code::{CellSource, RunArgs};
 pub use repl::{InputKind, ReplArgs};
 
-/// What one command line asks for.
+/// The exit code of a program that SIGINT ended, as shells have it.
+const INTERRUPTED: u8 = 128 + 2;
+
+/// The action that a command line asks for, with its parsed arguments.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Action {
+pub enum CliAction {
     /// Help or the version, for standard output.
     Print(String),
-    Serve {
-        config: Box<Config>,
-        around: Box<Surroundings>,
-    },
-    Run {
-        run: RunArgs,
-        config: Config,
-        around: Box<Surroundings>,
-    },
-    Repl {
-        repl: ReplArgs,
-        config: Config,
-        around: Box<Surroundings>,
-    },
+    Serve(Box<CommandContext>),
+    Run(RunArgs, Box<CommandContext>),
+    Repl(ReplArgs, Box<CommandContext>),
     /// The profile of a container in which Cove itself runs.
     SeccompProfile,
-    Explain {
-        json: bool,
-        config: Config,
-        around: Box<Surroundings>,
-    },
-    Doctor {
-        json: bool,
-        config: Config,
-        around: Box<Surroundings>,
-    },
-    ConfigShow {
-        json: bool,
-        config: Config,
-    },
-    Completions {
-        shell: Shell,
-    },
-    Install(Box<install::Asked>),
-    Tools {
-        asked: tools::Asked,
-        json: bool,
-        config: Config,
-        around: Box<Surroundings>,
-    },
-    Audit {
-        asked: audit::Asked,
-        config: Config,
-    },
-    Servers(Box<servers::Asked>),
-    Images(Box<images::Asked>),
+    Explain(Box<CommandContext>),
+    Doctor(Box<CommandContext>),
+    ConfigShow(Box<CommandContext>),
+    Completions(Shell),
+    Install(Box<install::InstallRequest>),
+    Tools(tools::ToolsRequest, Box<CommandContext>),
+    Audit(audit::AuditArgs, Box<CommandContext>),
+    Servers(servers::ServersCommand, Box<CommandContext>),
+    Images(images::ImagesCommand, Box<CommandContext>),
 }
 
-/// Reads a whole command line, the program's name first, together with the environment, the configuration file and
-/// the code. Nothing is started, and every failure is of the usage kind.
-pub fn parse(args: impl IntoIterator<Item = OsString>, around: &Surroundings) -> Result<Action, Error> {
-    let matches = match command().try_get_matches_from(args) {
+/// The configuration and the environment that a command works with.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CommandContext {
+    pub config: Config,
+    pub env: ProcessEnv,
+    /// True if the command is to print JSON.
+    pub json: bool,
+}
+
+/// Run code for AI agents in an isolated sandbox
+#[derive(Parser)]
+#[command(name = "cove", version, args = all_settings())]
+struct CommandLine {
+    /// Export the built-in images to a directory and exit
+    // For people who know the flag from other tools: the same as `cove images export DIR`.
+    #[arg(long, value_name = "DIR")]
+    export_images: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Option<CliCommand>,
+}
+
+#[derive(Subcommand)]
+enum CliCommand {
+    /// Serve MCP on standard input and output, or over HTTP
+    #[command(args = all_settings())]
+    Serve,
+    Run(code::CodeArgs),
+    Repl(ReplFlags),
+    Explain(ExplainFlags),
+    /// Test what works on this machine and what does not
+    #[command(arg = json_flag("Print an array of objects"), args = sandbox_settings())]
+    Doctor,
+    #[command(subcommand, arg_required_else_help = false, args = hidden(broker_settings()))]
+    Tools(tools::ToolsCommand),
+    Audit(audit::AuditArgs),
+    Install(install::InstallArgs),
+    Uninstall(install::UninstallArgs),
+    #[command(subcommand, arg_required_else_help = false, args = hidden(servers::location_settings()))]
+    Servers(servers::ServersCommand),
+    #[command(subcommand, arg_required_else_help = false, args = hidden(images::image_settings()))]
+    Images(images::ImagesCommand),
+    #[command(subcommand, arg_required_else_help = false, args = hidden(all_settings()))]
+    Config(ConfigCommand),
+    Completions(CompletionsFlags),
+}
+
+/// Start an interactive session, or read cells from a pipe
+#[derive(Args)]
+#[command(args = call_settings())]
+struct ReplFlags {
+    /// Language of the first cells
+    /// [env: COVE_LANGUAGE] [default: python]
+    #[arg(short, long, overrides_with = "language", verbatim_doc_comment)]
+    language: Option<String>,
+}
+
+/// Show the exact plan of the sandbox, without starting it
+#[derive(Args)]
+#[command(arg = json_flag("Print the plan as JSON").display_order(0), args = sandbox_settings())]
+struct ExplainFlags {
+    /// Print the system call profile for a container around Cove instead
+    #[arg(long)]
+    seccomp_profile: bool,
+}
+
+/// Show the configuration
+#[derive(Subcommand)]
+enum ConfigCommand {
+    /// Show every setting with its value and where that comes from
+    #[command(arg = json_flag("Print an array of objects"), args = all_settings())]
+    Show,
+}
+
+/// Print shell completions
+#[derive(Args)]
+struct CompletionsFlags {
+    /// Shell to print completions for
+    shell: Shell,
+}
+
+/// Parses a whole command line, the program's name first, and reads the environment, the configuration file and the
+/// code. Starts nothing. Every failure is a usage error.
+pub fn parse_command_line(args: impl IntoIterator<Item = OsString>, env: &ProcessEnv) -> Result<CliAction, Failure> {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let matches = match command().try_get_matches_from(&args) {
         Ok(matches) => matches,
-        Err(asked) if matches!(asked.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
-            return Ok(Action::Print(asked.to_string()));
+        Err(help) if matches!(help.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+            return Ok(CliAction::Print(help.to_string()));
         }
-        Err(wrong) => return Err(Error::usage(wrong.to_string().trim_end())),
+        Err(error) if error.kind() == ErrorKind::InvalidUtf8 => return Err(not_utf8(invalid_value(&args))),
+        Err(error) => return Err(Failure::usage(error.to_string().trim_end())),
     };
+    let line = CommandLine::from_arg_matches(&matches)
+        .map_err(|error| Failure::internal("could not read the command line").because(error))?;
     let mut path = vec![&matches];
-    let mut names = Vec::new();
-    while let Some((name, below)) = path.last().and_then(|matches| matches.subcommand()) {
-        names.push(name);
+    while let Some((_, below)) = path.last().and_then(|matches| matches.subcommand()) {
         path.push(below);
     }
-    // The innermost command's own arguments.
-    let own = path.last().copied().unwrap_or(&matches);
-    let config = || Config::load(&flags(&path)?, around);
-    if let Some(directory) = matches.get_one::<PathBuf>("export-images") {
-        if let Some(command) = names.first() {
-            return Err(Error::usage(format!("could not export images and `{command}` at once"))
+    let context = || -> Result<Box<CommandContext>, Failure> {
+        let config = Config::load(&collect_flags(&path)?, env)?;
+        // The innermost command decides whether there is JSON to print.
+        let flag = path.last().and_then(|own| own.try_get_one::<bool>("json").ok().flatten());
+        let json = flag.is_some_and(|flag| *flag) || (flag.is_some() && wants_json(env)?);
+        Ok(Box::new(CommandContext { config, env: env.clone(), json }))
+    };
+    if let Some(directory) = line.export_images {
+        if let Some(command) = matches.subcommand_name() {
+            return Err(Failure::usage(format!("could not export images and `{command}` at once"))
                 .with_hint("leave the command out, or say `cove images export DIR`"));
         }
-        let what = images::What::Export { directory: directory.clone() };
-        let asked = images::Asked { what, config: config()?, around: around.clone() };
-        return Ok(Action::Images(Box::new(asked)));
+        return Ok(CliAction::Images(images::ImagesCommand::Export { directory }, context()?));
     }
-    match names.as_slice() {
-        ["run"] => {
-            let asked = code::Asked {
-                file: own.get_one::<PathBuf>("file").cloned(),
-                codes: texts(own, "code")?,
-                args: texts(own, "args")?,
-                language: one(own, "language")?,
-            };
-            let config = config()?;
-            let run = code::load(asked, json(own, around)?, around)?;
-            Ok(Action::Run { run, config, around: Box::new(around.clone()) })
+    Ok(match line.command {
+        None if env.stdin_is_terminal => CliAction::Print(command().render_help().to_string()),
+        None | Some(CliCommand::Serve) => CliAction::Serve(context()?),
+        Some(CliCommand::Run(args)) => {
+            let context = context()?;
+            CliAction::Run(code::load_code(args, env)?, context)
         }
-        ["repl"] => {
-            let language = code::language(one(own, "language")?, None, around)?;
-            let input = match around.stdin_is_terminal {
+        Some(CliCommand::Repl(flags)) => {
+            let language = code::choose_language(flags.language, None, env)?;
+            let input = match env.stdin_is_terminal {
                 false => InputKind::Pipe,
-                true if is_plain(around.var("TERM")?) => InputKind::PlainTerminal,
+                true if is_plain_terminal(env.var("TERM")?) => InputKind::PlainTerminal,
                 true => InputKind::Terminal,
             };
-            let repl = ReplArgs { language, input, history: repl::history::path(around) };
-            Ok(Action::Repl { repl, config: config()?, around: Box::new(around.clone()) })
+            let history = repl::history::path(env);
+            CliAction::Repl(ReplArgs { language, input, history }, context()?)
         }
-        ["explain"] if own.get_flag("seccomp-profile") => Ok(Action::SeccompProfile),
-        ["explain"] => {
-            let around_it = Box::new(around.clone());
-            Ok(Action::Explain { config: config()?, json: json(own, around)?, around: around_it })
-        }
-        ["doctor"] => Ok(Action::Doctor {
-            config: config()?,
-            json: json(own, around)?,
-            around: Box::new(around.clone()),
-        }),
-        ["config", "show"] => Ok(Action::ConfigShow { config: config()?, json: json(own, around)? }),
-        ["completions"] => match own.get_one::<Shell>("shell") {
-            Some(shell) => Ok(Action::Completions { shell: *shell }),
-            None => Err(Error::internal("could not find the shell that the command line names")),
-        },
-        ["install"] => Ok(Action::Install(Box::new(install::asked_to_install(own, around)?))),
-        ["uninstall"] => Ok(Action::Install(Box::new(install::asked_to_uninstall(own, around)?))),
-        ["tools", verb] => {
-            let (asked, json) = tools::asked(verb, own, around)?;
-            Ok(Action::Tools { asked, json, config: config()?, around: Box::new(around.clone()) })
-        }
-        ["audit"] => Ok(Action::Audit { asked: audit::asked(own, around)?, config: config()? }),
-        ["images", what] => Ok(Action::Images(Box::new(images::asked(what, own, config()?, around)?))),
-        ["servers", what] => Ok(Action::Servers(Box::new(servers::asked(what, own, &config()?, around)?))),
-        [] if around.stdin_is_terminal => Ok(Action::Print(command().render_help().to_string())),
-        ["serve"] | [] => Ok(Action::Serve { config: Box::new(config()?), around: Box::new(around.clone()) }),
-        unknown => Err(Error::internal(format!("could not find the command `{}`", unknown.join(" ")))),
-    }
+        Some(CliCommand::Explain(flags)) if flags.seccomp_profile => CliAction::SeccompProfile,
+        Some(CliCommand::Explain(_)) => CliAction::Explain(context()?),
+        Some(CliCommand::Doctor) => CliAction::Doctor(context()?),
+        Some(CliCommand::Tools(command)) => CliAction::Tools(tools::parse_request(command)?, context()?),
+        Some(CliCommand::Audit(args)) => CliAction::Audit(args, context()?),
+        Some(CliCommand::Install(args)) => CliAction::Install(Box::new(install::install_request(args, env)?)),
+        Some(CliCommand::Uninstall(args)) => CliAction::Install(Box::new(install::uninstall_request(args, env)?)),
+        Some(CliCommand::Servers(command)) => CliAction::Servers(command, context()?),
+        Some(CliCommand::Images(command)) => CliAction::Images(command, context()?),
+        Some(CliCommand::Config(ConfigCommand::Show)) => CliAction::ConfigShow(context()?),
+        Some(CliCommand::Completions(flags)) => CliAction::Completions(flags.shell),
+    })
 }
 
 /// The definition that help, completions and parsing share.
 pub fn command() -> Command {
-    Command::new("cove")
-        .version(env!("CARGO_PKG_VERSION"))
-        .about("Run code for AI agents in an isolated sandbox")
-        .arg(images::export_flag())
-        .args(all_settings())
-        .subcommand(
-            Command::new("serve")
-                .about("Serve MCP: on standard input and output, or over HTTP")
-                .args(all_settings()),
-        )
-        .subcommand(
-            Command::new("run")
-                .about("Run code in the sandbox that agents get")
-                .arg(
-                    Arg::new("file")
-                        .value_name("FILE")
-                        .help("File with the code of one cell")
-                        .value_parser(ValueParser::path_buf()),
-                )
-                .arg(
-                    Arg::new("code")
-                        .short('c')
-                        .value_name("CODE")
-                        .help("Code of one cell; several share one session")
-                        .action(ArgAction::Append)
-                        .allow_hyphen_values(true)
-                        .value_parser(ValueParser::os_string()),
-                )
-                .arg(language_flag(
-                    "Language of the code\n[env: COVE_LANGUAGE] [default: by FILE's extension, else python]",
-                ))
-                .arg(json_flag("Print one JSON object for each cell"))
-                .arg(
-                    Arg::new("args")
-                        .value_name("ARGS")
-                        .help("Arguments that the code sees")
-                        .last(true)
-                        .num_args(0..)
-                        .value_parser(ValueParser::os_string()),
-                )
-                .args(calling_settings()),
-        )
-        .subcommand(
-            Command::new("repl")
-                .about("Talk to a session by hand, or from a pipe")
-                .arg(language_flag("Language of the first cells\n[env: COVE_LANGUAGE] [default: python]"))
-                .args(calling_settings()),
-        )
-        .subcommand(
-            Command::new("explain")
-                .about("Show the exact plan of the sandbox, without starting it")
-                .arg(json_flag("Print the plan as JSON"))
-                .arg(
-                    Arg::new("seccomp-profile")
-                        .long("seccomp-profile")
-                        .help("Print the system call profile for a container around Cove instead")
-                        .action(ArgAction::SetTrue),
-                )
-                .args(settings()),
-        )
-        .subcommand(
-            Command::new("doctor")
-                .about("Show what works here and what does not, each proven by trying it")
-                .arg(json_flag("Print an array of objects"))
-                .args(settings()),
-        )
-        .subcommand(tools::command())
-        .subcommand(audit::command())
-        .subcommand(install::install_command())
-        .subcommand(install::uninstall_command())
-        .subcommand(servers::command())
-        .subcommand(images::command())
-        .subcommand(
-            Command::new("config")
-                .about("Show the configuration")
-                .subcommand_required(true)
-                .args(all_settings().map(|arg| arg.hide(true)))
-                .subcommand(
-                    Command::new("show")
-                        .about("Show every setting with its value and where that comes from")
-                        .arg(json_flag("Print an array of objects"))
-                        .args(all_settings()),
-                ),
-        )
-        .subcommand(
-            Command::new("completions").about("Print the completions of a shell").arg(
-                Arg::new("shell")
-                    .value_name("SHELL")
-                    .help("Shell to print them for")
-                    .required(true)
-                    .value_parser(clap::value_parser!(Shell)),
-            ),
-        )
+    CommandLine::command()
 }
 
-/// A flag for each setting, and the one that names the file. They belong to every command that starts or describes a
-/// sandbox and to the program itself, so that they may stand before or after the command.
-fn settings() -> impl Iterator<Item = Arg> {
-    settings_of(|part| part == Part::Sandbox)
+/// A flag for each setting of the sandbox, and `--config`. Every command that starts or describes a sandbox has them.
+/// The program itself has them too, so that they can stand before or after the command.
+fn sandbox_settings() -> impl Iterator<Item = Arg> {
+    settings_where(|group| group == SettingGroup::Sandbox)
 }
 
 /// The same, for commands whose code may call upstream servers.
-fn calling_settings() -> impl Iterator<Item = Arg> {
-    settings_of(|part| matches!(part, Part::Sandbox | Part::Calls))
+fn call_settings() -> impl Iterator<Item = Arg> {
+    settings_where(|group| matches!(group, SettingGroup::Sandbox | SettingGroup::Calls))
 }
 
-/// The same and those of serving.
+/// The same, and the settings of the server.
 fn all_settings() -> impl Iterator<Item = Arg> {
-    settings_of(|_| true)
+    settings_where(|_| true)
 }
 
-fn settings_of(wanted: impl Fn(Part) -> bool + 'static) -> impl Iterator<Item = Arg> {
+/// The settings of commands that call upstream servers without a sandbox.
+fn broker_settings() -> impl Iterator<Item = Arg> {
+    settings_where(|group| group == SettingGroup::Calls)
+}
+
+/// Flags that a command accepts for its subcommands, and does not show in its own help.
+fn hidden(args: impl Iterator<Item = Arg>) -> impl Iterator<Item = Arg> {
+    args.map(|arg| arg.hide(true))
+}
+
+fn settings_where(wanted: impl Fn(SettingGroup) -> bool + 'static) -> impl Iterator<Item = Arg> {
     let flag = |name: &'static str, placeholder: &'static str, help: String| {
         Arg::new(name)
             .long(name)
             .value_name(placeholder)
             .help(help)
             .help_heading("Settings")
-            // Read by the setting, which says what would be right.
+            // The setting parses the value, so that its error message can name the valid ones.
             .value_parser(ValueParser::os_string())
             .allow_negative_numbers(true)
     };
-    let of_table = SETTINGS.iter().filter(move |setting| wanted(setting.part)).map(move |setting| {
-        let help = format!("{}\n[env: {}] [default: {}]", setting.help, setting.env, setting.fallback.text());
-        let heading = match setting.part {
-            Part::Sandbox => "Settings",
-            Part::Calls => "Settings of calls to MCP servers",
-            Part::Server => "Settings of the server",
+    let of_table = SETTINGS.iter().filter(move |setting| wanted(setting.group)).map(move |setting| {
+        let help = format!("{}\n[env: {}] [default: {}]", setting.help, setting.env, setting.kind.default_text());
+        let heading = match setting.group {
+            SettingGroup::Sandbox => "Settings",
+            SettingGroup::Calls => "Settings for calls to MCP servers",
+            SettingGroup::Server => "Server settings",
         };
         let arg = flag(setting.key, setting.placeholder, help).help_heading(heading);
-        match setting.count {
+        match setting.kind.is_list() {
             // The last one wins, so that an alias can be overridden.
-            Count::One => arg.overrides_with(setting.key),
-            Count::Many => arg.action(ArgAction::Append),
+            false => arg.overrides_with(setting.key),
+            true => arg.action(ArgAction::Append),
         }
     });
     let help = "File with settings\n[env: COVE_CONFIG] [default: ~/.config/cove/cove.toml]".to_owned();
     of_table.chain([flag("config", "FILE", help).overrides_with("config")])
 }
 
-fn language_flag(help: &'static str) -> Arg {
-    Arg::new("language")
-        .short('l')
-        .long("language")
-        .value_name("LANGUAGE")
-        .help(help)
-        .overrides_with("language")
-        .value_parser(ValueParser::os_string())
-}
-
 fn json_flag(help: &'static str) -> Arg {
     Arg::new("json").long("json").help(format!("{help} [env: COVE_JSON]")).action(ArgAction::SetTrue)
 }
 
-/// A terminal that knows no way to move its cursor.
-fn is_plain(term: Option<&str>) -> bool {
+/// True for a terminal that cannot move its cursor.
+fn is_plain_terminal(term: Option<&str>) -> bool {
     matches!(term, None | Some("dumb"))
 }
 
-/// The settings along a path of commands, outermost first: the innermost value wins, repeated ones add up.
-fn flags(path: &[&ArgMatches]) -> Result<Flags, Error> {
-    let mut flags = Flags::default();
-    // `completions` has no settings of its own.
-    for matches in path.iter().filter(|matches| matches.try_contains_id("config").is_ok()) {
-        if let Some(config) = one(matches, "config")? {
-            flags.config = Some(config);
-        }
+/// Collects the settings along a path of commands, outermost first. The innermost value wins; lists add up.
+fn collect_flags(path: &[&ArgMatches]) -> Result<SettingFlags, Failure> {
+    let mut flags = SettingFlags::default();
+    for matches in path {
+        flags.config = text_values(matches, "config")?.pop().or(flags.config);
         for setting in SETTINGS {
-            if matches.try_contains_id(setting.key).is_err() {
-                continue;
-            }
-            let values = texts(matches, setting.key)?;
-            if values.is_empty() {
-                continue;
-            }
-            let known = flags.values.entry(setting.key).or_default();
-            match setting.count {
-                Count::One => *known = values,
-                Count::Many => known.extend(values),
+            let values = text_values(matches, setting.key)?;
+            match flags.values.get_mut(setting.key) {
+                Some(outer) if setting.kind.is_list() => outer.extend(values),
+                _ if values.is_empty() => {}
+                _ => drop(flags.values.insert(setting.key, values)),
             }
         }
     }
     Ok(flags)
 }
 
-fn texts(matches: &ArgMatches, id: &str) -> Result<Vec<String>, Error> {
-    let text = |value: &OsString| {
-        value.to_str().map(str::to_owned).ok_or_else(|| {
-            Error::usage(format!("could not read `{}`", shown(&value.to_string_lossy())))
-                .because("it is not valid UTF-8")
-                .with_hint("write it as UTF-8 text")
-        })
-    };
-    matches.get_many::<OsString>(id).unwrap_or_default().map(text).collect()
+/// The values of a setting. Empty for a command that does not have it.
+fn text_values(matches: &ArgMatches, id: &str) -> Result<Vec<String>, Failure> {
+    let text = |value: &OsString| value.to_str().map(str::to_owned).ok_or_else(|| not_utf8(value));
+    matches.try_get_many::<OsString>(id).ok().flatten().unwrap_or_default().map(text).collect()
 }
 
-fn one(matches: &ArgMatches, id: &str) -> Result<Option<String>, Error> {
-    Ok(texts(matches, id)?.pop())
+fn not_utf8(value: &OsStr) -> Failure {
+    Failure::usage(format!("could not read `{}`", display_value(&value.to_string_lossy())))
+        .because("it is not valid UTF-8")
+        .with_hint("write it as UTF-8 text")
 }
 
-fn json(own: &ArgMatches, around: &Surroundings) -> Result<bool, Error> {
-    if own.get_flag("json") {
-        return Ok(true);
-    }
-    let Some(text) = around.var("COVE_JSON")? else {
-        return Ok(false);
-    };
-    value::boolean(text).map_err(|wrong| {
-        Error::usage(format!("could not read `COVE_JSON={}`", shown(text)))
-            .because(wrong.cause)
-            .with_hint(wrong.hint)
+/// The first value that is not valid UTF-8, without the flag that it is written to.
+fn invalid_value(args: &[OsString]) -> &OsStr {
+    let arg = args.iter().find(|arg| arg.to_str().is_none()).map(|arg| arg.as_bytes()).unwrap_or_default();
+    let value = arg.split(|byte| *byte == b'=').nth(1).filter(|_| arg.starts_with(b"--"));
+    OsStr::from_bytes(value.unwrap_or(arg))
+}
+
+/// Whether commands print JSON without the flag.
+fn wants_json(env: &ProcessEnv) -> Result<bool, Failure> {
+    let Some(text) = env.var("COVE_JSON")? else { return Ok(false) };
+    boolean(text).map_err(|refusal| {
+        Failure::usage(format!("could not read `COVE_JSON={}`", display_value(text)))
+            .because(refusal.cause)
+            .with_hint(refusal.hint)
+    })
+}
+
+/// Reads a whole number from 1 to `most` that was written to a flag.
+fn parse_count(flag: &str, text: Option<&str>, default: usize, most: usize) -> Result<usize, Failure> {
+    let Some(text) = text else { return Ok(default) };
+    text.parse().ok().filter(|count| (1..=most).contains(count)).ok_or_else(|| {
+        Failure::usage(format!("could not read `--{flag} {}`", display_value(text)))
+            .with_hint(format!("write a whole number from 1 to {most}"))
     })
 }
 

@@ -8,53 +8,53 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-use cove::cli::{self, Action};
-use cove::config::Surroundings;
-use cove::error::Error;
+use cove::cli::{self, CliAction};
+use cove_core::error::Failure;
+use cove_core::process_env::ProcessEnv;
 
 fn main() -> ExitCode {
     let program = std::env::args_os().next().unwrap_or_default();
-    // The name that sandboxes have for it on their search path.
+    // Sandboxes have this program on their search path under the name `mcp`.
     if Path::new(&program).file_name() == Some("mcp".as_ref()) {
-        return cove_runner::command();
+        return cove_runner::mcp_main();
     }
     match std::env::args_os().nth(1).as_deref().and_then(|role| role.to_str()) {
         Some("jail") => return cove_jail::enter::main(),
         Some("runner") => return runner(std::env::args_os().skip(2)),
         _ => {}
     }
-    match Surroundings::of_this_process()
-        .and_then(|around| cli::parse(std::env::args_os(), &around))
+    match cove_jail::use_built_in_name_lookups()
+        .map_err(|error| Failure::operator("could not set up name lookups").because(error))
+        .and_then(|()| ProcessEnv::read())
+        .and_then(|env| cli::parse_command_line(std::env::args_os(), &env))
         .and_then(act)
     {
         Ok(code) => code,
         Err(error) => {
-            // Standard error may be closed; there is nowhere else to say so.
+            // Standard error may be closed, and there is no other place to report this.
             let _ = writeln!(std::io::stderr(), "{}", error.report());
             error.exit_code()
         }
     }
 }
 
-/// With `--data=BYTES` it holds itself to so much memory of its own, which whatever makes a container could not live
-/// with; with `--filter` to our system call filter, for engines that cannot be told to. The filter comes last.
+/// Runs the runner's role. With `--data=BYTES` the runner limits its own memory first: the engine cannot set that
+/// limit, because its container runtime would fail under it. With `--filter` it installs Cove's system call filter on
+/// itself, for engines that cannot install one. The filter comes last.
 fn runner(flags: impl Iterator<Item = OsString>) -> ExitCode {
-    let mut held = Ok(());
+    let mut limited = Ok(());
     for flag in flags {
-        held = held.and_then(|()| match flag.to_str().and_then(|flag| flag.strip_prefix("--data=")) {
-            Some(bytes) => {
-                bytes.parse().map_err(|_| "could not read the limit".to_owned()).and_then(|bytes| {
-                    cove_jail::limit_data(bytes)
-                        .map_err(|failure| format!("{failure}\ncaused by: {}", failure.cause))
-                })
-            }
+        limited = limited.and_then(|()| match flag.to_str().and_then(|flag| flag.strip_prefix("--data=")) {
+            Some(bytes) => bytes.parse().map_err(|_| "could not read the limit".to_owned()).and_then(|bytes| {
+                cove_jail::limit_data(bytes).map_err(|failure| format!("{failure}\ncaused by: {}", failure.cause))
+            }),
             None if flag == "--filter" => {
                 cove_jail::confine().map_err(|failure| format!("{failure}\ncaused by: {}", failure.cause))
             }
             None => Err("could not understand what the runner is asked for".to_owned()),
         });
     }
-    match held {
+    match limited {
         Ok(()) => cove_runner::main(),
         Err(why) => {
             let _ = writeln!(std::io::stderr(), "could not start the runner\ncaused by: {why}");
@@ -63,38 +63,29 @@ fn runner(flags: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn act(action: Action) -> Result<ExitCode, Error> {
-    match action {
-        Action::Print(text) => print(&text),
-        Action::Serve { config, around } => cli::serve::run(*config, *around),
-        Action::Run { run, config, around } => cli::run::run(run, config, *around),
-        Action::Repl { repl, config, around } => cli::repl::run(repl, config, *around),
-        Action::SeccompProfile => print(&format!("{}\n", cove_jail::seccomp::around_json())),
-        Action::Explain { json, config, around } => print(&cli::explain::text(&config, &around, json)?),
-        Action::Doctor { json, config, around } => cli::doctor::run(config, *around, json),
-        Action::ConfigShow { json, config } => print(&cli::config_show::text(&config, json)?),
-        Action::Completions { shell } => print(&cli::completions::text(shell)),
-        Action::Tools { asked, json, config, around } => cli::tools::run(asked, json, &config, &around),
-        Action::Audit { asked, config } => print(&cli::audit::text(&asked, &config)?),
-        Action::Install(asked) => print(&cli::install::run(*asked)?),
-        Action::Images(asked) => {
-            let (text, code) = cli::images::run(*asked)?;
-            print(&text).map(|_| code)
-        }
-        Action::Servers(asked) => {
-            let (text, code) = cli::servers::run(*asked)?;
-            print(&text).map(|_| code)
-        }
-    }
-}
-
-/// A reader that closed its end, such as `head`, has seen what it wanted.
-fn print(text: &str) -> Result<ExitCode, Error> {
+fn act(action: CliAction) -> Result<ExitCode, Failure> {
+    let (text, code) = match action {
+        CliAction::Serve(context) => return cli::serve::run(*context),
+        CliAction::Run(args, context) => return cli::run::run(args, *context),
+        CliAction::Repl(args, context) => return cli::repl::run(args, *context),
+        CliAction::Tools(request, context) => return cli::tools::run(request, &context),
+        CliAction::Doctor(context) => cli::doctor::run(*context)?,
+        CliAction::Images(command, context) => cli::images::run(command, &context)?,
+        CliAction::Servers(command, context) => cli::servers::run(command, *context)?,
+        CliAction::Print(text) => (text, ExitCode::SUCCESS),
+        CliAction::SeccompProfile => (format!("{}\n", cove_jail::seccomp::host_profile()), ExitCode::SUCCESS),
+        CliAction::Explain(context) => (cli::explain::render(&context)?, ExitCode::SUCCESS),
+        CliAction::ConfigShow(context) => (cli::config_show::render(&context.config, context.json)?, ExitCode::SUCCESS),
+        CliAction::Completions(shell) => (cli::completions::render(shell), ExitCode::SUCCESS),
+        CliAction::Audit(args, context) => (cli::audit::render(&args, &context)?, ExitCode::SUCCESS),
+        CliAction::Install(request) => (cli::install::run(*request)?, ExitCode::SUCCESS),
+    };
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        // A reader that closes its end early, such as `head`, is no error.
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Error::operator("could not write to standard output").because(error))
+            Err(Failure::operator("could not write to standard output").because(error))
         }
-        _ => Ok(ExitCode::SUCCESS),
+        _ => Ok(code),
     }
 }

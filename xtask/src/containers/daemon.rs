@@ -1,6 +1,6 @@
-//! One daemon in namespaces of its own: processes, mounts and network. Nothing of the machine's changes for it, and
-//! when its first process ends, everything that it started ends with it. The kernel ends that one when we end, however
-//! that happens.
+//! One daemon in its own process, mount and network namespaces. It changes nothing on the machine. When its first
+//! process ends, everything that it started ends too; and the kernel ends that process when this program ends, for
+//! whatever reason.
 
 use std::fs::{self, File};
 use std::io;
@@ -10,30 +10,31 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::api;
-use super::place::{Kind, Place};
+use super::engine_dirs::{EngineDirs, PrivateEngine};
 use super::recipes;
+use crate::attempts::{self, ErrorContext};
 
-/// For a start on a machine under load; it takes a second or two.
+/// Enough for a start on a busy machine; normally it takes a second or two.
 const TO_ANSWER: Duration = Duration::from_secs(60);
 const TO_END: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
-pub(super) struct Daemon {
-    pub(super) kind: Kind,
-    place: Place,
-    /// Outside of the namespaces: it waits for the first process in them.
+pub(super) struct EngineDaemon {
+    pub(super) kind: PrivateEngine,
+    place: EngineDirs,
+    /// Runs outside the namespaces, and waits for the first process in them.
     child: Child,
 }
 
-impl Daemon {
-    /// Must be called on a thread that outlives the daemon: the kernel takes the end of that thread for ours.
-    pub(super) fn start(place: &Place, kind: Kind, user: &str) -> Result<Self, String> {
+impl EngineDaemon {
+    /// Must be called on a thread that outlives the daemon: the kernel ends the daemon when that thread ends.
+    pub(super) fn start(place: &EngineDirs, kind: PrivateEngine, user: &str) -> Result<Self, String> {
         end_leftover(place, kind)?;
         write_files(place, kind, user)?;
         let log = File::create(place.log(kind))
             .and_then(|log| log.try_clone().map(|same| (log, same)))
-            .map_err(|error| could_not("create", &place.log(kind), &error))?;
+            .could_not(format_args!("create `{}`", place.log(kind).display()))?;
         let mut command = Command::new("setpriv");
         command
             .args(["--pdeathsig", "KILL"])
@@ -46,12 +47,9 @@ impl Daemon {
             .stdin(Stdio::null())
             .stdout(log.0)
             .stderr(log.1);
-        let child =
-            command.spawn().map_err(|error| format!("could not start setpriv\ncaused by: {error}"))?;
-        let daemon = Daemon { kind, place: place.clone(), child };
-        let pid_file = place.pid_file(kind);
-        fs::write(&pid_file, daemon.child.id().to_string())
-            .map_err(|error| could_not("write", &pid_file, &error))?;
+        let child = command.spawn().could_not("start setpriv")?;
+        let daemon = EngineDaemon { kind, place: place.clone(), child };
+        attempts::write(&place.pid_file(kind), &daemon.child.id().to_string())?;
         Ok(daemon)
     }
 
@@ -72,7 +70,7 @@ impl Daemon {
     }
 
     pub(super) fn has_ended(&mut self) -> bool {
-        // Who cannot be asked is not taken for gone.
+        // An error from `try_wait` does not mean that the daemon has ended.
         self.child.try_wait().is_ok_and(|status| status.is_some())
     }
 
@@ -81,16 +79,13 @@ impl Daemon {
         let log = String::from_utf8_lossy(&log);
         let lines: Vec<&str> = log.lines().collect();
         let last = &lines[lines.len().saturating_sub(8)..];
-        format!(
-            "\ncaused by: {}\nhint: all it said is in `{}`",
-            last.join("\n"),
-            self.place.log(self.kind).display()
-        )
+        format!("\ncaused by: {}\nhint: all it said is in `{}`", last.join("\n"), self.place.log(self.kind).display())
     }
 }
 
-impl Drop for Daemon {
-    /// Without asking first: a cut is what the next start must cope with anyway, and it takes no time.
+impl Drop for EngineDaemon {
+    /// Kills the daemon without asking it to stop first: that takes no time, and the next start must cope with a
+    /// killed daemon anyway.
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -100,18 +95,16 @@ impl Drop for Daemon {
     }
 }
 
-fn write_files(place: &Place, kind: Kind, user: &str) -> Result<(), String> {
+fn write_files(place: &EngineDirs, kind: PrivateEngine, user: &str) -> Result<(), String> {
     let folder = place.run_of(kind);
-    remove_folder(&folder).map_err(|error| could_not("remove", &folder, &error))?;
-    for folder in [&folder, &place.kept_of(kind)] {
-        fs::create_dir_all(folder).map_err(|error| could_not("create", folder, &error))?;
-    }
+    remove_folder(&folder).could_not(format_args!("remove `{}`", folder.display()))?;
+    attempts::create_folder(&folder)?;
+    attempts::create_folder(&place.kept_of(kind))?;
     let _ = fs::remove_file(place.socket(kind));
     let mut files = recipes::settings(place, kind);
     files.push(("start.sh", recipes::script(place, kind, user)));
     for (name, text) in files {
-        let path = folder.join(name);
-        fs::write(&path, text).map_err(|error| could_not("write", &path, &error))?;
+        attempts::write(&folder.join(name), &text)?;
     }
     Ok(())
 }
@@ -123,13 +116,9 @@ fn remove_folder(folder: &Path) -> io::Result<()> {
     }
 }
 
-fn could_not(verb: &str, path: &Path, error: &io::Error) -> String {
-    format!("could not {verb} `{}`\ncaused by: {error}", path.display())
-}
-
-/// A run that was killed in the very moment of a start may have left one. The number alone proves nothing: by now it
-/// may be somebody else's.
-fn end_leftover(place: &Place, kind: Kind) -> Result<(), String> {
+/// Ends a daemon that an earlier run left because it was killed during a start. The process id alone is not enough:
+/// by now another process may have it.
+fn end_leftover(place: &EngineDirs, kind: PrivateEngine) -> Result<(), String> {
     let Ok(text) = fs::read_to_string(place.pid_file(kind)) else { return Ok(()) };
     let Ok(pid) = text.trim().parse::<u32>() else { return Ok(()) };
     let script = place.script(kind);
@@ -137,7 +126,7 @@ fn end_leftover(place: &Place, kind: Kind) -> Result<(), String> {
         return Ok(());
     }
     println!("ending the {} that an earlier run left (process {pid})", kind.name());
-    // There is no such call in the standard library.
+    // The standard library has no call that sends a signal.
     let _ = Command::new("sh").args(["-c", &format!("kill -KILL {pid}")]).status();
     let deadline = Instant::now() + TO_END;
     while names(pid, &script) {
@@ -149,7 +138,7 @@ fn end_leftover(place: &Place, kind: Kind) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the command line of a process has this path. A process that has ended has none.
+/// True if the command line of a process contains this path. A process that has ended has no command line.
 fn names(pid: u32, path: &Path) -> bool {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     line.split(|byte| *byte == 0).any(|argument| argument == path.as_os_str().as_encoded_bytes())
@@ -159,27 +148,27 @@ fn names(pid: u32, path: &Path) -> bool {
 mod tests {
     use super::*;
 
-    /// A place under the system's temporary folder, which goes with it.
-    struct Temporary(Place);
+    /// Directories under the system's temporary folder, removed on drop.
+    struct TemporaryDirs(EngineDirs);
 
-    impl Temporary {
+    impl TemporaryDirs {
         fn new(name: &str) -> Self {
             let folder = std::env::temp_dir().join(format!("cove-daemon-{name}-{}", std::process::id()));
-            let place = Place { kept: folder.join("kept"), run: folder.join("run") };
-            for kind in Kind::ALL {
+            let place = EngineDirs { kept: folder.join("kept"), run: folder.join("run") };
+            for kind in PrivateEngine::ALL {
                 fs::create_dir_all(place.run_of(kind)).unwrap();
             }
-            Temporary(place)
+            TemporaryDirs(place)
         }
     }
 
-    impl Drop for Temporary {
+    impl Drop for TemporaryDirs {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(self.0.run.parent().unwrap());
         }
     }
 
-    /// A process that waits, with a path on its command line.
+    /// Starts a process that waits, with a path on its command line.
     fn waiting(argument: &Path) -> Child {
         let mut command = Command::new("sh");
         command.args(["-c", "read line", "sh"]).arg(argument).stdin(Stdio::piped());
@@ -193,21 +182,21 @@ mod tests {
 
     #[test]
     fn what_an_earlier_run_left_is_ended() {
-        let temporary = Temporary::new("left");
+        let temporary = TemporaryDirs::new("left");
         let place = &temporary.0;
-        let mut left = waiting(&place.script(Kind::Docker));
-        fs::write(place.pid_file(Kind::Docker), left.id().to_string()).unwrap();
-        end_leftover(place, Kind::Docker).unwrap();
+        let mut left = waiting(&place.script(PrivateEngine::Docker));
+        fs::write(place.pid_file(PrivateEngine::Docker), left.id().to_string()).unwrap();
+        end_leftover(place, PrivateEngine::Docker).unwrap();
         assert!(!left.wait().unwrap().success());
     }
 
     #[test]
     fn a_process_that_only_has_the_number_is_left_alone() {
-        let temporary = Temporary::new("other");
+        let temporary = TemporaryDirs::new("other");
         let place = &temporary.0;
         let mut other = waiting(Path::new("/run/cove-other/docker/start.sh"));
-        fs::write(place.pid_file(Kind::Docker), other.id().to_string()).unwrap();
-        end_leftover(place, Kind::Docker).unwrap();
+        fs::write(place.pid_file(PrivateEngine::Docker), other.id().to_string()).unwrap();
+        end_leftover(place, PrivateEngine::Docker).unwrap();
         assert!(other.try_wait().unwrap().is_none());
         other.kill().unwrap();
         other.wait().unwrap();
@@ -215,14 +204,14 @@ mod tests {
 
     #[test]
     fn a_start_finds_nothing_of_the_one_before() {
-        let temporary = Temporary::new("files");
+        let temporary = TemporaryDirs::new("files");
         let place = &temporary.0;
-        let stale = place.run_of(Kind::Podman).join("run/left");
+        let stale = place.run_of(PrivateEngine::Podman).join("run/left");
         fs::create_dir_all(&stale).unwrap();
-        fs::write(place.socket(Kind::Podman), "").unwrap();
-        write_files(place, Kind::Podman, "someone").unwrap();
-        assert!(!stale.exists() && !place.socket(Kind::Podman).exists());
-        assert!(place.script(Kind::Podman).exists());
-        assert!(place.run_of(Kind::Podman).join("storage.conf").exists());
+        fs::write(place.socket(PrivateEngine::Podman), "").unwrap();
+        write_files(place, PrivateEngine::Podman, "someone").unwrap();
+        assert!(!stale.exists() && !place.socket(PrivateEngine::Podman).exists());
+        assert!(place.script(PrivateEngine::Podman).exists());
+        assert!(place.run_of(PrivateEngine::Podman).join("storage.conf").exists());
     }
 }

@@ -1,6 +1,7 @@
-//! The images of the tests, under the names of well-known ones: no test needs a registry. One Debian tree, made of the
-//! machine's own package sources, serves for all that stand for a system; two small ones show what an image may lack.
-//! Made once for each state of the list below, and known by the identifiers that Docker and Podman compute too.
+//! The images of the tests, under the names of well-known ones, so that no test needs a registry. One Debian tree,
+//! made from the machine's own package sources, serves for all images of systems; two small ones show what an image
+//! may lack. They are made once for each state of the list below, and identified by the ids that Docker and Podman
+//! compute too.
 
 use std::collections::BTreeMap;
 use std::env::consts::ARCH;
@@ -13,24 +14,25 @@ use serde_json::{Value, json};
 
 use super::api;
 use super::tree;
+use crate::attempts::{self, ErrorContext};
 
-/// The official images say so too.
+/// The same value as in the official images.
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// A fixed time, so that the same content has the same identifier.
+/// A fixed time, so that the same content gets the same identifier.
 const CREATED: &str = "2026-01-01T00:00:00Z";
 const COPY: &str = include_str!("programs/copy.c");
 const UPPER: &str = include_str!("programs/upper.c");
-/// Raised when something changes here that the stamp does not show.
+/// Raise this when something changes here that the stamp does not contain.
 const FORMAT: u32 = 1;
 
-struct Image {
+struct TestImage {
     name: &'static str,
-    layer: Layer,
+    layer: ImageLayer,
     config: fn() -> Value,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Layer {
+enum ImageLayer {
     /// The Debian tree.
     System,
     /// One static program, and no other file.
@@ -38,72 +40,60 @@ enum Layer {
     Musl,
 }
 
-impl Layer {
-    const ALL: [Layer; 3] = [Layer::System, Layer::Empty, Layer::Musl];
+impl ImageLayer {
+    const ALL: [ImageLayer; 3] = [ImageLayer::System, ImageLayer::Empty, ImageLayer::Musl];
 
     fn file(self) -> &'static str {
         match self {
-            Layer::System => "system.tar",
-            Layer::Empty => "empty.tar",
-            Layer::Musl => "musl.tar",
+            ImageLayer::System => "system.tar",
+            ImageLayer::Empty => "empty.tar",
+            ImageLayer::Musl => "musl.tar",
         }
     }
 }
 
-const IMAGES: &[Image] = &[
-    Image {
-        name: "ubuntu:24.04",
-        layer: Layer::System,
-        config: || json!({"Env": [PATH], "Cmd": ["/bin/bash"]}),
-    },
-    Image {
-        name: "python:3.13-slim",
-        layer: Layer::System,
-        config: || json!({"Env": [PATH, "LANG=C.UTF-8"], "Cmd": ["python3"]}),
-    },
-    Image { name: "node:22-slim", layer: Layer::System, config: || json!({"Env": [PATH], "Cmd": ["node"]}) },
-    Image {
-        name: "nginx:1.28",
-        layer: Layer::System,
-        config: || {
-            json!({
-                "Env": [PATH],
-                "Cmd": ["nginx", "-g", "daemon off;"],
-                "ExposedPorts": {"80/tcp": {}},
-                "StopSignal": "SIGQUIT",
-            })
-        },
-    },
-    Image {
-        name: "cove-tests/empty:1",
-        layer: Layer::Empty,
-        config: || json!({"Entrypoint": ["/program", "cat"]}),
-    },
-    Image { name: "cove-tests/musl:1", layer: Layer::Musl, config: || json!({"Entrypoint": ["/upper"]}) },
+const IMAGES: &[TestImage] = &[
+    image("ubuntu:24.04", ImageLayer::System, || json!({"Env": [PATH], "Cmd": ["/bin/bash"]})),
+    image("python:3.13-slim", ImageLayer::System, || json!({"Env": [PATH, "LANG=C.UTF-8"], "Cmd": ["python3"]})),
+    image("node:22-slim", ImageLayer::System, || json!({"Env": [PATH], "Cmd": ["node"]})),
+    image("nginx:1.28", ImageLayer::System, || {
+        json!({
+            "Env": [PATH],
+            "Cmd": ["nginx", "-g", "daemon off;"],
+            "ExposedPorts": {"80/tcp": {}},
+            "StopSignal": "SIGQUIT",
+        })
+    }),
+    image("cove-tests/empty:1", ImageLayer::Empty, || json!({"Entrypoint": ["/program", "cat"]})),
+    image("cove-tests/musl:1", ImageLayer::Musl, || json!({"Entrypoint": ["/upper"]})),
 ];
 
-/// Archives in the form that both load.
+const fn image(name: &'static str, layer: ImageLayer, config: fn() -> Value) -> TestImage {
+    TestImage { name, layer, config }
+}
+
+/// Archives in the format that both engines load.
 #[derive(Debug)]
-pub(super) struct Archives {
-    pub(super) all: Archive,
-    /// Those that cost nothing.
-    pub(super) small: Archive,
+pub(super) struct ImageArchives {
+    pub(super) all: ImageArchive,
+    /// The small images, which take no time to load.
+    pub(super) small: ImageArchive,
 }
 
 #[derive(Debug)]
-pub(super) struct Archive {
+pub(super) struct ImageArchive {
     path: PathBuf,
     /// Identifiers by name.
     identifiers: BTreeMap<String, String>,
 }
 
-/// Made unless they are there.
-pub(super) fn prepare(folder: &Path) -> Result<Archives, String> {
+/// Makes the archives unless they exist.
+pub(super) fn prepare(folder: &Path) -> Result<ImageArchives, String> {
     let folder = &folder.join("images");
     let stamp = folder.join("stamp");
     let wanted = self::stamp();
     if fs::read_to_string(&stamp).is_ok_and(|found| found == wanted)
-        && let Ok(archives) = Archives::read(folder)
+        && let Ok(archives) = ImageArchives::read(folder)
     {
         return Ok(archives);
     }
@@ -111,25 +101,24 @@ pub(super) fn prepare(folder: &Path) -> Result<Archives, String> {
     let start = Instant::now();
     let _ = fs::remove_dir_all(folder);
     let layers = folder.join("layers");
-    fs::create_dir_all(&layers)
-        .map_err(|error| format!("could not create `{}`\ncaused by: {error}", layers.display()))?;
-    tree::make(&layers.join(Layer::System.file()))?;
-    make_program(&layers, Layer::Empty)?;
-    make_program(&layers, Layer::Musl)?;
+    attempts::create_folder(&layers)?;
+    tree::make(&layers.join(ImageLayer::System.file()))?;
+    make_program(&layers, ImageLayer::Empty)?;
+    make_program(&layers, ImageLayer::Musl)?;
     let mut digests = BTreeMap::new();
-    for layer in Layer::ALL {
+    for layer in ImageLayer::ALL {
         digests.insert(layer.file(), digest(&layers.join(layer.file()))?);
     }
     archive(folder, "all", |_| true, &digests)?;
-    archive(folder, "small", |image| image.layer != Layer::System, &digests)?;
-    // They are in the archives.
+    archive(folder, "small", |image| image.layer != ImageLayer::System, &digests)?;
+    // The archives contain the layers.
     let _ = fs::remove_dir_all(&layers);
-    write(&stamp, &wanted)?;
+    attempts::write(&stamp, &wanted)?;
     println!("made in {:.0} s", start.elapsed().as_secs_f64());
-    Archives::read(folder)
+    ImageArchives::read(folder)
 }
 
-/// All that decides what is in them, word for word.
+/// Everything that determines the content of the images, verbatim.
 fn stamp() -> String {
     let mut stamp = format!("format {FORMAT} for {ARCH}\n{}\n{COPY}{UPPER}", tree::PACKAGES.join(" "));
     for image in IMAGES {
@@ -138,27 +127,25 @@ fn stamp() -> String {
     stamp
 }
 
-impl Archives {
+impl ImageArchives {
     fn read(folder: &Path) -> Result<Self, String> {
-        Ok(Archives { all: Archive::read(folder, "all")?, small: Archive::read(folder, "small")? })
+        Ok(ImageArchives { all: ImageArchive::read(folder, "all")?, small: ImageArchive::read(folder, "small")? })
     }
 }
 
-impl Archive {
+impl ImageArchive {
     fn read(folder: &Path, name: &str) -> Result<Self, String> {
         let list = folder.join(format!("{name}.json"));
-        let text = fs::read_to_string(&list)
-            .map_err(|error| format!("could not read `{}`\ncaused by: {error}", list.display()))?;
-        let identifiers = serde_json::from_str(&text)
-            .map_err(|error| format!("could not understand `{}`\ncaused by: {error}", list.display()))?;
+        let identifiers =
+            serde_json::from_str(&attempts::read(&list)?).could_not(format_args!("understand `{}`", list.display()))?;
         let path = folder.join(format!("{name}.tar"));
         if !path.exists() {
             return Err(format!("could not find `{}`", path.display()));
         }
-        Ok(Archive { path, identifiers })
+        Ok(ImageArchive { path, identifiers })
     }
 
-    /// Loads what is not there already.
+    /// Loads the images that the engine does not have yet.
     pub(super) fn load(&self, socket: &Path) -> Result<(), String> {
         if self.missing(socket).is_none() {
             return Ok(());
@@ -167,7 +154,7 @@ impl Archive {
         if answer.status != 200 {
             return Err(answer.complaint("POST /images/load"));
         }
-        // Trouble in the middle is told after the status.
+        // The engine reports an error in the middle only after the status line, so this looks again.
         match self.missing(socket) {
             None => Ok(()),
             Some(name) => Err(format!(
@@ -181,7 +168,7 @@ impl Archive {
         self.identifiers.values().any(|own| own == identifier)
     }
 
-    /// Whether a tag is one that loading gives.
+    /// True if loading this archive creates the tag.
     pub(super) fn gives(&self, tag: &str) -> bool {
         self.identifiers.keys().any(|name| name == tag || full_names(name).iter().any(|full| full == tag))
     }
@@ -195,11 +182,11 @@ impl Archive {
     }
 }
 
-/// Writes `NAME.tar`, and beside it a list of what is in it.
+/// Writes `NAME.tar`, and a list of its content beside it.
 fn archive(
     folder: &Path,
     name: &str,
-    is_in: fn(&Image) -> bool,
+    is_in: fn(&TestImage) -> bool,
     digests: &BTreeMap<&str, String>,
 ) -> Result<(), String> {
     let layers = folder.join("layers");
@@ -208,7 +195,7 @@ fn archive(
     let mut identifiers = BTreeMap::new();
     for (index, image) in IMAGES.iter().enumerate().filter(|(_, image)| is_in(image)) {
         let config = format!("{index}.json");
-        write(&layers.join(&config), &configuration(image, &digests[image.layer.file()]).to_string())?;
+        attempts::write(&layers.join(&config), &configuration(image, &digests[image.layer.file()]).to_string())?;
         identifiers.insert(image.name, format!("sha256:{}", digest(&layers.join(&config))?));
         manifest.push(json!({
             "Config": config,
@@ -220,14 +207,14 @@ fn archive(
             members.push(image.layer.file().to_owned());
         }
     }
-    write(&layers.join("manifest.json"), &Value::from(manifest).to_string())?;
+    attempts::write(&layers.join("manifest.json"), &Value::from(manifest).to_string())?;
     let mut tar = Command::new("tar");
     tar.arg("-C").arg(&layers).arg("-cf").arg(folder.join(format!("{name}.tar"))).args(members);
-    tree::run(&mut tar, "tar")?;
-    write(&folder.join(format!("{name}.json")), &json!(identifiers).to_string())
+    tree::run_quietly(&mut tar, "tar")?;
+    attempts::write(&folder.join(format!("{name}.json")), &json!(identifiers).to_string())
 }
 
-fn configuration(image: &Image, digest: &str) -> Value {
+fn configuration(image: &TestImage, digest: &str) -> Value {
     json!({
         "architecture": match ARCH { "x86_64" => "amd64", "aarch64" => "arm64", other => other },
         "os": "linux",
@@ -238,50 +225,42 @@ fn configuration(image: &Image, digest: &str) -> Value {
     })
 }
 
-/// Docker takes a name without a host for its own; Podman takes it for one made here, unless a user pulled it. So
-/// that both questions are answered, it is there under both names.
+/// Docker expands a name without a host to `docker.io`; Podman expands it to `localhost`, unless a user pulled it.
+/// Each image has both names, so that either lookup finds it.
 fn full_names(name: &str) -> [String; 2] {
     let group = if name.contains('/') { "" } else { "library/" };
     [format!("docker.io/{group}{name}"), format!("localhost/{name}")]
 }
 
-fn make_program(layers: &Path, layer: Layer) -> Result<(), String> {
+fn make_program(layers: &Path, layer: ImageLayer) -> Result<(), String> {
     let folder = layers.join(layer.file()).with_extension("");
     let (source, text, program, arguments): (_, _, _, &[&str]) = match layer {
-        Layer::Empty => ("copy.c", COPY, "program", &["-static"]),
+        ImageLayer::Empty => ("copy.c", COPY, "program", &["-static"]),
         _ => ("upper.c", UPPER, "upper", &[]),
     };
-    fs::create_dir_all(folder.join("lib"))
-        .map_err(|error| format!("could not create `{}`\ncaused by: {error}", folder.display()))?;
-    write(&layers.join(source), text)?;
+    attempts::create_folder(&folder.join("lib"))?;
+    attempts::write(&layers.join(source), text)?;
     let mut compiler = Command::new("musl-gcc");
     compiler.args(arguments).args(["-O2", "-s", "-o"]).arg(folder.join(program)).arg(layers.join(source));
-    tree::run(&mut compiler, "musl-gcc")?;
+    tree::run_quietly(&mut compiler, "musl-gcc")?;
     let mut members = vec![program];
-    if layer == Layer::Musl {
+    if layer == ImageLayer::Musl {
         let loader = format!("lib/ld-musl-{ARCH}.so.1");
-        fs::copy(Path::new("/").join(&loader), folder.join(&loader))
-            .map_err(|error| format!("could not copy `/{loader}`\ncaused by: {error}"))?;
+        fs::copy(Path::new("/").join(&loader), folder.join(&loader)).could_not(format_args!("copy `/{loader}`"))?;
         members.push("lib");
     }
     let mut tar = Command::new("tar");
     tar.arg("-C").arg(&folder).args(["--owner=0", "--group=0", "--mode=755", "-cf"]);
     tar.arg(layers.join(layer.file())).args(members);
-    tree::run(&mut tar, "tar")
+    tree::run_quietly(&mut tar, "tar")
 }
 
 fn digest(path: &Path) -> Result<String, String> {
-    let output = Command::new("sha256sum").arg(path).output();
-    let output = output.map_err(|error| format!("could not start sha256sum\ncaused by: {error}"))?;
-    let text = String::from_utf8_lossy(&output.stdout);
+    let text = attempts::output(Command::new("sha256sum").arg(path), &format!("sha256sum {}", path.display()))?;
     match text.split(' ').next() {
         Some(digest) if digest.len() == 64 => Ok(digest.to_owned()),
         _ => Err(format!("could not compute the digest of `{}`", path.display())),
     }
-}
-
-fn write(path: &Path, text: &str) -> Result<(), String> {
-    fs::write(path, text).map_err(|error| format!("could not write `{}`\ncaused by: {error}", path.display()))
 }
 
 #[cfg(test)]
@@ -293,8 +272,8 @@ mod tests {
         for image in IMAGES {
             let config = (image.config)();
             assert!(config["Cmd"].is_array() || config["Entrypoint"].is_array(), "{}", image.name);
-            // Nothing looks for programs where there is only one.
-            assert_eq!(config["Env"][0] == PATH, image.layer == Layer::System, "{}", image.name);
+            // An image with a single program needs no search path.
+            assert_eq!(config["Env"][0] == PATH, image.layer == ImageLayer::System, "{}", image.name);
             let described = configuration(image, "0123");
             assert_eq!(described["rootfs"]["diff_ids"], json!(["sha256:0123"]));
         }
@@ -323,9 +302,9 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("cove-images-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join("all.json"), "{\"a:1\": \"sha256:1\"}").unwrap();
-        let without_tar = Archive::read(&folder, "all");
+        let without_tar = ImageArchive::read(&folder, "all");
         fs::write(folder.join("all.tar"), "").unwrap();
-        let whole = Archive::read(&folder, "all");
+        let whole = ImageArchive::read(&folder, "all");
         fs::remove_dir_all(&folder).unwrap();
         assert!(without_tar.is_err());
         let whole = whole.unwrap();

@@ -1,28 +1,28 @@
-//! That what was started is what tests of the product rely on. These ask the real daemons, which `cargo xtask test`
-//! names in the environment.
+//! Checks that the private engines are as the product's tests expect. The tests ask the real daemons, whose addresses
+//! `cargo xtask test --all` sets in the environment.
 
 use std::path::{Path, PathBuf};
 
-use cove_testkit::skip::skip;
+use cove_testkit::skip::skip_without_all;
 use serde_json::{Value, json};
 
 use super::api;
-use super::place::Kind;
+use super::engine_dirs::PrivateEngine;
 
-/// Two that are alike for every test but the last one.
-const BOTH: [Kind; 2] = [Kind::Docker, Kind::Podman];
+/// The two engines that behave alike in every test but the last one.
+const BOTH: [PrivateEngine; 2] = [PrivateEngine::Docker, PrivateEngine::Podman];
 
-/// Where it is, or nothing after saying so.
-fn socket(kind: Kind, test: &str) -> Option<PathBuf> {
+/// The engine's socket, or `None` after logging the skip.
+fn socket(kind: PrivateEngine, test: &str) -> Option<PathBuf> {
     let address = std::env::var(kind.variable()).ok();
     let path = address.as_deref().and_then(|address| address.strip_prefix("unix://"));
     if path.is_none() {
-        skip(test, &format!("`{}` is not set: only root starts containers", kind.variable()));
+        skip_without_all(test, &format!("`{}` is not set, and only root starts containers", kind.variable()));
     }
     path.map(PathBuf::from)
 }
 
-/// Runs a container to its end, and gives its status.
+/// Runs a container to its end, and returns its status.
 fn run(socket: &Path, image: &str, command: &[&str], host: Value) -> i64 {
     let body = json!({"Image": image, "Cmd": command, "HostConfig": host});
     let created = api::post(socket, "/containers/create", &body).unwrap();
@@ -50,17 +50,17 @@ fn images_of_systems_install_what_they_have_without_a_network() {
 
 #[test]
 fn small_images_have_their_program() {
-    for kind in Kind::ALL {
+    for kind in PrivateEngine::ALL {
         let Some(socket) = socket(kind, "small_images_have_their_program") else { return };
         let alone = || json!({"NetworkMode": "none"});
         assert_eq!(run(&socket, "cove-tests/empty:1", &[], alone()), 0, "{kind:?}");
-        // It is no shell and takes no other argument.
+        // The program is not a shell and takes no argument.
         assert_eq!(run(&socket, "cove-tests/empty:1", &["more"], alone()), 2, "{kind:?}");
         assert_eq!(run(&socket, "cove-tests/musl:1", &[], alone()), 0, "{kind:?}");
     }
 }
 
-/// Otherwise no test could tell a closed network from any other.
+/// Without this no test could tell a closed network from any other.
 #[test]
 fn an_ordinary_network_reaches_the_outside_and_an_internal_one_does_not() {
     let connect = "import errno, socket, sys\n\
@@ -68,9 +68,7 @@ fn an_ordinary_network_reaches_the_outside_and_an_internal_one_does_not() {
                    one.settimeout(2)\n    \
                    sys.exit(one.connect_ex(('203.0.113.1', 9)) == errno.ECONNREFUSED)";
     for kind in BOTH {
-        let Some(socket) =
-            socket(kind, "an_ordinary_network_reaches_the_outside_and_an_internal_one_does_not")
-        else {
+        let Some(socket) = socket(kind, "an_ordinary_network_reaches_the_outside_and_an_internal_one_does_not") else {
             return;
         };
         let name = format!("proof-{}", std::process::id());
@@ -86,7 +84,7 @@ fn an_ordinary_network_reaches_the_outside_and_an_internal_one_does_not() {
 
 #[test]
 fn docker_has_gvisor_too() {
-    let Some(socket) = socket(Kind::Docker, "docker_has_gvisor_too") else { return };
+    let Some(socket) = socket(PrivateEngine::Docker, "docker_has_gvisor_too") else { return };
     let command = ["sh", "-c", "dmesg | grep -q gVisor"];
     for (runtime, status) in [("runsc", 0), ("runc", 1)] {
         let host = json!({"NetworkMode": "none", "Runtime": runtime});
@@ -96,7 +94,7 @@ fn docker_has_gvisor_too() {
 
 #[test]
 fn only_the_rootless_one_is_rootless() {
-    for (kind, is_rootless) in [(Kind::Podman, false), (Kind::Rootless, true)] {
+    for (kind, is_rootless) in [(PrivateEngine::Podman, false), (PrivateEngine::Rootless, true)] {
         let Some(socket) = socket(kind, "only_the_rootless_one_is_rootless") else { return };
         let about = api::get(&socket, "/v4.0.0/libpod/info").unwrap();
         assert_eq!(about["host"]["security"]["rootless"], is_rootless, "{kind:?}");

@@ -1,29 +1,31 @@
-//! A Debian tree as a tar file, made by mmdebstrap of the package sources that this machine has anyway: whoever can
-//! install what the tests need can make it, and no address is written down here.
+//! A Debian tree as a tar file, which mmdebstrap makes from the package sources of this machine. A machine that can
+//! install what the tests need can make it too, and no address appears here.
 
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What images of systems have, and what the built-in Dockerfiles install: with it all there, and no sources, apt
-/// succeeds at once without a network.
+use crate::attempts;
+
+/// The packages that images of systems have, and those that the built-in Dockerfiles install. With all of them
+/// present and no sources, apt succeeds at once without a network.
 pub(super) const PACKAGES: &[&str] =
     &["bash", "busybox-static", "coreutils", "jq", "nginx-light", "nodejs", "procps", "python3"];
-/// Where distributions have the keys of their archives.
+/// The folder in which distributions keep the keys of their archives.
 const KEYS: &str = "/usr/share/keyrings";
-/// For people, of whom none is in a container.
+/// Files for people, which containers do not need.
 const LEFT_OUT: [&str; 4] = ["doc", "info", "locale", "man"];
-const PATIENCE: &str = "1800";
+/// In seconds.
+const TIMEOUT: &str = "1800";
 
 pub(super) fn make(to: &Path) -> Result<(), String> {
     let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
-    let codename = codename(&release).ok_or(
-        "could not learn the name of this release\nhint: `/etc/os-release` has no `VERSION_CODENAME`",
-    )?;
+    let codename = codename(&release)
+        .ok_or("could not learn the name of this release\nhint: `/etc/os-release` has no `VERSION_CODENAME`")?;
     let sources = match sources(codename)? {
-        // What was never fetched is not listed.
+        // apt lists only targets that were fetched.
         found if found.is_empty() => {
-            run(Command::new("apt-get").args(["update", "--quiet"]), "apt-get update")?;
+            run_quietly(Command::new("apt-get").args(["update", "--quiet"]), "apt-get update")?;
             sources(codename)?
         }
         found => found,
@@ -31,9 +33,9 @@ pub(super) fn make(to: &Path) -> Result<(), String> {
     if sources.is_empty() {
         return Err(format!("could not find a package source for `{codename}` among those of apt"));
     }
-    // It ends with us: otherwise it would go on writing where the next run writes.
+    // Ends with this program; otherwise it would keep writing where the next run writes.
     let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "TERM", "timeout", PATIENCE]);
+    command.args(["--pdeathsig", "TERM", "timeout", TIMEOUT]);
     command.args(["mmdebstrap", "--quiet", "--variant=minbase", "--format=tar"]);
     command.arg(format!("--include={}", PACKAGES.join(",")));
     if Path::new(KEYS).is_dir() {
@@ -45,16 +47,16 @@ pub(super) fn make(to: &Path) -> Result<(), String> {
     for folder in LEFT_OUT {
         command.arg(format!("--dpkgopt=path-exclude=/usr/share/{folder}/*"));
     }
-    // An image that knows no source needs none, and one that was made here tells nothing of this machine.
+    // An image without sources needs none, and it reveals nothing about this machine.
     command.arg(
         "--customize-hook=cd \"$1\" && rm -rf etc/apt/sources.list etc/apt/sources.list.d/* \
          etc/apt/apt.conf.d/99mmdebstrap etc/dpkg/dpkg.cfg.d/99mmdebstrap etc/resolv.conf etc/hostname",
     );
     command.arg(codename).arg(to).args(sources);
-    run(&mut command, "mmdebstrap")
+    run_quietly(&mut command, "mmdebstrap")
 }
 
-/// The sources of this very release, as lines of a list.
+/// The sources of exactly this release, as lines of a list.
 fn sources(codename: &str) -> Result<Vec<String>, String> {
     let format = "$(REPO_URI) $(RELEASE) $(COMPONENT)";
     let targets = output(&["apt-get", "indextargets", "--format", format, "Created-By: Packages"])?;
@@ -64,11 +66,11 @@ fn sources(codename: &str) -> Result<Vec<String>, String> {
 fn lines_of(targets: &str, codename: &str) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for target in targets.lines() {
-        // Others' additions have releases of their own, or none.
+        // Third-party sources have releases of their own, or none.
         let release = target.split(' ').nth(1).unwrap_or_default();
         let rest = release.strip_prefix(codename);
         let line = format!("deb {target}");
-        // Once for each architecture.
+        // The same line appears once for each architecture.
         if rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-')) && !lines.contains(&line) {
             lines.push(line);
         }
@@ -81,31 +83,19 @@ fn codename(release: &str) -> Option<&str> {
     Some(name.trim_matches('"')).filter(|name| !name.is_empty())
 }
 
-/// How this machine reaches its sources: proxies, and whether a frozen copy is taken for current.
+/// How this machine reaches its sources: proxies, and whether apt accepts an outdated copy.
 fn options(dump: &str) -> Vec<&str> {
-    const OURS: [&str; 4] =
-        ["Acquire::http::", "Acquire::https::", "Acquire::Check-Valid-Until ", "Acquire::Retries "];
-    dump.lines()
-        .filter(|line| OURS.iter().any(|name| line.starts_with(name)) && !line.ends_with(" \"\";"))
-        .collect()
+    const OURS: [&str; 4] = ["Acquire::http::", "Acquire::https::", "Acquire::Check-Valid-Until ", "Acquire::Retries "];
+    dump.lines().filter(|line| OURS.iter().any(|name| line.starts_with(name)) && !line.ends_with(" \"\";")).collect()
 }
 
-pub(super) fn run(command: &mut Command, name: &str) -> Result<(), String> {
-    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status();
-    match status {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("`{name}` failed: {status}")),
-        Err(error) => Err(format!("could not start {name}\ncaused by: {error}")),
-    }
+/// Runs a program to its end that reads nothing, and whose standard output means nothing.
+pub(super) fn run_quietly(command: &mut Command, name: &str) -> Result<(), String> {
+    attempts::run(command.stdin(Stdio::null()).stdout(Stdio::null()), name)
 }
 
 fn output(line: &[&str]) -> Result<String, String> {
-    let output = Command::new(line[0]).args(&line[1..]).stdin(Stdio::null()).output();
-    let output = output.map_err(|error| format!("could not start {}\ncaused by: {error}", line[0]))?;
-    if !output.status.success() {
-        return Err(format!("`{}` failed: {}", line.join(" "), output.status));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    attempts::output(Command::new(line[0]).args(&line[1..]), &line.join(" "))
 }
 
 #[cfg(test)]

@@ -1,206 +1,192 @@
-//! What the tests need of the machine, and getting it. As root on Debian it is installed; for anyone else it is named,
-//! with the exact command. Everything is looked for first, so a machine that has it all needs no network.
+//! What the tests need from the machine. As root on Debian it is installed; any other user gets the exact command.
+//! xtask looks for everything first, so a machine that has it all needs no network.
 
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::{USER, is_program};
+use super::{Level, USER, is_program};
+use crate::attempts::{self, ErrorContext};
 
 #[derive(Debug)]
-pub(super) struct Machine {
-    pub(super) who: Who,
-    /// Whether what is missing is installed, so that nothing is.
+pub(super) struct TestMachine {
+    pub(super) who: InvokingUser,
+    /// True if missing packages are installed, so that nothing is missing.
     pub(super) installs: bool,
     pub(super) python: PathBuf,
     pub(super) node: PathBuf,
-    /// A virtual environment with numpy and pandas, if it could be made.
-    pub(super) venv: Option<PathBuf>,
+    /// A virtual environment with numpy and pandas.
+    pub(super) venv: PathBuf,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Who {
+pub(super) enum InvokingUser {
     Root,
     Person,
 }
 
-/// Where the system's own programs are: the only places that every user can reach.
+/// The folders of the system's own programs: the only places that every user can reach.
 const SYSTEM: &[&str] = &["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
-struct Need {
+struct TestNeed {
     what: &'static str,
-    /// Debian's package that has it.
+    /// The Debian package that contains it.
     package: &'static str,
-    /// What newer releases have it in.
+    /// The package that contains it in newer releases.
     newer_package: Option<&'static str>,
     why: &'static str,
-    for_whom: ForWhom,
-    is_present: fn(&Search) -> bool,
+    for_whom: NeedScope,
+    /// The lowest level whose tests need it.
+    level: Level,
+    /// How to find it; by default it is a program with the name in `what`.
+    is_present: fn(&ProgramSearch, &TestNeed) -> bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum ForWhom {
+enum NeedScope {
     Everyone,
     /// Needed only to run the program as another user, which only root can do.
     Root,
 }
 
-const NEEDS: &[Need] = &[
-    Need {
-        what: "python3",
-        package: "python3",
-        newer_package: None,
-        why: "cells run in it",
-        for_whom: ForWhom::Everyone,
-        is_present: |search| search.python().is_some(),
-    },
-    Need {
-        what: "python3's venv module",
-        package: "python3-venv",
-        newer_package: None,
-        why: "virtual environments are tested",
-        for_whom: ForWhom::Everyone,
-        // Debian's python3 has `venv` without `ensurepip`, and then cannot make one.
-        is_present: |search| {
+const NEEDS: &[TestNeed] = &[
+    TestNeed { is_present: |search, _| search.python().is_some(), ..program("python3", "python3", "cells run in it") },
+    TestNeed {
+        // Debian's python3 has `venv` without `ensurepip`, and then cannot create an environment.
+        is_present: |search, _| {
             search.python().is_some_and(|python| succeeds(&python, &["-c", "import venv, ensurepip"]))
         },
+        ..program("python3's venv module", "python3-venv", "virtual environments are tested")
     },
-    program("node", "nodejs", "cells run in it", |search| search.find("node").is_some()),
-    // Wherever it is: only we run it.
-    program("npm", "npm", "outside judges are installed with it", |_| {
-        succeeds(Path::new("npm"), &["--version"])
-    }),
-    program("bash", "bash", "cells run in it", |search| search.find("bash").is_some()),
-    program("busybox", "busybox", "its shell is one of those that cells run in", |search| {
-        search.find("busybox").is_some()
-    }),
-    program("gcc", "gcc", "it is run in a sandbox", |search| search.find("gcc").is_some()),
-    // A compiler without a C library's headers builds nothing.
-    program("the C library's headers", "libc6-dev", "gcc needs them", |_| {
-        Path::new("/usr/include/stdio.h").exists()
-    }),
-    program("git", "git", "it is run in a sandbox, and a real MCP server needs it", |search| {
-        search.find("git").is_some()
-    }),
-    program("jq", "jq", "cells pipe what tools answer into it", |search| search.find("jq").is_some()),
-    program("xz", "xz-utils", "it is run in a sandbox", |search| search.find("xz").is_some()),
-    program("perl", "perl", "it is run in a sandbox", |search| search.find("perl").is_some()),
-    Need {
-        what: "setpriv",
-        package: "util-linux",
-        newer_package: None,
-        why: "the program runs as an ordinary user too",
-        for_whom: ForWhom::Root,
-        is_present: |search| search.find("setpriv").is_some(),
+    program("node", "nodejs", "cells run in it"),
+    TestNeed {
+        level: Level::All,
+        // Any location will do, because only xtask runs it.
+        is_present: |_, _| succeeds(Path::new("npm"), &["--version"]),
+        ..program("npm", "npm", "outside judges are installed with it")
     },
-    Need {
-        what: "useradd",
-        package: "passwd",
-        newer_package: None,
-        why: "that user is created",
-        for_whom: ForWhom::Root,
-        is_present: |search| search.find("useradd").is_some() || user_exists(),
+    program("bash", "bash", "cells run in it"),
+    program("busybox", "busybox", "its shell is one of those that cells run in"),
+    program("gcc", "gcc", "it is run in a sandbox"),
+    // A compiler without a C library's headers cannot build anything.
+    TestNeed {
+        is_present: |_, _| Path::new("/usr/include/stdio.h").exists(),
+        ..program("the C library's headers", "libc6-dev", "gcc needs them")
     },
-    for_containers("dockerd", "docker.io", |search| search.find("dockerd").is_some()),
-    Need {
-        newer_package: Some("docker-cli"),
-        ..for_containers("docker", "docker.io", |search| search.find("docker").is_some())
+    program("git", "git", "it is run in a sandbox, and a real MCP server needs it"),
+    program("jq", "jq", "cells pipe what tools answer into it"),
+    program("xz", "xz-utils", "it is run in a sandbox"),
+    program("perl", "perl", "it is run in a sandbox"),
+    program("bwrap", "bubblewrap", "the program is run in a sandbox of it"),
+    TestNeed {
+        for_whom: NeedScope::Root,
+        ..program("setpriv", "util-linux", "the program runs as an ordinary user too")
     },
-    // Docker's own packages have it as a plug-in.
-    for_containers("docker-compose", "docker-compose", |search| {
-        let plug_in = |docker: PathBuf| succeeds(&docker, &["compose", "version"]);
-        search.find("docker-compose").is_some() || search.find("docker").is_some_and(plug_in)
-    }),
-    for_containers("podman", "podman", |search| search.find("podman").is_some()),
-    // As a dependency of the two above, but then it might be another of its kind.
-    for_containers("runc", "runc", |search| search.find("runc").is_some()),
-    for_containers("runsc", "runsc", |search| search.find("runsc").is_some()),
-    // Podman finds these two where no shell looks.
-    for_containers("netavark", "netavark", |_| Path::new("/usr/lib/podman/netavark").exists()),
-    for_containers("aardvark-dns", "aardvark-dns", |_| Path::new("/usr/lib/podman/aardvark-dns").exists()),
-    // Newer ones of the first write their rules with it.
-    for_containers("nft", "nftables", |search| search.find("nft").is_some()),
-    for_containers("ip", "iproute2", |search| search.find("ip").is_some()),
-    for_containers("newuidmap", "uidmap", |search| search.find("newuidmap").is_some()),
-    for_containers("mmdebstrap", "mmdebstrap", |search| search.find("mmdebstrap").is_some()),
-    for_containers("musl-gcc", "musl-tools", |search| search.find("musl-gcc").is_some()),
+    TestNeed {
+        for_whom: NeedScope::Root,
+        is_present: |search, need| search.find(need.what).is_some() || user_exists(),
+        ..program("useradd", "passwd", "that user is created")
+    },
+    for_containers("dockerd", "docker.io"),
+    TestNeed { newer_package: Some("docker-cli"), ..for_containers("docker", "docker.io") },
+    // Docker's own packages contain it as a plug-in.
+    TestNeed {
+        is_present: |search, need| {
+            let plug_in = |docker: PathBuf| succeeds(&docker, &["compose", "version"]);
+            search.find(need.what).is_some() || search.find("docker").is_some_and(plug_in)
+        },
+        ..for_containers("docker-compose", "docker-compose")
+    },
+    for_containers("podman", "podman"),
+    // A dependency of the two above, but another runtime could satisfy it.
+    for_containers("runc", "runc"),
+    for_containers("runsc", "runsc"),
+    // Podman finds these two outside the search path.
+    TestNeed { is_present: is_beside_podman, ..for_containers("netavark", "netavark") },
+    TestNeed { is_present: is_beside_podman, ..for_containers("aardvark-dns", "aardvark-dns") },
+    // Newer versions of netavark write their rules with it.
+    for_containers("nft", "nftables"),
+    for_containers("ip", "iproute2"),
+    for_containers("newuidmap", "uidmap"),
+    for_containers("mmdebstrap", "mmdebstrap"),
+    for_containers("musl-gcc", "musl-tools"),
 ];
 
-const fn for_containers(what: &'static str, package: &'static str, is_present: fn(&Search) -> bool) -> Need {
-    Need {
+const fn program(what: &'static str, package: &'static str, why: &'static str) -> TestNeed {
+    TestNeed {
         what,
         package,
         newer_package: None,
-        why: "containers are tested",
-        for_whom: ForWhom::Root,
-        is_present,
+        why,
+        for_whom: NeedScope::Everyone,
+        level: Level::Quick,
+        is_present: |search, need| search.find(need.what).is_some(),
     }
 }
 
-const fn program(
-    what: &'static str,
-    package: &'static str,
-    why: &'static str,
-    is_present: fn(&Search) -> bool,
-) -> Need {
-    Need { what, package, newer_package: None, why, for_whom: ForWhom::Everyone, is_present }
+const fn for_containers(what: &'static str, package: &'static str) -> TestNeed {
+    TestNeed { for_whom: NeedScope::Root, level: Level::All, ..program(what, package, "containers are tested") }
 }
 
-/// Where to look for programs.
+fn is_beside_podman(_: &ProgramSearch, need: &TestNeed) -> bool {
+    Path::new("/usr/lib/podman").join(need.what).exists()
+}
+
+/// The folders to search for programs.
 #[derive(Debug)]
-struct Search {
+struct ProgramSearch {
     folders: Vec<PathBuf>,
 }
 
-impl Search {
-    fn new(who: Who) -> Self {
+impl ProgramSearch {
+    fn new(who: InvokingUser) -> Self {
         let mut folders: Vec<_> = SYSTEM.iter().map(PathBuf::from).collect();
-        // A version manager's python in root's home is of no use to the user that the tests run as.
-        if who == Who::Person {
+        // A version manager's Python in root's home is of no use to the user that the tests run as.
+        if who == InvokingUser::Person {
             folders.extend(env::split_paths(&env::var_os("PATH").unwrap_or_default()));
         }
-        Search { folders }
+        ProgramSearch { folders }
     }
 
     fn find(&self, program: &str) -> Option<PathBuf> {
         self.folders.iter().map(|folder| folder.join(program)).find(|path| is_program(path))
     }
 
-    /// The distribution's own before any other: it is the one that users have.
+    /// Prefers the distribution's own Python, because users have that one.
     fn python(&self) -> Option<PathBuf> {
         let system = PathBuf::from("/usr/bin/python3");
         if is_program(&system) { Some(system) } else { self.find("python3") }
     }
 }
 
-pub(super) fn prepare() -> Result<Machine, String> {
-    let who = who_we_are()?;
-    let search = Search::new(who);
-    let installs = who == Who::Root && search.find("apt-get").is_some();
-    let missing = missing(&search, who);
+pub(super) fn prepare(level: Level) -> Result<TestMachine, String> {
+    let uid = own_uid()?;
+    let who = if uid == "0" { InvokingUser::Root } else { InvokingUser::Person };
+    let search = ProgramSearch::new(who);
+    let installs = who == InvokingUser::Root && search.find("apt-get").is_some();
+    let missing = missing(&search, who, level);
     if !missing.is_empty() {
         if !installs {
             return Err(tell(&missing, &search));
         }
         install(&missing)?;
-        let still = self::missing(&search, who);
+        let still = self::missing(&search, who, level);
         if !still.is_empty() {
             return Err(tell(&still, &search));
         }
     }
     match who {
-        Who::Root => create_user(&search)?,
-        Who::Person => println!("not root: the tests skip what only root can do"),
+        InvokingUser::Root => create_user(&search)?,
+        InvokingUser::Person => println!("not root: the tests skip what only root can do"),
     }
     let python = search.python().ok_or("could not find python3")?;
     let node = search.find("node").ok_or("could not find node")?;
-    let venv = make_venv(&python)?;
-    Ok(Machine { who, installs, python, node, venv: Some(venv) })
+    let venv = make_venv(&python, &uid)?;
+    Ok(TestMachine { who, installs, python, node, venv })
 }
 
-/// Made once, where every user can read it.
-fn make_venv(python: &Path) -> Result<PathBuf, String> {
-    let uid = own_uid();
+/// Creates it once, where every user can read it.
+fn make_venv(python: &Path, uid: &str) -> Result<PathBuf, String> {
     let venv = env::temp_dir().join(format!("cove-tests-venv-{uid}"));
     let inside = venv.join("bin/python");
     if succeeds(&inside, &["-c", "import numpy, pandas"]) {
@@ -208,16 +194,10 @@ fn make_venv(python: &Path) -> Result<PathBuf, String> {
     }
     println!("making a virtual environment with numpy and pandas");
     let run = |program: &Path, arguments: &[&str]| {
-        let status = Command::new(program).args(arguments).stdin(Stdio::null()).status();
-        match status {
-            Ok(status) if status.success() => Ok(()),
-            _ => Err(format!(
-                "could not make a virtual environment with numpy and pandas\ncaused by: `{} {}` failed\n\
-                 hint: the tests need the Python package index once",
-                program.display(),
-                arguments.join(" ")
-            )),
-        }
+        let line = format!("{} {}", program.display(), arguments.join(" "));
+        let ended = attempts::run(Command::new(program).args(arguments).stdin(Stdio::null()), &line);
+        let ended = ended.could_not("make a virtual environment with numpy and pandas");
+        ended.map_err(|message| format!("{message}\nhint: the tests need the Python package index once"))
     };
     let folder = venv.to_string_lossy().into_owned();
     run(python, &["-m", "venv", "--clear", &folder])?;
@@ -225,18 +205,19 @@ fn make_venv(python: &Path) -> Result<PathBuf, String> {
     Ok(venv)
 }
 
-/// The owner of this very process's files.
-fn own_uid() -> u32 {
-    use std::os::unix::fs::MetadataExt;
-    std::fs::metadata("/proc/self").map_or(0, |found| found.uid())
+/// The user id of this process.
+fn own_uid() -> Result<String, String> {
+    let printed = attempts::output(Command::new("id").arg("-u"), "id -u").could_not("ask `id` who we are")?;
+    Ok(printed.trim().to_owned())
 }
 
-fn missing(search: &Search, who: Who) -> Vec<&'static Need> {
-    let needed = NEEDS.iter().filter(|need| who == Who::Root || need.for_whom == ForWhom::Everyone);
-    needed.filter(|need| !(need.is_present)(search)).collect()
+fn missing(search: &ProgramSearch, who: InvokingUser, level: Level) -> Vec<&'static TestNeed> {
+    let needed = NEEDS.iter().filter(|need| need.level <= level);
+    let needed = needed.filter(|need| who == InvokingUser::Root || need.for_whom == NeedScope::Everyone);
+    needed.filter(|need| !(need.is_present)(search, need)).collect()
 }
 
-fn tell(missing: &[&Need], search: &Search) -> String {
+fn tell(missing: &[&TestNeed], search: &ProgramSearch) -> String {
     let mut text = "could not find what the tests need".to_owned();
     for need in missing {
         text += &format!("\nmissing: {} ({})", need.what, need.why);
@@ -250,24 +231,24 @@ fn tell(missing: &[&Need], search: &Search) -> String {
     text
 }
 
-fn packages(missing: &[&Need], is_offered: impl Fn(&str) -> bool) -> Vec<&'static str> {
-    let named = |need: &&Need| need.newer_package.filter(|name| is_offered(name)).unwrap_or(need.package);
+fn packages(missing: &[&TestNeed], is_offered: impl Fn(&str) -> bool) -> Vec<&'static str> {
+    let named = |need: &&TestNeed| need.newer_package.filter(|name| is_offered(name)).unwrap_or(need.package);
     let mut packages: Vec<_> = missing.iter().map(named).collect();
     packages.dedup();
     packages
 }
 
-/// Whether a package of that name is in this release.
+/// True if this release has a package of that name.
 fn apt_has(package: &str) -> bool {
     succeeds(Path::new("apt-cache"), &["show", package])
 }
 
-fn install(missing: &[&Need]) -> Result<(), String> {
+fn install(missing: &[&TestNeed]) -> Result<(), String> {
     for need in missing {
         println!("missing: {} ({})", need.what, need.why);
     }
     apt(&["update", "--quiet"])?;
-    // What is offered is known only now.
+    // Which packages exist is known only after the update.
     let packages = packages(missing, apt_has);
     println!("installing {}", packages.join(" "));
     let mut arguments = vec!["install", "--yes", "--quiet", "--no-install-recommends"];
@@ -276,76 +257,72 @@ fn install(missing: &[&Need]) -> Result<(), String> {
 }
 
 fn apt(arguments: &[&str]) -> Result<(), String> {
-    let status = Command::new("apt-get")
-        .args(arguments)
-        // Without it a package may stop to ask a question.
-        .env("DEBIAN_FRONTEND", "noninteractive")
-        .stdin(Stdio::null())
-        .status()
-        .map_err(|error| format!("could not start apt-get\ncaused by: {error}"))?;
-    if status.success() { Ok(()) } else { Err(format!("`apt-get {}` failed: {status}", arguments.join(" "))) }
+    let mut command = Command::new("apt-get");
+    // Without the variable a package may stop to ask a question.
+    command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
+    attempts::run(&mut command, &format!("apt-get {}", arguments.join(" ")))
 }
 
-/// Without a home and without a shell: an ordinary user as far as the kernel is concerned, and nobody else's.
-fn create_user(search: &Search) -> Result<(), String> {
+/// Creates a user without a home and without a shell: an ordinary user as far as the kernel is concerned, used for
+/// nothing else.
+fn create_user(search: &ProgramSearch) -> Result<(), String> {
     if user_exists() {
         return Ok(());
     }
     println!("creating the system user {USER}");
     let useradd = search.find("useradd").ok_or("could not find useradd")?;
-    let status = Command::new(useradd)
-        .args(["--system", "--shell", "/usr/sbin/nologin", "--no-create-home", USER])
-        .status()
-        .map_err(|error| format!("could not start useradd\ncaused by: {error}"))?;
-    if status.success() { Ok(()) } else { Err(format!("could not create the user `{USER}`: {status}")) }
+    let mut command = Command::new(useradd);
+    command.args(["--system", "--shell", "/usr/sbin/nologin", "--no-create-home", USER]);
+    attempts::run(&mut command, "useradd").could_not(format_args!("create the user `{USER}`"))
 }
 
 fn user_exists() -> bool {
     succeeds(Path::new("id"), &["-u", USER])
 }
 
-fn who_we_are() -> Result<Who, String> {
-    let output = Command::new("id")
-        .arg("-u")
-        .output()
-        .map_err(|error| format!("could not ask `id` who we are\ncaused by: {error}"))?;
-    Ok(if output.stdout.trim_ascii() == b"0" { Who::Root } else { Who::Person })
-}
-
 fn succeeds(program: &Path, arguments: &[&str]) -> bool {
-    let status = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
-    status.is_ok_and(|status| status.success())
+    attempts::succeeds(Command::new(program).args(arguments))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn names(missing: &[&Need]) -> Vec<&'static str> {
+    fn names(missing: &[&TestNeed]) -> Vec<&'static str> {
         missing.iter().map(|need| need.what).collect()
     }
 
     #[test]
     fn only_root_needs_what_only_root_can_use() {
-        let nothing = Search { folders: Vec::new() };
-        let for_person = names(&missing(&nothing, Who::Person));
-        let for_root = names(&missing(&nothing, Who::Root));
+        let nothing = ProgramSearch { folders: Vec::new() };
+        let for_person = names(&missing(&nothing, InvokingUser::Person, Level::All));
+        let for_root = names(&missing(&nothing, InvokingUser::Root, Level::All));
         assert!(!for_person.contains(&"setpriv"), "{for_person:?}");
         assert!(for_root.contains(&"setpriv"), "{for_root:?}");
         assert!(!for_person.contains(&"dockerd"), "{for_person:?}");
         assert!(for_root.contains(&"dockerd"), "{for_root:?}");
     }
 
-    /// What no other of these packages brings with it.
+    #[test]
+    fn a_newcomer_needs_neither_engines_nor_npm() {
+        let nothing = ProgramSearch { folders: Vec::new() };
+        for who in [InvokingUser::Root, InvokingUser::Person] {
+            let names = names(&missing(&nothing, who, Level::Quick));
+            assert!(names.contains(&"bash") && names.contains(&"bwrap"), "{names:?}");
+            for outside in ["npm", "dockerd", "docker", "podman", "runc", "mmdebstrap"] {
+                assert!(!names.contains(&outside), "{outside}: {names:?}");
+            }
+        }
+        let full = names(&missing(&nothing, InvokingUser::Root, Level::Full));
+        assert_eq!(full, names(&missing(&nothing, InvokingUser::Root, Level::All)));
+        assert!(full.contains(&"dockerd"), "{full:?}");
+    }
+
+    /// Packages that no other package in the list depends on.
     #[test]
     fn all_that_tests_of_containers_start_is_installed() {
-        let nothing = Search { folders: Vec::new() };
-        let missing = missing(&nothing, Who::Root);
+        let nothing = ProgramSearch { folders: Vec::new() };
+        let missing = missing(&nothing, InvokingUser::Root, Level::All);
         let older = packages(&missing, |_| false);
         for package in ["docker.io", "docker-compose", "podman", "runc", "runsc", "uidmap", "mmdebstrap"] {
             assert!(older.contains(&package), "{package}: {older:?}");
@@ -360,8 +337,8 @@ mod tests {
         let folder = env::temp_dir().join(format!("cove-apt-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         std::os::unix::fs::symlink("/bin/sh", folder.join("apt-get")).unwrap();
-        let missing: Vec<&Need> = NEEDS.iter().take(2).collect();
-        let on_debian = tell(&missing, &Search { folders: vec![folder.clone()] });
+        let missing: Vec<&TestNeed> = NEEDS.iter().take(2).collect();
+        let on_debian = tell(&missing, &ProgramSearch { folders: vec![folder.clone()] });
         std::fs::remove_dir_all(&folder).unwrap();
         assert_eq!(
             on_debian,
@@ -370,15 +347,15 @@ mod tests {
              missing: python3's venv module (virtual environments are tested)\n\
              hint: `sudo sh -c 'apt-get update && apt-get install --yes python3 python3-venv'`"
         );
-        let elsewhere = tell(&missing, &Search { folders: Vec::new() });
+        let elsewhere = tell(&missing, &ProgramSearch { folders: Vec::new() });
         assert!(elsewhere.contains("missing: python3 "), "{elsewhere}");
         assert!(elsewhere.ends_with("package tool, and start again"), "{elsewhere}");
     }
 
     #[test]
     fn the_search_finds_programs_and_not_folders() {
-        assert!(Search::new(Who::Root).find("sh").is_some());
-        let above = Search { folders: vec![PathBuf::from("/")] };
+        assert!(ProgramSearch::new(InvokingUser::Root).find("sh").is_some());
+        let above = ProgramSearch { folders: vec![PathBuf::from("/")] };
         assert!(above.find("usr").is_none());
     }
 }

@@ -1,10 +1,11 @@
-//! Counting: what `cargo test` and python's unittest say at their ends, and what tests wrote into the skip log.
+//! Counts results: the closing lines of `cargo test`, of Python's unittest and of node, and the entries of the skip
+//! log.
 
 use std::collections::BTreeSet;
 use std::process::ExitStatus;
 
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Tally {
+pub(super) struct TestTally {
     pub(super) passed: usize,
     pub(super) failed: usize,
     pub(super) skipped: usize,
@@ -14,16 +15,16 @@ pub(super) struct Tally {
 
 /// One line `SKIPPED: <test> because <reason>`.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Skip {
+pub(super) struct SkippedTest {
     pub(super) line: String,
     test: String,
     reason: String,
 }
 
-impl Tally {
-    /// Sums the lines `test result: ok. 3 passed; 0 failed; 1 ignored; …`, one of each test program.
+impl TestTally {
+    /// Sums the lines `test result: ok. 3 passed; 0 failed; 1 ignored; …`, one per test program.
     pub(super) fn of_cargo(output: &str) -> Self {
-        let mut tally = Tally::default();
+        let mut tally = TestTally::default();
         for line in output.lines() {
             if let Some(result) = line.strip_prefix("test result: ") {
                 let result = result.split_once(". ").map_or("", |(_, counts)| counts);
@@ -35,9 +36,7 @@ impl Tally {
                         _ => {}
                     }
                 }
-            } else if let Some(name) =
-                line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... ok"))
-            {
+            } else if let Some(name) = line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... ok")) {
                 tally.names.push(name.to_owned());
             }
         }
@@ -49,13 +48,10 @@ impl Tally {
         let ran = output.lines().rev().find_map(|line| line.strip_prefix("Ran "));
         let ran = ran.and_then(|rest| rest.split(' ').next()?.parse().ok()).unwrap_or(0);
         let verdict = output.lines().rev().find(|line| {
-            ["OK", "FAILED", "NO TESTS RAN"]
-                .iter()
-                .any(|word| *line == *word || line.starts_with(&format!("{word} (")))
+            ["OK", "FAILED", "NO TESTS RAN"].iter().any(|word| *line == *word || line.starts_with(&format!("{word} (")))
         });
-        let mut tally = Tally::default();
-        let counts =
-            verdict.and_then(|line| line.split_once('(')).map_or("", |(_, rest)| rest.trim_end_matches(')'));
+        let mut tally = TestTally::default();
+        let counts = verdict.and_then(|line| line.split_once('(')).map_or("", |(_, rest)| rest.trim_end_matches(')'));
         for (what, number) in counts.split(", ").filter_map(|count| count.split_once('=')) {
             let number = number.parse().unwrap_or(0);
             match what {
@@ -68,13 +64,13 @@ impl Tally {
         tally
     }
 
-    /// The closing lines of node's runner: `# pass 3`.
+    /// Reads the closing lines of node's runner: `# pass 3`.
     pub(super) fn of_node(output: &str) -> Self {
         let count = |name: &str| {
             let lines = output.lines().filter_map(|line| line.strip_prefix("# ")?.strip_prefix(name));
             lines.filter_map(|number| number.trim().parse::<usize>().ok()).sum()
         };
-        Tally {
+        TestTally {
             passed: count("pass "),
             failed: count("fail "),
             skipped: count("skipped ") + count("todo "),
@@ -82,12 +78,8 @@ impl Tally {
         }
     }
 
-    pub(super) fn one_failure() -> Self {
-        Tally { failed: 1, ..Tally::default() }
-    }
-
-    /// A program that fails without naming a failed test (it did not compile, it crashed, it found no test) is one
-    /// failure: the line must not read as if all were well.
+    /// Counts a program that fails without naming a failed test (it did not compile, it crashed, it found no test) as
+    /// one failure, so that the closing line never hides it.
     pub(super) fn ended(mut self, status: ExitStatus) -> Self {
         if !status.success() && self.failed == 0 {
             self.failed = 1;
@@ -95,21 +87,28 @@ impl Tally {
         self
     }
 
-    pub(super) fn add(&mut self, other: &Tally) {
+    pub(super) fn add(&mut self, other: &TestTally) {
         self.passed += other.passed;
         self.failed += other.failed;
         self.skipped += other.skipped;
         self.names.extend(other.names.iter().cloned());
     }
 
-    /// libtest counts a test that gave up early as passed; it is not counted twice.
-    pub(super) fn add_skips(&mut self, skips: &[Skip]) {
+    pub(super) fn add_skips(&mut self, skips: &[SkippedTest]) {
         self.skipped += skips.len();
+        self.leave_out(skips);
+    }
+
+    /// Subtracts skipped tests from the passed ones, because libtest counts a test that returned early as passed.
+    /// Returns how many tests these are; a test that would run on two engines counts once.
+    pub(super) fn leave_out(&mut self, skips: &[SkippedTest]) -> usize {
         let skipped: BTreeSet<&str> = skips.iter().map(|skip| skip.test.as_str()).collect();
         let same = |name: &str, test: &str| name == test || name.ends_with(&format!("::{test}"));
-        let counted_as_passed =
-            skipped.iter().filter(|test| self.names.iter().any(|name| same(name, test))).count();
-        self.passed = self.passed.saturating_sub(counted_as_passed);
+        // Each test counts once, even if it was skipped as one user and left out as another.
+        let before = self.names.len();
+        self.names.retain(|name| !skipped.iter().any(|test| same(name, test)));
+        self.passed = self.passed.saturating_sub(before - self.names.len());
+        skipped.len()
     }
 
     pub(super) fn refuse_skips(&mut self, count: usize) {
@@ -122,18 +121,24 @@ impl Tally {
     }
 }
 
-impl Skip {
+impl SkippedTest {
     pub(super) fn parse_all(log: &str) -> Vec<Self> {
         log.lines()
             .filter_map(|line| {
                 let rest = line.strip_prefix("SKIPPED: ")?;
                 let (test, reason) = rest.split_once(" because ").unwrap_or((rest, ""));
-                Some(Skip { line: line.to_owned(), test: test.to_owned(), reason: reason.to_owned() })
+                Some(SkippedTest { line: line.to_owned(), test: test.to_owned(), reason: reason.to_owned() })
             })
             .collect()
     }
 
-    /// Set-up installs programs and makes users; it cannot change the kernel or the processor.
+    /// True if the test needs what only `--all` sets up: `cove_testkit::skip::NEEDS_ALL` is this text.
+    pub(super) fn needs_all(&self) -> bool {
+        self.reason.starts_with("it needs `cargo xtask test --all`")
+    }
+
+    /// True if no set-up can help: it installs programs and creates users, but cannot change the kernel or the
+    /// processor.
     pub(super) fn is_beyond_set_up(&self) -> bool {
         self.reason.starts_with("not on this machine:")
     }
@@ -159,36 +164,36 @@ the program printed: test result: ok. 99 passed; 0 failed
 test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s
 ";
 
-    fn check(tally: Tally, line: &str) {
+    fn check(tally: TestTally, line: &str) {
         assert_eq!(tally.line(), line);
     }
 
     #[test]
     fn cargo_s_results_are_summed() {
-        check(Tally::of_cargo(CARGO), "3 passed, 1 failed, 1 skipped");
-        check(Tally::of_cargo(""), "0 passed, 0 failed, 0 skipped");
+        check(TestTally::of_cargo(CARGO), "3 passed, 1 failed, 1 skipped");
+        check(TestTally::of_cargo(""), "0 passed, 0 failed, 0 skipped");
     }
 
     #[test]
     fn unittest_s_result_is_read() {
         let output = |verdict: &str| format!("...\n-----\nRan 9 tests in 0.012s\n\n{verdict}\n");
-        check(Tally::of_unittest(&output("OK")), "9 passed, 0 failed, 0 skipped");
-        check(Tally::of_unittest(&output("OK (skipped=2)")), "7 passed, 0 failed, 2 skipped");
+        check(TestTally::of_unittest(&output("OK")), "9 passed, 0 failed, 0 skipped");
+        check(TestTally::of_unittest(&output("OK (skipped=2)")), "7 passed, 0 failed, 2 skipped");
         check(
-            Tally::of_unittest(&output("FAILED (failures=1, errors=2, skipped=1)")),
+            TestTally::of_unittest(&output("FAILED (failures=1, errors=2, skipped=1)")),
             "5 passed, 3 failed, 1 skipped",
         );
         check(
-            Tally::of_unittest(&output("FAILED (expected failures=1, unexpected successes=2)")),
+            TestTally::of_unittest(&output("FAILED (expected failures=1, unexpected successes=2)")),
             "7 passed, 2 failed, 0 skipped",
         );
-        check(Tally::of_unittest("No module named unittest"), "0 passed, 0 failed, 0 skipped");
+        check(TestTally::of_unittest("No module named unittest"), "0 passed, 0 failed, 0 skipped");
     }
 
     #[test]
     fn node_s_result_is_read() {
         check(
-            Tally::of_node("# tests 5\n# pass 3\n# fail 1\n# cancelled 0\n# skipped 1\n# todo 0\n"),
+            TestTally::of_node("# tests 5\n# pass 3\n# fail 1\n# cancelled 0\n# skipped 1\n# todo 0\n"),
             "3 passed, 1 failed, 1 skipped",
         );
     }
@@ -196,17 +201,17 @@ test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
     #[test]
     fn a_program_that_fails_without_a_failed_test_is_a_failure() {
         let [success, failure] = [0, 101 << 8].map(ExitStatus::from_raw);
-        check(Tally::default().ended(failure), "0 passed, 1 failed, 0 skipped");
-        check(Tally::default().ended(success), "0 passed, 0 failed, 0 skipped");
-        check(Tally::of_cargo(CARGO).ended(failure), "3 passed, 1 failed, 1 skipped");
+        check(TestTally::default().ended(failure), "0 passed, 1 failed, 0 skipped");
+        check(TestTally::default().ended(success), "0 passed, 0 failed, 0 skipped");
+        check(TestTally::of_cargo(CARGO).ended(failure), "3 passed, 1 failed, 1 skipped");
     }
 
     #[test]
     fn a_skipped_test_does_not_count_as_passed() {
-        let mut tally = Tally::default();
-        tally.add(&Tally::of_cargo(CARGO));
+        let mut tally = TestTally::default();
+        tally.add(&TestTally::of_cargo(CARGO));
         let log = "SKIPPED: as_root because not root\nSKIPPED: one case because no tool\nnoise\n";
-        let skips = Skip::parse_all(log);
+        let skips = SkippedTest::parse_all(log);
         assert_eq!(skips.len(), 2);
         tally.add_skips(&skips);
         assert_eq!(tally.line(), "2 passed, 1 failed, 3 skipped");
@@ -215,8 +220,26 @@ test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
     }
 
     #[test]
+    fn what_is_left_out_is_neither_passed_nor_skipped_nor_failed() {
+        let mut tally = TestTally::of_cargo(
+            "test docker::a ... ok\ntest a ... ok\ntest b ... ok\n\
+            test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n",
+        );
+        let log = "SKIPPED: docker::a because it needs `cargo xtask test --all`: no Docker\n\
+                   SKIPPED: b because it needs `cargo xtask test --all`: no Docker\n\
+                   SKIPPED: b because it needs `cargo xtask test --all`: no Podman\n";
+        let skips = SkippedTest::parse_all(log);
+        assert!(skips.iter().all(SkippedTest::needs_all));
+        assert_eq!(tally.leave_out(&skips), 2);
+        assert_eq!(tally.line(), "1 passed, 0 failed, 0 skipped");
+        // A test that was left out already is not subtracted from the passed ones again.
+        tally.add_skips(&SkippedTest::parse_all("SKIPPED: b because not on this machine: not root\n"));
+        check(tally, "1 passed, 0 failed, 1 skipped");
+    }
+
+    #[test]
     fn only_what_no_set_up_gives_may_be_skipped() {
-        let allowed = |line: &str| Skip::parse_all(line)[0].is_beyond_set_up();
+        let allowed = |line: &str| SkippedTest::parse_all(line)[0].is_beyond_set_up();
         assert!(allowed("SKIPPED: a because not on this machine: the kernel has no landlock"));
         assert!(!allowed("SKIPPED: a because python is missing"));
         assert!(!allowed("SKIPPED: a"));

@@ -1,31 +1,29 @@
 //! The rule about decision records: `docs/decisions/NNNN-what.md`, numbered from 0001 without a gap, each with the same
 //! four parts.
 
-use super::Finding;
-use super::tree::Tree;
+use super::TidyFinding;
+use super::tree::SourceTree;
 
 const FOLDER: &str = "docs/decisions/";
 const HEADINGS: &[&str] = &["Context", "Decision", "Evidence", "Consequences"];
 
-pub(super) fn check(tree: &Tree) -> Vec<Finding> {
+pub(super) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
     let mut findings = Vec::new();
     let mut expected = 1;
-    // In the order of their names, so also of their numbers.
+    // In the order of their names, and so of their numbers.
     for (path, text) in tree.texts().filter(|(path, _)| path.starts_with(FOLDER)) {
         match number(&path[FOLDER.len()..]) {
-            None => findings.push(Finding::in_file(path, "is not called `NNNN-what-is-decided.md`")),
+            None => findings.push(TidyFinding::in_file(path, "is not called `NNNN-what-is-decided.md`")),
             Some(number) if number == expected => expected += 1,
             Some(number) => {
-                findings.push(Finding::in_file(
-                    path,
-                    format!("has number {number:04} where {expected:04} is next"),
-                ));
+                findings
+                    .push(TidyFinding::in_file(path, format!("has number {number:04} where {expected:04} is next")));
                 expected = number + 1;
             }
         }
         let has = |heading: &str| text.lines().any(|line| line.strip_prefix("## ") == Some(heading));
         for heading in HEADINGS.iter().filter(|heading| !has(heading)) {
-            findings.push(Finding::in_file(path, format!("has no heading `## {heading}`")));
+            findings.push(TidyFinding::in_file(path, format!("has no heading `## {heading}`")));
         }
     }
     findings
@@ -56,18 +54,14 @@ mod tests {
         check_names(&[], &[]);
         check_names(&["0001-a.md", "0002-b.md"], &[]);
         check_names(&["0002-b.md"], &["0002-b.md: has number 0002 where 0001 is next"]);
-        check_names(
-            &["0001-a.md", "0003-c.md", "0004-d.md"],
-            &["0003-c.md: has number 0003 where 0002 is next"],
-        );
+        check_names(&["0001-a.md", "0003-c.md", "0004-d.md"], &["0003-c.md: has number 0003 where 0002 is next"]);
         check_names(&["0001-a.md", "0001-b.md"], &["0001-b.md: has number 0001 where 0002 is next"]);
         check_names(&["1-a.md"], &["1-a.md: is not called `NNNN-what-is-decided.md`"]);
     }
 
     #[test]
     fn a_missing_part_is_found() {
-        let found =
-            findings(check, &[("docs/decisions/0001-a.md", "## Context\n## Decision\n### Evidence\n")]);
+        let found = findings(check, &[("docs/decisions/0001-a.md", "## Context\n## Decision\n### Evidence\n")]);
         assert_eq!(
             found,
             [

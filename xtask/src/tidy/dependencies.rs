@@ -1,27 +1,28 @@
-//! The rule about what may be linked on the trust edge, read from `cargo metadata`: the runner, which runs beside
-//! hostile code, has no async runtime; the protocol, which parses what that code sends, has next to nothing.
+//! The rule about what may be linked at the trust boundary, read from `cargo metadata`: the runner, which runs beside
+//! hostile code, has no async runtime; the protocol, which parses what that code sends, has almost no dependencies.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::Finding;
-use super::tree::Tree;
+use super::TidyFinding;
+use super::tree::SourceTree;
+use crate::cargo::elements;
 
 const RUNNER: &str = "cove-runner";
 const NOT_IN_RUNNER: &str = "tokio";
 const PROTOCOL: &str = "cove-protocol";
 const IN_PROTOCOL: &[&str] = &["serde", "serde_json", "thiserror"];
 
-pub(super) fn check(tree: &Tree) -> Vec<Finding> {
-    let graph = Graph::new(&tree.metadata);
+pub(super) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
+    let graph = DependencyGraph::new(&tree.metadata);
     let mut findings = Vec::new();
     match graph.way(RUNNER, NOT_IN_RUNNER) {
         None => findings.push(absent(RUNNER)),
         Some(way) if way.is_empty() => {}
         Some(way) => {
             let what = format!("depends on {NOT_IN_RUNNER}: {}", way.join(" -> "));
-            findings.push(Finding::in_file(&manifest(RUNNER), what));
+            findings.push(TidyFinding::in_file(&manifest(RUNNER), what));
         }
     }
     match graph.direct(PROTOCOL) {
@@ -29,53 +30,53 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
         Some(direct) => {
             for name in direct.into_iter().filter(|name| !IN_PROTOCOL.contains(name)) {
                 let what = format!("depends on {name}; allowed are {}", IN_PROTOCOL.join(", "));
-                findings.push(Finding::in_file(&manifest(PROTOCOL), what));
+                findings.push(TidyFinding::in_file(&manifest(PROTOCOL), what));
             }
         }
     }
     findings
 }
 
-/// A rule about a crate that is not there would hold for ever.
-fn absent(name: &str) -> Finding {
-    Finding::in_file(&manifest(name), "is not in `cargo metadata`, so its dependencies were not checked")
+/// A rule about a crate that does not exist would always hold.
+fn absent(name: &str) -> TidyFinding {
+    TidyFinding::in_file(&manifest(name), "is not in `cargo metadata`, so its dependencies were not checked")
 }
 
 fn manifest(name: &str) -> String {
     format!("crates/{name}/Cargo.toml")
 }
 
-/// Normal dependencies alone: tests and build scripts are not in the program.
-struct Graph<'a> {
+/// Normal dependencies only: tests and build scripts are not part of the program.
+pub(super) struct DependencyGraph<'a> {
     names: BTreeMap<&'a str, &'a str>,
     edges: BTreeMap<&'a str, Vec<&'a str>>,
 }
 
-impl<'a> Graph<'a> {
-    fn new(metadata: &'a Value) -> Self {
+impl<'a> DependencyGraph<'a> {
+    pub(super) fn new(metadata: &'a Value) -> Self {
         let pair = |package: &'a Value| Some((package["id"].as_str()?, package["name"].as_str()?));
-        let names = list(&metadata["packages"]).filter_map(pair).collect();
-        let is_normal = |one: &&'a Value| list(&one["dep_kinds"]).any(|kind| kind["kind"].is_null());
-        let edges = list(&metadata["resolve"]["nodes"])
+        let names = elements(&metadata["packages"]).filter_map(pair).collect();
+        let is_normal = |one: &&'a Value| elements(&one["dep_kinds"]).any(|kind| kind["kind"].is_null());
+        let edges = elements(&metadata["resolve"]["nodes"])
             .filter_map(|node| {
-                let to =
-                    list(&node["deps"]).filter(is_normal).filter_map(|one| one["pkg"].as_str()).collect();
+                let to = elements(&node["deps"]).filter(is_normal).filter_map(|one| one["pkg"].as_str()).collect();
                 Some((node["id"].as_str()?, to))
             })
             .collect();
-        Graph { names, edges }
+        DependencyGraph { names, edges }
     }
 
     fn id(&self, name: &str) -> Option<&'a str> {
         self.names.iter().find(|(_, own)| **own == name).map(|(id, _)| *id)
     }
 
-    fn direct(&self, name: &str) -> Option<Vec<&'a str>> {
+    pub(super) fn direct(&self, name: &str) -> Option<Vec<&'a str>> {
         let to = self.edges.get(self.id(name)?)?;
         Some(to.iter().filter_map(|id| self.names.get(id).copied()).collect())
     }
 
-    /// How one reaches the other, by name; empty if it does not, `None` if it is not there at all.
+    /// The path of dependencies between two packages, by name; empty if there is none, `None` if the first does not
+    /// exist.
     fn way(&self, from: &str, to: &str) -> Option<Vec<&'a str>> {
         let start = self.id(from)?;
         self.edges.get(start)?;
@@ -96,10 +97,6 @@ impl<'a> Graph<'a> {
     }
 }
 
-fn list(value: &Value) -> impl Iterator<Item = &Value> {
-    value.as_array().into_iter().flatten()
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -111,16 +108,13 @@ mod tests {
     fn metadata(edges: &[(&str, &str, Value)]) -> Value {
         let mut names: BTreeSet<&str> = BTreeSet::from([RUNNER, PROTOCOL]);
         names.extend(edges.iter().flat_map(|(from, to, _)| [*from, *to]));
-        let packages: Vec<_> =
-            names.iter().map(|name| json!({ "id": format!("id-{name}"), "name": name })).collect();
+        let packages: Vec<_> = names.iter().map(|name| json!({ "id": format!("id-{name}"), "name": name })).collect();
         let nodes: Vec<_> = names
             .iter()
             .map(|name| {
                 let own = edges.iter().filter(|(from, _, _)| from == name);
                 let deps: Vec<_> = own
-                    .map(
-                        |(_, to, kind)| json!({ "pkg": format!("id-{to}"), "dep_kinds": [{ "kind": kind }] }),
-                    )
+                    .map(|(_, to, kind)| json!({ "pkg": format!("id-{to}"), "dep_kinds": [{ "kind": kind }] }))
                     .collect();
                 json!({ "id": format!("id-{name}"), "deps": deps })
             })
@@ -142,8 +136,7 @@ mod tests {
     #[test]
     fn one_more_dependency_of_the_protocol_is_found() {
         let edges = [("cove-protocol", "serde", Value::Null), ("cove-protocol", "bytes", Value::Null)];
-        let expected =
-            "crates/cove-protocol/Cargo.toml: depends on bytes; allowed are serde, serde_json, thiserror";
+        let expected = "crates/cove-protocol/Cargo.toml: depends on bytes; allowed are serde, serde_json, thiserror";
         assert_eq!(found(&edges), [expected]);
     }
 

@@ -1,10 +1,10 @@
-//! The rule about links: a relative link in a markdown file points at a file or folder of this tree. What is on the web
-//! is not asked, for a test needs no network.
+//! The rule about links: a relative link in a markdown file points to a file or folder of this tree. Links to the web
+//! are not checked, because a test needs no network.
 
-use super::Finding;
-use super::tree::Tree;
+use super::TidyFinding;
+use super::tree::SourceTree;
 
-pub(super) fn check(tree: &Tree) -> Vec<Finding> {
+pub(super) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
     let mut findings = Vec::new();
     for (path, text) in tree.with_extension("md") {
         let mut in_fence = false;
@@ -15,7 +15,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
                 for target in targets(&without_code(line)) {
                     let dead = resolve(path, target).is_some_and(|to| !tree.has(&to));
                     if dead {
-                        findings.push(Finding::on_line(
+                        findings.push(TidyFinding::on_line(
                             path,
                             index,
                             format!("the link to `{target}` leads nowhere"),
@@ -28,20 +28,21 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// What is between backticks is shown, not followed.
+/// Text between backticks is not a link.
 fn without_code(line: &str) -> String {
     let outside = |(at, part): (usize, &str)| if at % 2 == 0 { part.to_owned() } else { " ".to_owned() };
     line.split('`').enumerate().map(outside).collect()
 }
 
-/// Of `[text](target "title")`, and of a line `[name]: target`.
+/// The targets of `[text](target "title")` and of lines such as `[name]: target`.
 fn targets(line: &str) -> Vec<&str> {
     let inline = line.match_indices("](").filter_map(|(at, _)| line[at + 2..].split(')').next());
     let reference = line.strip_prefix('[').and_then(|rest| rest.split_once("]: ")).map(|(_, target)| target);
     inline.chain(reference).filter_map(|target| target.split_whitespace().next()).collect()
 }
 
-/// The path from the top of the tree. `None` if it is not ours to check: another site, or a place on the same page.
+/// The path from the top of the tree. `None` for links that are not checked: another site, or a place on the same
+/// page.
 fn resolve(from: &str, target: &str) -> Option<String> {
     let target = target.trim_start_matches('<').trim_end_matches('>');
     let target = target.split('#').next().unwrap_or_default();
@@ -50,7 +51,7 @@ fn resolve(from: &str, target: &str) -> Option<String> {
     }
     let mut parts: Vec<&str> = from.split('/').collect();
     parts.pop();
-    // A path from the top of the machine is never in the tree: an empty first part is kept to say so.
+    // An absolute path is never in the tree; its empty first part is kept, so that it matches no file.
     for part in target.trim_end_matches('/').split('/') {
         match part {
             "." => {}
@@ -69,10 +70,8 @@ mod tests {
 
     fn check_line(line: &str, dead: &[&str]) {
         let files = [("docs/guides/a.md", line), ("docs/security.md", ""), ("LICENSE", "")];
-        let expected: Vec<_> = dead
-            .iter()
-            .map(|target| format!("docs/guides/a.md:1: the link to `{target}` leads nowhere"))
-            .collect();
+        let expected: Vec<_> =
+            dead.iter().map(|target| format!("docs/guides/a.md:1: the link to `{target}` leads nowhere")).collect();
         assert_eq!(findings(check, &files), expected, "{line}");
     }
 

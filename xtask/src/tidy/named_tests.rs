@@ -1,37 +1,65 @@
-//! The rule about claims: in `README.md` and under `docs/`, `[test: NAME]` says which test holds the sentence before
-//! it. `NAME` is one word: a Rust `fn`, a python `def`, or an escape case, `tests/escape/cases/NAME.toml`. The word
-//! `NAME` itself stands for any, so that documents can explain this.
+//! The rule about claims: in the README, `CONTRIBUTING.md` and `docs/`, a marker names the test that holds the sentence
+//! before it. Reference documents show it as `[test: NAME]`; pages that people read to use Cove hide it in a comment,
+//! `<!-- test: NAME -->`. `NAME` is one word: a Rust `fn`, a python `def`, or an escape case,
+//! `tests/escape/cases/NAME.toml`. The word `NAME` itself stands for any, so that documents can explain this.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::Finding;
+use super::TidyFinding;
 use super::source::{code_only, words};
-use super::tree::Tree;
+use super::tree::SourceTree;
 
-const OPEN: &str = "[test: ";
+/// A way to write a marker: what opens it, what closes it, and how a message quotes it.
+struct MarkerForm {
+    open: &'static str,
+    close: &'static str,
+    example: &'static str,
+    /// How near misses begin. Without these a misspelt marker would be prose that no check reads.
+    near_misses: &'static [&'static str],
+}
 
-pub(super) fn check(tree: &Tree) -> Vec<Finding> {
+const VISIBLE: MarkerForm =
+    MarkerForm { open: "[test: ", close: "]", example: "[test: NAME]", near_misses: &["[test:", "[Test:", "`test:"] };
+
+const HIDDEN: MarkerForm = MarkerForm {
+    open: "<!-- test: ",
+    close: " -->",
+    example: "<!-- test: NAME -->",
+    near_misses: &["<!-- test", "<!-- Test", "<!--test", "<!--Test"],
+};
+
+pub(super) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
     let known = known(tree);
     let mut findings = Vec::new();
-    let documents =
-        tree.with_extension("md").filter(|(path, _)| *path == "README.md" || path.starts_with("docs/"));
-    for (path, text) in documents {
+    for (path, text) in tree.with_extension("md").filter(|(path, _)| makes_claims(path)) {
         for (index, line) in text.lines().enumerate() {
-            for what in problems(line, &known) {
-                findings.push(Finding::on_line(path, index, what));
+            for what in [&VISIBLE, &HIDDEN].into_iter().flat_map(|form| problems(line, form, &known)) {
+                findings.push(TidyFinding::on_line(path, index, what));
+            }
+            if hides_markers(path) && line.replace(VISIBLE.example, "").contains(VISIBLE.open) {
+                let what = format!("write `{}` here, so that readers do not see it", HIDDEN.example);
+                findings.push(TidyFinding::on_line(path, index, what));
             }
         }
     }
     findings
 }
 
-fn problems(line: &str, known: &BTreeSet<String>) -> Vec<String> {
+fn makes_claims(path: &str) -> bool {
+    path.starts_with("docs/") || hides_markers(path)
+}
+
+/// True for documents that people read to use Cove, not to review its claims.
+fn hides_markers(path: &str) -> bool {
+    ["README.md", "CONTRIBUTING.md"].contains(&path) || path.starts_with("docs/guides/")
+}
+
+fn problems(line: &str, form: &MarkerForm, known: &BTreeSet<String>) -> Vec<String> {
     let mut problems = Vec::new();
-    // Almost the syntax would be prose that nobody checks.
-    for (at, almost) in ["[test:", "[Test:", "`test:"].iter().flat_map(|almost| line.match_indices(almost)) {
-        let rest = &line[at..];
-        let name = rest.strip_prefix(OPEN).and_then(|rest| rest.split_once(']')).map(|(name, _)| name);
+    for (at, almost) in form.near_misses.iter().flat_map(|almost| line.match_indices(almost)) {
+        let rest = line[at..].strip_prefix(form.open);
+        let name = rest.and_then(|rest| rest.split_once(form.close)).map(|(name, _)| name);
         match name {
             Some("NAME") => {}
             Some(name) if is_name(name) => {
@@ -39,7 +67,7 @@ fn problems(line: &str, known: &BTreeSet<String>) -> Vec<String> {
                     problems.push(format!("there is no test `{name}`"));
                 }
             }
-            _ => problems.push(format!("`{}…` is not `[test: NAME]`", almost.trim_start_matches('`'))),
+            _ => problems.push(format!("`{}…` is not `{}`", almost.trim_start_matches('`'), form.example)),
         }
     }
     problems
@@ -49,7 +77,7 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|letter| letter.is_ascii_alphanumeric() || "_-".contains(letter))
 }
 
-fn known(tree: &Tree) -> BTreeSet<String> {
+fn known(tree: &SourceTree) -> BTreeSet<String> {
     let mut known = BTreeSet::new();
     for (_, text) in tree.rust() {
         add_after("fn", &code_only(text), &mut known);
@@ -94,12 +122,15 @@ mod tests {
     fn tests_that_exist_are_known() {
         check_line("| claim | [test: holds] [test: test_cell] | [test: read-shadow] |", &[]);
         check_line("write `[test: NAME]` after a claim; a [test](a.md) is a link", &[]);
+        check_line("a claim. <!-- test: holds --> <!-- test: read-shadow -->", &[]);
+        check_line("write `<!-- test: NAME -->` after a claim <!-- tokens -->", &[]);
     }
 
     #[test]
     fn a_test_that_is_gone_is_found() {
         check_line("a [test: gone], b [test: holds]", &["there is no test `gone`"]);
         check_line("[test: only_a_comment]", &["there is no test `only_a_comment`"]);
+        check_line("a <!-- test: gone -->, b <!-- test: holds -->", &["there is no test `gone`"]);
     }
 
     #[test]
@@ -113,8 +144,39 @@ mod tests {
     }
 
     #[test]
+    fn finds_misspelt_comments() {
+        let what = |begin: &str| format!("`{begin}…` is not `<!-- test: NAME -->`");
+        for (line, begin) in [
+            ("<!-- test:holds -->", "<!-- test"),
+            ("<!-- test: two words -->", "<!-- test"),
+            ("<!-- test: holds-->", "<!-- test"),
+            ("<!-- test: holds", "<!-- test"),
+            ("<!-- tests: holds -->", "<!-- test"),
+            ("<!-- Test: holds -->", "<!-- Test"),
+            ("<!--test: holds -->", "<!--test"),
+        ] {
+            check_line(line, &[&what(begin)]);
+        }
+    }
+
+    #[test]
+    fn the_readme_and_guides_hide_their_markers() {
+        let test = ("crates/cove/tests/it/main.rs", "#[test]\nfn holds() {}\n");
+        for (path, line, count) in [
+            ("README.md", "a claim [test: holds]", 1),
+            ("README.md", "a claim <!-- test: holds -->", 0),
+            ("CONTRIBUTING.md", "write `[test: NAME]`", 0),
+            ("docs/guides/a.md", "a claim [test: holds]", 1),
+            ("docs/guides/a.md", "a claim <!-- test: holds -->", 0),
+            ("docs/specification.md", "a claim [test: holds]", 0),
+        ] {
+            assert_eq!(findings(check, &[(path, line), test]).len(), count, "{path}: {line}");
+        }
+    }
+
+    #[test]
     fn only_documents_make_claims() {
-        assert_eq!(findings(check, &[("README.md", "[test: gone]")]).len(), 1);
-        assert_eq!(findings(check, &[("fuzz/README.md", "[test: gone]")]).len(), 0);
+        assert_eq!(findings(check, &[("README.md", "<!-- test: gone -->")]).len(), 1);
+        assert_eq!(findings(check, &[("fuzz/README.md", "<!-- test: gone -->")]).len(), 0);
     }
 }

@@ -1,31 +1,60 @@
-//! Rust text as rules need it: without comments and literals, and as words. Not a parser: enough to tell a keyword from
-//! the same letters in a string.
+//! Rust text as rules need it: without comments and literals, and as words. This is no parser; it is just enough to
+//! tell a keyword from the same letters in a string.
 
-/// Comments, strings and characters become spaces; lines stay where they are.
-pub(super) fn code_only(text: &str) -> String {
+/// One text split into three of the same shape: each has spaces where the others have text.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct SourceParts {
+    pub(super) code: String,
+    pub(super) comments: String,
+    /// Strings and characters, with their quotes.
+    pub(super) literals: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PartKind {
+    Code,
+    Comment,
+    Literal,
+}
+
+impl SourceParts {
+    /// Appends to one part, and as many spaces to the others. A line break goes to all.
+    pub(super) fn push(&mut self, kind: PartKind, letter: char) {
+        for (own, part) in [
+            (PartKind::Code, &mut self.code),
+            (PartKind::Comment, &mut self.comments),
+            (PartKind::Literal, &mut self.literals),
+        ] {
+            part.push(if own == kind || letter == '\n' { letter } else { ' ' });
+        }
+    }
+}
+
+/// Splits Rust text.
+pub(super) fn rust_parts(text: &str) -> SourceParts {
     let letters: Vec<char> = text.chars().collect();
-    let mut code = String::with_capacity(text.len());
+    let mut parts = SourceParts::default();
     let mut at = 0;
     while at < letters.len() {
         let after_word = at > 0 && is_word(letters[at - 1]);
-        let end = match (letters[at], letters.get(at + 1)) {
-            ('/', Some('/')) => line_end(&letters, at),
-            ('/', Some('*')) => block_end(&letters, at),
-            ('"', _) => string_end(&letters, at),
-            ('\'', _) => character_end(&letters, at),
-            ('r' | 'b' | 'c', _) if !after_word => raw_end(&letters, at).unwrap_or(at),
-            _ => at,
+        let (kind, end) = match (letters[at], letters.get(at + 1)) {
+            ('/', Some('/')) => (PartKind::Comment, line_end(&letters, at)),
+            ('/', Some('*')) => (PartKind::Comment, block_end(&letters, at)),
+            ('"', _) => (PartKind::Literal, string_end(&letters, at)),
+            ('\'', _) => (PartKind::Literal, character_end(&letters, at)),
+            ('r' | 'b' | 'c', _) if !after_word => (PartKind::Literal, raw_end(&letters, at).unwrap_or(at)),
+            _ => (PartKind::Code, at),
         };
-        if end == at {
-            code.push(letters[at]);
-            at += 1;
-        } else {
-            let end = end.min(letters.len());
-            code.extend(letters[at..end].iter().map(|letter| if *letter == '\n' { '\n' } else { ' ' }));
-            at = end;
-        }
+        let (kind, end) = if end == at { (PartKind::Code, at + 1) } else { (kind, end.min(letters.len())) };
+        letters[at..end].iter().for_each(|letter| parts.push(kind, *letter));
+        at = end;
     }
-    code
+    parts
+}
+
+/// Replaces comments, strings and characters with spaces; lines keep their numbers.
+pub(super) fn code_only(text: &str) -> String {
+    rust_parts(text).code
 }
 
 /// Words of one line of code, in order. A raw identifier keeps its `r#`, so that it is never taken for a keyword.
@@ -70,15 +99,13 @@ fn string_end(letters: &[char], from: usize) -> usize {
 fn character_end(letters: &[char], from: usize) -> usize {
     match (letters.get(from + 1), letters.get(from + 2)) {
         // The letter after the backslash may itself be a quote.
-        (Some('\\'), _) => {
-            (from + 3..letters.len()).find(|at| letters[*at] == '\'').map_or(letters.len(), |at| at + 1)
-        }
+        (Some('\\'), _) => (from + 3..letters.len()).find(|at| letters[*at] == '\'').map_or(letters.len(), |at| at + 1),
         (Some(_), Some('\'')) => from + 3,
         _ => from,
     }
 }
 
-/// `r"…"`, `br#"…"#` and their kin. `None` if no raw string begins here.
+/// The end of `r"…"`, `br#"…"#` and similar. `None` if no raw string begins here.
 fn raw_end(letters: &[char], from: usize) -> Option<usize> {
     let raw = from + usize::from(matches!(letters[from], 'b' | 'c'));
     if letters.get(raw) != Some(&'r') {
@@ -90,8 +117,7 @@ fn raw_end(letters: &[char], from: usize) -> Option<usize> {
         return None;
     }
     let closes = |at: usize| {
-        letters[at] == '"'
-            && letters[at + 1..].iter().take(hashes).filter(|one| **one == '#').count() == hashes
+        letters[at] == '"' && letters[at + 1..].iter().take(hashes).filter(|one| **one == '#').count() == hashes
     };
     Some((open + 1..letters.len()).find(|at| closes(*at)).map_or(letters.len(), |at| at + 1 + hashes))
 }
@@ -120,6 +146,14 @@ mod tests {
         for (text, expected) in cases {
             assert_eq!(code_only(text), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn comments_and_literals_keep_their_place() {
+        let parts = rust_parts("a \"b\" // c\nd 'e'");
+        assert_eq!(parts.code, "a         \nd    ");
+        assert_eq!(parts.literals, "  \"b\"     \n  'e'");
+        assert_eq!(parts.comments, "      // c\n     ");
     }
 
     #[test]

@@ -1,85 +1,80 @@
-//! Rules about files as text: how they open and end, how long they are, and what must not be in them.
+//! Rules about files as text: how they open and end, how long they are, and what they must not contain.
 
-use super::Finding;
+use super::TidyFinding;
 use super::source::{code_only, is_word, words};
-use super::tree::{Tree, has_part};
+use super::tree::{SourceTree, has_part};
 
 const MAX_LINES: usize = 600;
 /// Tests are lists of cases: longer, and still easy to read.
 const MAX_LINES_OF_TESTS: usize = 800;
-/// The one file that may say `unsafe`.
+/// The only file that may contain `unsafe`.
 const UNSAFE: &str = "crates/cove-jail/src/sys.rs";
 const MACHINE_PATHS: &[&str] = &["/work/", "/root/"];
 
-pub(super) fn opening(tree: &Tree) -> Vec<Finding> {
+pub(super) fn opening(tree: &SourceTree) -> Vec<TidyFinding> {
     tree.rust()
         .filter(|(_, text)| !text.starts_with("//!"))
-        .map(|(path, _)| Finding::on_line(path, 0, "does not open with `//!` and what the file is for"))
+        .map(|(path, _)| TidyFinding::on_line(path, 0, "does not open with `//!` and what the file is for"))
         .collect()
 }
 
-pub(super) fn length(tree: &Tree) -> Vec<Finding> {
+pub(super) fn length(tree: &SourceTree) -> Vec<TidyFinding> {
     tree.rust()
         .filter_map(|(path, text)| {
             let limit = if has_part(path, "tests") { MAX_LINES_OF_TESTS } else { MAX_LINES };
             let lines = text.lines().count();
-            (lines > limit).then(|| Finding::in_file(path, format!("{lines} lines, more than {limit}")))
+            (lines > limit).then(|| TidyFinding::in_file(path, format!("{lines} lines, more than {limit}")))
         })
         .collect()
 }
 
-pub(super) fn no_mod_rs(tree: &Tree) -> Vec<Finding> {
+pub(super) fn no_mod_rs(tree: &SourceTree) -> Vec<TidyFinding> {
     tree.rust()
         .filter(|(path, _)| path.ends_with("/mod.rs"))
-        .map(|(path, _)| Finding::in_file(path, "is called `mod.rs`: name it after its folder, beside it"))
+        .map(|(path, _)| TidyFinding::in_file(path, "is called `mod.rs`: name it after its folder, beside it"))
         .collect()
 }
 
-pub(super) fn trailing_space(tree: &Tree) -> Vec<Finding> {
+pub(super) fn trailing_space(tree: &SourceTree) -> Vec<TidyFinding> {
     each_line(tree.texts().filter(|(path, _)| !is_recorded(path)), |line| {
         line.ends_with(char::is_whitespace).then(|| "white space at the end of the line".to_owned())
     })
 }
 
-pub(super) fn tabs(tree: &Tree) -> Vec<Finding> {
+pub(super) fn tabs(tree: &SourceTree) -> Vec<TidyFinding> {
     each_line(tree.rust(), |line| line.contains('\t').then(|| "a tab".to_owned()))
 }
 
-pub(super) fn final_newline(tree: &Tree) -> Vec<Finding> {
+pub(super) fn final_newline(tree: &SourceTree) -> Vec<TidyFinding> {
     tree.texts()
         .filter(|(path, text)| !is_recorded(path) && !text.is_empty())
         .filter(|(_, text)| !text.ends_with('\n') || text.ends_with("\n\n") || *text == "\n")
-        .map(|(path, _)| Finding::in_file(path, "does not end with exactly one newline"))
+        .map(|(path, _)| TidyFinding::in_file(path, "does not end with exactly one newline"))
         .collect()
 }
 
-pub(super) fn unsafe_code(tree: &Tree) -> Vec<Finding> {
+pub(super) fn unsafe_code(tree: &SourceTree) -> Vec<TidyFinding> {
     let mut findings = Vec::new();
     for (path, text) in tree.rust().filter(|(path, _)| *path != UNSAFE) {
         for (index, line) in code_only(text).lines().enumerate() {
             if words(line).any(|word| word == "unsafe") {
-                findings.push(Finding::on_line(
-                    path,
-                    index,
-                    format!("`unsafe`, which only `{UNSAFE}` may say"),
-                ));
+                findings.push(TidyFinding::on_line(path, index, format!("`unsafe`, which only `{UNSAFE}` may say")));
             }
         }
     }
     findings
 }
 
-pub(super) fn machine_paths(tree: &Tree) -> Vec<Finding> {
+pub(super) fn machine_paths(tree: &SourceTree) -> Vec<TidyFinding> {
     // Escape cases name such folders because a guest must not reach them.
     let texts = tree.texts().filter(|(path, _)| {
-        let is_for_people =
-            [".md", ".toml", ".sh"].iter().any(|end| path.ends_with(end)) || path.starts_with(".ci/");
+        let is_for_people = [".md", ".toml", ".sh"].iter().any(|end| path.ends_with(end)) || path.starts_with(".ci/");
         is_for_people && !has_part(path, "tests")
     });
     each_line(texts, |line| {
         let found = MACHINE_PATHS.iter().find(|path| {
             line.match_indices(*path).any(|(at, _)| {
-                // `~/work/` and `crates/work/` are no paths from the top.
+                // `~/work/` and `crates/work/` are not absolute paths.
                 !line[..at].ends_with(|before| is_word(before) || "~.-})".contains(before))
             })
         });
@@ -87,11 +82,11 @@ pub(super) fn machine_paths(tree: &Tree) -> Vec<Finding> {
     })
 }
 
-pub(super) fn changelog(tree: &Tree) -> Vec<Finding> {
-    if tree.has("CHANGELOG.md") { Vec::new() } else { vec![Finding::in_file("CHANGELOG.md", "is missing")] }
+pub(super) fn changelog(tree: &SourceTree) -> Vec<TidyFinding> {
+    if tree.has("CHANGELOG.md") { Vec::new() } else { vec![TidyFinding::in_file("CHANGELOG.md", "is missing")] }
 }
 
-/// Written by insta from what a program printed: not ours to reshape.
+/// True for snapshots that insta wrote from a program's output; their form is not checked.
 fn is_recorded(path: &str) -> bool {
     path.ends_with(".snap") || path.ends_with(".snap.new")
 }
@@ -99,11 +94,11 @@ fn is_recorded(path: &str) -> bool {
 fn each_line<'a>(
     texts: impl Iterator<Item = (&'a str, &'a str)>,
     find: impl Fn(&str) -> Option<String>,
-) -> Vec<Finding> {
+) -> Vec<TidyFinding> {
     let mut findings = Vec::new();
     for (path, text) in texts {
         for (index, line) in text.split('\n').enumerate() {
-            findings.extend(find(line).map(|what| Finding::on_line(path, index, what)));
+            findings.extend(find(line).map(|what| TidyFinding::on_line(path, index, what)));
         }
     }
     findings
@@ -114,20 +109,15 @@ mod tests {
     use super::super::tests::findings;
     use super::*;
 
-    /// A rule, a file that breaks it with the finding, and one that does not.
-    fn check(rule: fn(&Tree) -> Vec<Finding>, bad: (&str, &str), finding: &str, good: (&str, &str)) {
+    /// Checks a rule against a file that breaks it, with the finding, and a file that does not.
+    fn check(rule: fn(&SourceTree) -> Vec<TidyFinding>, bad: (&str, &str), finding: &str, good: (&str, &str)) {
         assert_eq!(findings(rule, &[bad, good]), [format!("{}{finding}", bad.0)]);
     }
 
     #[test]
     fn a_file_without_an_opening_is_found() {
         let bad = ("crates/cove/build.rs", "// what\n//! late\n");
-        check(
-            opening,
-            bad,
-            ":1: does not open with `//!` and what the file is for",
-            ("a.rs", "//! What it is for.\n"),
-        );
+        check(opening, bad, ":1: does not open with `//!` and what the file is for", ("a.rs", "//! What it is for.\n"));
     }
 
     #[test]
@@ -183,20 +173,10 @@ mod tests {
     #[test]
     fn a_machine_s_path_is_found() {
         let good = ("docs/a.md", "`/workspace/`, ~/work/x, crates/work/x, https://example.org/root/\n");
-        check(
-            machine_paths,
-            ("docs/b.md", "\nin /work/main\n"),
-            ":2: `/work/…` is a folder of one machine",
-            good,
-        );
+        check(machine_paths, ("docs/b.md", "\nin /work/main\n"), ":2: `/work/…` is a folder of one machine", good);
         let case = ("crates/cove/tests/escape/cases/a.toml", "path = '/root/.ssh'");
         check(machine_paths, (".ci/run", "cd /root/x"), ":1: `/root/…` is a folder of one machine", case);
-        check(
-            machine_paths,
-            ("a.toml", "a='/root/x'"),
-            ":1: `/root/…` is a folder of one machine",
-            ("a.rs", "/root/"),
-        );
+        check(machine_paths, ("a.toml", "a='/root/x'"), ":1: `/root/…` is a folder of one machine", ("a.rs", "/root/"));
     }
 
     #[test]

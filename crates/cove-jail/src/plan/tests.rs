@@ -1,14 +1,14 @@
-//! The plan for each kind of machine and wish, whole, as `cove explain` shows it; and what is refused.
+//! Whole plans for each kind of machine and specification, as `cove explain` prints them, and what is refused.
 
 use super::*;
 
-fn spec() -> Spec {
-    Spec {
-        root: Root::Host,
-        binds: vec![],
-        user: User { uid: 65534, gid: 65534 },
-        limits: Limits { memory: 512 * MIB, cpus: 1.0, pids: 256, workspace: 256 * MIB, tmp: 64 * MIB },
-        filter: Filter::On,
+fn spec() -> JailSpec {
+    JailSpec {
+        root: JailRoot::Host,
+        mounts: vec![],
+        user: SandboxUser { uid: 65534, gid: 65534 },
+        limits: SandboxLimits { memory: 512 * MIB, cpus: 1.0, pids: 256, workspace: 256 * MIB, tmp: 64 * MIB },
+        filter: FilterMode::On,
         runner: "/opt/cove".into(),
     }
 }
@@ -35,32 +35,32 @@ fn facts(uid: u32) -> HostFacts {
     }
 }
 
-fn shown(spec: &Spec, facts: &HostFacts) -> String {
+fn explain(spec: &JailSpec, facts: &HostFacts) -> String {
     plan(spec, facts).unwrap().to_string()
 }
 
 #[test]
-fn an_ordinary_user_on_the_machine_s_own_root() {
-    insta::assert_snapshot!(shown(&spec(), &facts(1000)), @r"
+fn plans_for_an_ordinary_user_on_the_root_of_the_host() {
+    insta::assert_snapshot!(explain(&spec(), &facts(1000)), @r"
     user        65534:65534, on this machine 1000:1000
     namespaces  user mount pid net ipc uts cgroup; none can be made inside
     network     none but its own loopback
     privileges  no capabilities, no new privileges
     syscalls    264 allowed, 8 by rule (clone, families, fifo, fifo-at, ioctl, personality, prctl, unix-family), 13 as if the kernel were older, the rest EPERM
     landlock    read 6, write 4, devices 5 paths, where the kernel has it
-    limits      512 MiB memory, 1 cpus, 256 processes; held by watchdog and rlimits, since nothing is delegated to this user
+    limits      512 MiB memory, 1 cpu, 256 processes; held by watchdog and rlimits, since nothing is delegated to this user
     rlimits     core 0, data 536870912, fsize 268435456, memlock 65536, msgqueue 0, nofile 1024, nproc 257, sigpending 256, stack 4194304
     root        4 MiB (1024 files) tmpfs, then read-only
                 /bin  -> usr/bin
                 /lib  -> usr/lib
                 /lib64  -> usr/lib64
                 /usr  read-only
-                /etc/group  made up, 17 bytes
-                /etc/hostname  made up, 5 bytes
-                /etc/hosts  made up, 44 bytes
-                /etc/nsswitch.conf  made up, 40 bytes
-                /etc/passwd  made up, 49 bytes
-                /etc/resolv.conf  made up, 0 bytes
+                /etc/group  generated, 17 bytes
+                /etc/hostname  generated, 5 bytes
+                /etc/hosts  generated, 44 bytes
+                /etc/nsswitch.conf  generated, 40 bytes
+                /etc/passwd  generated, 49 bytes
+                /etc/resolv.conf  generated, 0 bytes
                 /etc/ld.so.cache  read-only
                 /etc/ssl/certs  read-only
                 /.cove/cove  read-only from /opt/cove
@@ -85,37 +85,37 @@ fn an_ordinary_user_on_the_machine_s_own_root() {
 }
 
 #[test]
-fn root_with_version_1_cgroups_gives_each_sandbox_its_own_user() {
+fn root_with_cgroup_v1_gives_each_sandbox_its_own_user() {
     let mut facts = facts(0);
     facts.cgroup =
         CgroupFacts::V1 { memory: "/cg/memory".into(), pids: "/cg/pids".into(), cpu: Some("/cg/cpu".into()) };
-    let plan = plan(&Spec { limits: Limits { cpus: 0.5, ..spec().limits }, ..spec() }, &facts).unwrap();
-    assert_eq!(plan.identity.outside, Outside::OneOf { first: 0x7000_0000, count: 0x1_0000 });
+    let plan = plan(&JailSpec { limits: SandboxLimits { cpus: 0.5, ..spec().limits }, ..spec() }, &facts).unwrap();
+    assert_eq!(plan.identity.outside, HostIds::OneOf { first: 0x7000_0000, count: 0x1_0000 });
     assert_eq!(plan.control.watchdog_millis, None);
     assert_eq!(plan.control.affinity, None);
     assert_eq!(plan.control.pids, 257, "the runner is one more");
 }
 
 #[test]
-fn root_of_a_container_uses_the_ids_it_has() {
+fn root_of_a_container_uses_the_ids_that_the_container_has() {
     let mut facts = facts(0);
     facts.id_ranges = vec![(0, 65536)];
     let plan = plan(&spec(), &facts).unwrap();
-    assert_eq!(plan.identity.outside, Outside::OneOf { first: 32768, count: 32766 });
+    assert_eq!(plan.identity.outside, HostIds::OneOf { first: 32768, count: 32766 });
     facts.id_ranges = vec![(0, 1)];
-    assert_eq!(super::plan(&spec(), &facts), Err(CannotEnforce::NoIds));
+    assert_eq!(super::plan(&spec(), &facts), Err(PlanError::NoIds));
 }
 
 #[test]
-fn another_tree_is_the_whole_root_but_for_what_is_the_sandbox_s_own() {
+fn another_tree_is_the_root_except_for_folders_that_the_sandbox_replaces() {
     let mut facts = facts(1000);
     facts.top.insert("opt".into(), TopEntry::Directory);
-    let plan = plan(&Spec { root: Root::Tree("/srv/tree".into()), ..spec() }, &facts).unwrap();
+    let plan = plan(&JailSpec { root: JailRoot::Tree("/srv/tree".into()), ..spec() }, &facts).unwrap();
     let bound: Vec<String> = plan
         .entries
         .iter()
         .filter_map(|entry| match entry {
-            Entry::Bind(bind) if bind.access == Access::ReadOnly => {
+            PlanEntry::Bind(bind) if bind.access == BindAccess::ReadOnly => {
                 Some(format!("{} <- {}", bind.target.display(), bind.source.display()))
             }
             _ => None,
@@ -134,26 +134,26 @@ fn another_tree_is_the_whole_root_but_for_what_is_the_sandbox_s_own() {
 }
 
 #[test]
-fn what_cannot_be_enforced_is_refused() {
-    let half = Spec { limits: Limits { cpus: 0.5, ..spec().limits }, ..spec() };
-    assert!(matches!(plan(&half, &facts(1000)), Err(CannotEnforce::FractionOfACpu { .. })));
-    let superuser = Spec { user: User { uid: 0, gid: 1 }, ..spec() };
-    assert!(matches!(plan(&superuser, &facts(1000)), Err(CannotEnforce::Superuser(0))));
+fn refuses_a_specification_that_it_cannot_enforce() {
+    let half = JailSpec { limits: SandboxLimits { cpus: 0.5, ..spec().limits }, ..spec() };
+    assert!(matches!(plan(&half, &facts(1000)), Err(PlanError::FractionOfACpu { .. })));
+    let superuser = JailSpec { user: SandboxUser { uid: 0, gid: 1 }, ..spec() };
+    assert!(matches!(plan(&superuser, &facts(1000)), Err(PlanError::Superuser(0))));
     let mut empty = facts(1000);
     empty.top.clear();
-    assert!(matches!(plan(&spec(), &empty), Err(CannotEnforce::NotARoot(_))));
+    assert!(matches!(plan(&spec(), &empty), Err(PlanError::NotARoot(_))));
 }
 
 #[test]
-fn a_plan_survives_the_way_to_the_jail() {
+fn a_plan_survives_its_encoding_for_the_jail() {
     let plan = plan(&spec(), &facts(1000)).unwrap();
     let json = serde_json::to_vec(&plan).unwrap();
-    assert_eq!(serde_json::from_slice::<Plan>(&json).unwrap(), plan);
+    assert_eq!(serde_json::from_slice::<JailPlan>(&json).unwrap(), plan);
     assert!(json.len() < 64 * 1024, "{} bytes", json.len());
 }
 
 #[test]
-fn nothing_of_the_host_s_environment_is_in_a_plan() {
+fn a_plan_has_no_variable_of_the_host() {
     let plan = plan(&spec(), &facts(1000)).unwrap();
     let names: Vec<&str> = plan.environment.keys().map(String::as_str).collect();
     assert_eq!(
@@ -172,17 +172,4 @@ fn nothing_of_the_host_s_environment_is_in_a_plan() {
             "USER"
         ]
     );
-}
-
-#[test]
-fn no_more_threads_are_asked_for_than_there_are_processors() {
-    let threads = |cpus: f64, processors: u32| {
-        let limits = Limits { cpus, ..spec().limits };
-        environment(&limits, processors)["OMP_NUM_THREADS"].clone()
-    };
-    for (cpus, processors, expected) in
-        [(64.0, 2, "2"), (1.5, 4, "2"), (0.5, 4, "1"), (64.0, 0, "64"), (2.0, 1, "1")]
-    {
-        assert_eq!(threads(cpus, processors), expected, "{cpus} of {processors}");
-    }
 }

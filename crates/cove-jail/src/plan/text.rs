@@ -1,29 +1,20 @@
-//! A plan as people read it.
+//! A plan as text for people, which `cove explain` prints.
 
 use std::fmt;
 
-use super::{Access, Entry, Outside, Plan, Tmpfs};
+use super::{BindAccess, HostIds, JailPlan, LandlockRules, PlanEntry, SandboxUser, TmpfsOptions};
 use crate::facts::CgroupFacts;
 
-impl fmt::Display for Plan {
+impl fmt::Display for JailPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let inside = self.identity.inside;
-        match &self.identity.outside {
-            Outside::Same(user) => {
-                writeln!(
-                    f,
-                    "user        {}:{}, on this machine {}:{}",
-                    inside.uid, inside.gid, user.uid, user.gid
-                )?;
+        let SandboxUser { uid, gid } = self.identity.inside;
+        let outside = match &self.identity.outside {
+            HostIds::Same(user) => format!("{}:{}", user.uid, user.gid),
+            HostIds::OneOf { first, count } => {
+                format!("one of {first} to {} that no other sandbox has", first + count - 1)
             }
-            Outside::OneOf { first, count } => writeln!(
-                f,
-                "user        {}:{}, on this machine one of {first} to {} that no other sandbox has",
-                inside.uid,
-                inside.gid,
-                first + count - 1
-            )?,
-        }
+        };
+        writeln!(f, "user        {uid}:{gid}, on this machine {outside}")?;
         writeln!(f, "namespaces  user mount pid net ipc uts cgroup; none can be made inside")?;
         writeln!(f, "network     none but its own loopback")?;
         writeln!(f, "privileges  no capabilities, no new privileges")?;
@@ -31,20 +22,15 @@ impl fmt::Display for Plan {
             Some(program) => writeln!(f, "syscalls    {}", program.summary())?,
             None => writeln!(f, "syscalls    not filtered")?,
         }
-        writeln!(
-            f,
-            "landlock    read {}, write {}, devices {} paths, where the kernel has it",
-            self.landlock.read.len(),
-            self.landlock.write.len(),
-            self.landlock.devices.len()
-        )?;
-        writeln!(f, "limits      {}", limits(self))?;
-        let rlimits: Vec<String> =
-            self.rlimits.iter().map(|r| format!("{:?} {}", r.resource, r.soft)).collect();
+        let LandlockRules { read, write, devices } = &self.landlock;
+        let [read, write, devices] = [read, write, devices].map(Vec::len);
+        writeln!(f, "landlock    read {read}, write {write}, devices {devices} paths, where the kernel has it")?;
+        writeln!(f, "limits      {}", limits_line(self))?;
+        let rlimits: Vec<String> = self.rlimits.iter().map(|r| format!("{:?} {}", r.resource, r.soft)).collect();
         writeln!(f, "rlimits     {}", rlimits.join(", ").to_lowercase())?;
-        writeln!(f, "root        {} tmpfs, then read-only", tmpfs(&self.root))?;
+        writeln!(f, "root        {} tmpfs, then read-only", tmpfs_text(&self.root))?;
         for entry in &self.entries {
-            writeln!(f, "            {}", line(entry))?;
+            writeln!(f, "            {}", entry_line(entry))?;
         }
         let names: Vec<&str> = self.environment.keys().map(String::as_str).collect();
         writeln!(f, "environment {}", names.join(" "))?;
@@ -52,16 +38,16 @@ impl fmt::Display for Plan {
     }
 }
 
-fn line(entry: &Entry) -> String {
+fn entry_line(entry: &PlanEntry) -> String {
     match entry {
-        Entry::Directory { path } => format!("{}  empty", path.display()),
-        Entry::Link { path, target } => format!("{}  -> {}", path.display(), target.display()),
-        Entry::File { path, content } => format!("{}  made up, {} bytes", path.display(), content.len()),
-        Entry::Bind(bind) => {
+        PlanEntry::Directory { path } => format!("{}  empty", path.display()),
+        PlanEntry::Link { path, target } => format!("{}  -> {}", path.display(), target.display()),
+        PlanEntry::File { path, content } => format!("{}  generated, {} bytes", path.display(), content.len()),
+        PlanEntry::Bind(bind) => {
             let access = match bind.access {
-                Access::ReadOnly => "read-only",
-                Access::ReadWrite => "read-write",
-                Access::Device => "device",
+                BindAccess::ReadOnly => "read-only",
+                BindAccess::ReadWrite => "read-write",
+                BindAccess::Device => "device",
             };
             if bind.source == bind.target {
                 format!("{}  {access}", bind.target.display())
@@ -69,28 +55,29 @@ fn line(entry: &Entry) -> String {
                 format!("{}  {access} from {}", bind.target.display(), bind.source.display())
             }
         }
-        Entry::Tmpfs { path, tmpfs: t } => format!("{}  {} tmpfs", path.display(), tmpfs(t)),
-        Entry::Proc { path } => format!("{}  own processes only", path.display()),
+        PlanEntry::Tmpfs { path, tmpfs } => format!("{}  {} tmpfs", path.display(), tmpfs_text(tmpfs)),
+        PlanEntry::Proc { path } => format!("{}  own processes only", path.display()),
     }
 }
 
-fn tmpfs(tmpfs: &Tmpfs) -> String {
+fn tmpfs_text(tmpfs: &TmpfsOptions) -> String {
     format!("{} ({} files)", size(tmpfs.size), tmpfs.inodes)
 }
 
-fn limits(plan: &Plan) -> String {
+fn limits_line(plan: &JailPlan) -> String {
     let control = &plan.control;
     let level = control.place.level();
+    // Without the runner, which the operator's number does not count.
+    let processes = control.pids - 1;
+    let memory = size(control.memory);
+    let cpus = control.cpus;
     let by = match &control.place {
         CgroupFacts::V2 { .. } | CgroupFacts::V1 { .. } => level.to_owned(),
         CgroupFacts::None { reason } => format!("{level} and rlimits, since {reason}"),
     };
-    format!(
-        "{} memory, {} cpus, {} processes; held by {by}",
-        size(control.memory),
-        control.cpus,
-        control.pids - 1
-    )
+    let cpu_unit = if cpus == 1.0 { "cpu" } else { "cpus" };
+    let process_unit = if processes == 1 { "process" } else { "processes" };
+    format!("{memory} memory, {cpus} {cpu_unit}, {processes} {process_unit}; held by {by}")
 }
 
 fn size(bytes: u64) -> String {

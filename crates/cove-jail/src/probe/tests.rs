@@ -1,16 +1,16 @@
-//! Machines that are not this one, as files.
+//! Probes of other machines, given as files.
 
 use super::*;
 
-/// A machine whose files have this content.
-fn machine(files: &[(&str, &str)]) -> Machine {
+/// Returns the probe of a machine whose files have this content.
+fn machine(files: &[(&str, &str)]) -> MachineProbe {
     let root = tempfile::tempdir().unwrap();
     for (path, content) in files {
         let path = root.path().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, content).unwrap();
     }
-    Machine::seen_in(root.path(), Variables::default())
+    MachineProbe::from_files(root.path(), ContainerVariables::default())
 }
 
 fn container(files: &[(&str, &str)]) -> Option<(ContainerKind, bool)> {
@@ -23,27 +23,18 @@ const OVERLAY: &str = "\
 ";
 
 #[test]
-fn containers_and_how_sure_that_is() {
+fn detects_containers_and_how_sure_that_is() {
     assert_eq!(container(&[("proc/self/cgroup", "0::/\n")]), None);
     // An image that became a machine's disk.
-    assert_eq!(
-        container(&[(".dockerenv", ""), ("proc/self/cgroup", "0::/\n")]),
-        Some((ContainerKind::Docker, false))
-    );
+    assert_eq!(container(&[(".dockerenv", ""), ("proc/self/cgroup", "0::/\n")]), Some((ContainerKind::Docker, false)));
     assert_eq!(
         container(&[(".dockerenv", ""), ("proc/self/cgroup", "4:memory:/docker/0a1b2c\n")]),
         Some((ContainerKind::Docker, true))
     );
-    assert_eq!(
-        container(&[(".dockerenv", ""), ("proc/self/mountinfo", OVERLAY)]),
-        Some((ContainerKind::Docker, true))
-    );
+    assert_eq!(container(&[(".dockerenv", ""), ("proc/self/mountinfo", OVERLAY)]), Some((ContainerKind::Docker, true)));
     assert_eq!(container(&[("run/.containerenv", "")]), Some((ContainerKind::Podman, true)));
     assert_eq!(
-        container(&[
-            (".dockerenv", ""),
-            ("proc/self/cgroup", "0::/kubepods.slice/kubepods-pod1.slice/cri-1.scope\n")
-        ]),
+        container(&[(".dockerenv", ""), ("proc/self/cgroup", "0::/kubepods.slice/kubepods-pod1.slice/cri-1.scope\n")]),
         Some((ContainerKind::Kubernetes, true))
     );
     assert_eq!(
@@ -51,15 +42,12 @@ fn containers_and_how_sure_that_is() {
         Some((ContainerKind::Lxc, true))
     );
     assert_eq!(container(&[("run/systemd/container", "lxc\n")]), Some((ContainerKind::Lxc, true)));
-    assert_eq!(
-        container(&[("run/systemd/container", "systemd-nspawn\n")]),
-        Some((ContainerKind::Other, true))
-    );
+    assert_eq!(container(&[("run/systemd/container", "systemd-nspawn\n")]), Some((ContainerKind::Other, true)));
     assert_eq!(container(&[("proc/self/mountinfo", OVERLAY)]), Some((ContainerKind::Other, false)));
 }
 
 #[test]
-fn namespaces_that_are_forbidden() {
+fn finds_forbidden_namespaces() {
     let machine = machine(&[
         ("proc/sys/user/max_user_namespaces", "0\n"),
         ("proc/sys/user/max_net_namespaces", "0\n"),
@@ -68,19 +56,19 @@ fn namespaces_that_are_forbidden() {
         ("proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1\n"),
     ]);
     let expected =
-        Namespaces { most_user: Some(0), closed: vec!["user", "net"], root_only: true, apparmor_only: true };
+        NamespaceLimits { most_user: Some(0), closed: vec!["user", "net"], root_only: true, apparmor_only: true };
     assert_eq!(machine.namespaces, expected);
 }
 
 #[test]
-fn what_is_not_there_forbids_nothing() {
-    assert_eq!(machine(&[]).namespaces, Namespaces::default());
+fn missing_files_forbid_nothing() {
+    assert_eq!(machine(&[]).namespaces, NamespaceLimits::default());
     assert!(!machine(&[]).filtered);
     assert_eq!(machine(&[]).masked_proc, Vec::<PathBuf>::new());
 }
 
 #[test]
-fn filter_and_profile_of_this_process() {
+fn finds_the_filter_and_the_apparmor_profile_of_this_process() {
     let docker = machine(&[
         ("proc/self/status", "Name:\tcove\nSeccomp:\t2\nSeccomp_filters:\t1\n"),
         ("proc/self/attr/current", "docker-default (enforce)\n"),
@@ -97,7 +85,7 @@ fn filter_and_profile_of_this_process() {
 }
 
 #[test]
-fn masks_over_proc() {
+fn finds_masks_over_proc() {
     let mounts = "\
 22 27 0:21 / /proc rw,relatime - proc proc rw
 40 22 0:30 / /proc/sys/fs/binfmt_misc rw - autofs systemd-1 rw
@@ -105,41 +93,38 @@ fn masks_over_proc() {
 42 22 0:31 / /proc/acpi ro - tmpfs tmpfs ro
 43 27 0:32 / /process ro - tmpfs tmpfs ro
 ";
-    assert_eq!(masked(mounts), [Path::new("/proc/sys"), Path::new("/proc/acpi")]);
-    assert_eq!(masked("22 27 0:21 / /proc ro,nosuid - proc proc rw\n"), [Path::new("/proc")]);
+    assert_eq!(masks_over_proc(mounts), [Path::new("/proc/sys"), Path::new("/proc/acpi")]);
+    assert_eq!(masks_over_proc("22 27 0:21 / /proc ro,nosuid - proc proc rw\n"), [Path::new("/proc")]);
 }
 
 #[test]
-fn names_of_users() {
+fn finds_the_name_of_the_user() {
     let passwd = "root:x:0:0:root:/root:/bin/sh\ncove:x:999:995::/:/bin/false\n";
-    let named = |user| Machine { user, ..Machine::default() }.with_user_name(passwd).user_name;
-    assert_eq!(named(999).as_deref(), Some("cove"));
-    assert_eq!(named(995), None);
+    let name_of = |user| MachineProbe { user, ..MachineProbe::default() }.with_user_name(passwd).user_name;
+    assert_eq!(name_of(999).as_deref(), Some("cove"));
+    assert_eq!(name_of(995), None);
 }
 
 #[test]
-fn this_machine_can_be_looked_at() {
-    let machine = Machine::look();
+fn probes_this_machine() {
+    let machine = MachineProbe::gather();
     assert!(!machine.kernel.is_empty() && !machine.architecture.is_empty());
 }
 
 #[test]
 fn root_of_a_container_may_not_mount() {
-    let with =
-        |set: &str| machine(&[("proc/self/status", &format!("Name:\tcove\nCapEff:\t{set}\n"))]).may_mount;
+    let with = |set: &str| machine(&[("proc/self/status", &format!("Name:\tcove\nCapEff:\t{set}\n"))]).may_mount;
     assert!(with("000001ffffffffff") && with("0000000000200000"));
     assert!(!with("00000000a80425fb") && !with("0000000000000000") && !with("nonsense"));
     assert!(!machine(&[]).may_mount);
 }
 
 #[test]
-fn a_container_may_be_told_by_nothing_but_the_environment() {
+fn detects_a_container_by_an_environment_variable_alone() {
     let root = tempfile::tempdir().unwrap();
-    for (value, kind) in
-        [("podman", Some(ContainerKind::Podman)), ("lxc", Some(ContainerKind::Lxc)), ("", None)]
-    {
-        let variables = Variables { container: value.into(), ..Variables::default() };
-        let found = Machine::seen_in(root.path(), variables).container;
+    for (value, kind) in [("podman", Some(ContainerKind::Podman)), ("lxc", Some(ContainerKind::Lxc)), ("", None)] {
+        let variables = ContainerVariables { container: value.into(), ..ContainerVariables::default() };
+        let found = MachineProbe::from_files(root.path(), variables).container;
         assert_eq!(found.map(|container| (container.kind, container.sure)), kind.map(|kind| (kind, true)));
     }
 }

@@ -1,17 +1,17 @@
-//! From the table to classic BPF: bpf(4), linux/filter.h, seccomp(2).
+//! Compiles the table to classic BPF: bpf(4), linux/filter.h, seccomp(2).
 //!
-//! The program is a balanced search tree over ranges of call numbers, because its length is paid at every start (the
-//! kernel verifies and translates each instruction) and its depth at every call that the kernel cannot answer from its
-//! own cache. Ranges end in shared blocks: one `ret` per action, one block per rule.
+//! The program is a balanced search tree over ranges of call numbers. Its length costs time at every start, because the
+//! kernel verifies and translates each instruction, and its depth costs time at every call that the kernel cannot
+//! answer from its own cache. Ranges end in shared blocks: one `ret` per action, one block per rule.
 //!
-//! Jumps only lead forward, so the program is written from its end to its beginning: every target is in place before
-//! an instruction points to it, and no distance has to be guessed.
+//! Jumps only lead forward, so the assembler writes the program from its end to its beginning: every target is in place
+//! before an instruction points to it, and no distance has to be guessed.
 
 use std::collections::BTreeMap;
 
-use super::rules::{Check, Rule};
-use super::table::{Verdict, syscalls};
-use super::{Action, Arch, Instruction, Program};
+use super::rules::{ArgumentCheck, ArgumentRule};
+use super::table::{SyscallVerdict, syscalls};
+use super::{Arch, BpfInstruction, FilterAction, FilterProgram};
 
 /// Loads a word of `seccomp_data`.
 const LOAD: u16 = 0x20;
@@ -30,51 +30,52 @@ const ARGUMENTS: u32 = 16;
 /// Marks a call of the x32 ABI, which shares x86_64's `AUDIT_ARCH` and would otherwise have numbers of its own.
 const X32_BIT: u32 = 0x4000_0000;
 
-/// Conditional jumps have one byte of distance.
+/// The longest distance of a conditional jump, which has one byte for it.
 const FARTHEST: usize = 255;
 
 /// Compiles the table for `arch`. The same table gives the same program.
-pub fn compile(arch: Arch) -> Program {
+pub fn compile(arch: Arch) -> FilterProgram {
     assemble(arch, &ranges(arch))
 }
 
-/// From `first` up to the next range's `first`, every number has the same verdict.
+/// Call numbers from `first` up to the next range's `first`, which all have the same verdict.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Range {
+pub(super) struct SyscallRange {
     pub(super) first: u32,
-    pub(super) verdict: Verdict,
+    pub(super) verdict: SyscallVerdict,
 }
 
-fn ranges(arch: Arch) -> Vec<Range> {
-    let known: BTreeMap<u32, Verdict> =
+/// Returns the table as ranges that cover all numbers. A number that is not in the table is absent.
+fn ranges(arch: Arch) -> Vec<SyscallRange> {
+    let known: BTreeMap<u32, SyscallVerdict> =
         syscalls().iter().filter_map(|syscall| Some((syscall.number(arch)?, syscall.verdict))).collect();
-    let mut ranges: Vec<Range> = Vec::new();
+    let mut ranges: Vec<SyscallRange> = Vec::new();
     let mut next = 0;
     for (number, verdict) in known {
         if number > next {
-            extend(&mut ranges, Range { first: next, verdict: Verdict::Absent });
+            extend(&mut ranges, SyscallRange { first: next, verdict: SyscallVerdict::Absent });
         }
-        extend(&mut ranges, Range { first: number, verdict });
+        extend(&mut ranges, SyscallRange { first: number, verdict });
         next = number + 1;
     }
-    extend(&mut ranges, Range { first: next, verdict: Verdict::Absent });
+    extend(&mut ranges, SyscallRange { first: next, verdict: SyscallVerdict::Absent });
     ranges
 }
 
-fn extend(ranges: &mut Vec<Range>, range: Range) {
+fn extend(ranges: &mut Vec<SyscallRange>, range: SyscallRange) {
     if ranges.last().is_none_or(|before| before.verdict != range.verdict) {
         ranges.push(range);
     }
 }
 
-pub(super) fn assemble(arch: Arch, ranges: &[Range]) -> Program {
-    let mut code = Assembler::default();
-    let kill = code.end(Action::KillProcess);
-    let absent = code.end(Action::ENOSYS);
+pub(super) fn assemble(arch: Arch, ranges: &[SyscallRange]) -> FilterProgram {
+    let mut code = FilterAssembler::default();
+    let kill = code.end(FilterAction::KillProcess);
+    let absent = code.end(FilterAction::ENOSYS);
     let (root, depth) = code.tree(ranges);
     let start = match arch {
         Arch::X86_64 => {
-            // -1 has the x32 bit, but is what a wrapper calls for a number that its headers lacked: not an attack.
+            // -1 has the x32 bit, but it is no attack: libraries call it for a number that their headers did not know.
             let wild = code.branch(JUMP_IF_EQUAL, u32::MAX, absent, kill);
             code.branch(JUMP_IF_ANY_BIT, X32_BIT, wild, root)
         }
@@ -87,64 +88,68 @@ pub(super) fn assemble(arch: Arch, ranges: &[Range]) -> Program {
     let top = code.top();
     code.load(ARCH, top);
     code.reversed.reverse();
-    Program { arch, instructions: code.reversed, depth }
+    FilterProgram { arch, instructions: code.reversed, depth }
 }
 
-/// Where an instruction stands, counted from the end of the program; the last instruction has 1.
-type Label = usize;
+/// The position of an instruction, counted from the end of the program: the last instruction has 1.
+type InstructionLabel = usize;
 
+/// Writes a program backwards, and shares blocks between ranges.
 #[derive(Default)]
-struct Assembler {
+struct FilterAssembler {
     /// The program from its last instruction to its first.
-    reversed: Vec<Instruction>,
-    actions: Vec<(Action, Label)>,
-    rules: Vec<(&'static str, Label)>,
+    reversed: Vec<BpfInstruction>,
+    actions: Vec<(FilterAction, InstructionLabel)>,
+    rules: Vec<(&'static str, InstructionLabel)>,
 }
 
-impl Assembler {
-    fn top(&self) -> Label {
+impl FilterAssembler {
+    /// Returns the label of the first instruction so far.
+    fn top(&self) -> InstructionLabel {
         self.reversed.len()
     }
 
-    /// Puts an instruction before all others.
-    fn push(&mut self, code: u16, jt: u8, jf: u8, k: u32) -> Label {
-        self.reversed.push(Instruction { code, jt, jf, k });
+    /// Puts an instruction before all others, and returns its label.
+    fn push(&mut self, code: u16, jt: u8, jf: u8, k: u32) -> InstructionLabel {
+        self.reversed.push(BpfInstruction { code, jt, jf, k });
         self.top()
     }
 
-    /// How many instructions lie between the next one to be pushed and `target`.
-    fn distance(&self, target: Label) -> usize {
+    /// Returns how many instructions lie between the next one to be pushed and `target`.
+    fn distance(&self, target: InstructionLabel) -> usize {
         self.top() - target
     }
 
-    fn jump(&mut self, target: Label) -> Label {
+    fn jump(&mut self, target: InstructionLabel) -> InstructionLabel {
         // A program has at most 4096 instructions, so a distance always fits.
         self.push(JUMP, 0, 0, self.distance(target) as u32)
     }
 
-    /// A place from which falling through leads to `target`.
-    fn fall_into(&mut self, target: Label) -> Label {
+    /// Returns a label from which falling through leads to `target`.
+    fn fall_into(&mut self, target: InstructionLabel) -> InstructionLabel {
         if self.distance(target) == 0 { target } else { self.jump(target) }
     }
 
-    /// A place that leads to `target` and can still be reached when `more` instructions have been pushed.
-    fn within_reach(&mut self, target: Label, more: usize) -> Label {
+    /// Returns a label that leads to `target` and can still be reached after `more` further instructions.
+    fn within_reach(&mut self, target: InstructionLabel, more: usize) -> InstructionLabel {
         if self.distance(target) + more > FARTHEST { self.jump(target) } else { target }
     }
 
-    fn branch(&mut self, code: u16, k: u32, yes: Label, no: Label) -> Label {
+    /// Pushes a conditional jump.
+    fn branch(&mut self, code: u16, k: u32, yes: InstructionLabel, no: InstructionLabel) -> InstructionLabel {
         let no = self.within_reach(no, 1);
         let yes = self.within_reach(yes, 0);
         self.push(code, self.distance(yes) as u8, self.distance(no) as u8, k)
     }
 
-    /// `next` must be what was pushed last.
-    fn load(&mut self, offset: u32, next: Label) -> Label {
+    /// Pushes a load. `next` must be what was pushed last, because a load cannot jump.
+    fn load(&mut self, offset: u32, next: InstructionLabel) -> InstructionLabel {
         debug_assert_eq!(self.top(), next);
         self.push(LOAD, 0, 0, offset)
     }
 
-    fn end(&mut self, action: Action) -> Label {
+    /// Returns the label of the one `ret` for this action.
+    fn end(&mut self, action: FilterAction) -> InstructionLabel {
         if let Some((_, label)) = self.actions.iter().find(|(known, _)| *known == action) {
             return *label;
         }
@@ -153,16 +158,17 @@ impl Assembler {
         label
     }
 
-    fn verdict(&mut self, verdict: Verdict) -> Label {
+    fn verdict(&mut self, verdict: SyscallVerdict) -> InstructionLabel {
         match verdict {
-            Verdict::Allow => self.end(Action::Allow),
-            Verdict::Deny => self.end(Action::EPERM),
-            Verdict::Absent => self.end(Action::ENOSYS),
-            Verdict::Rule(rule) => self.rule(rule),
+            SyscallVerdict::Allow => self.end(FilterAction::Allow),
+            SyscallVerdict::Deny => self.end(FilterAction::EPERM),
+            SyscallVerdict::Absent => self.end(FilterAction::ENOSYS),
+            SyscallVerdict::Rule(rule) => self.rule(rule),
         }
     }
 
-    fn rule(&mut self, rule: &'static Rule) -> Label {
+    /// Returns the label of the one block for this rule.
+    fn rule(&mut self, rule: &'static ArgumentRule) -> InstructionLabel {
         if let Some((_, label)) = self.rules.iter().find(|(name, _)| *name == rule.name) {
             return *label;
         }
@@ -173,11 +179,7 @@ impl Assembler {
             let mut hit = then;
             for (place, check) in case.checks.iter().enumerate().rev() {
                 hit = self.branch(JUMP_IF_EQUAL, check.equals, hit, next);
-                let before = if place == 0 {
-                    index.checked_sub(1).map(|index| rule.cases[index].checks)
-                } else {
-                    None
-                };
+                let before = if place == 0 { index.checked_sub(1).map(|index| rule.cases[index].checks) } else { None };
                 if !before.is_some_and(|checks| leaves_loaded(checks, check)) {
                     hit = self.fetch(check, hit);
                 }
@@ -188,24 +190,25 @@ impl Assembler {
         next
     }
 
-    fn fetch(&mut self, check: &Check, next: Label) -> Label {
+    /// Pushes the loading and masking of the argument that `check` compares.
+    fn fetch(&mut self, check: &ArgumentCheck, next: InstructionLabel) -> InstructionLabel {
         let next = if check.mask == u32::MAX { next } else { self.push(AND, 0, 0, check.mask) };
         // Both architectures are little-endian: the low half comes first.
         self.load(ARGUMENTS + 8 * u32::from(check.argument), next)
     }
 
-    /// The search over `ranges`, and its depth.
-    fn tree(&mut self, ranges: &[Range]) -> (Label, usize) {
-        // Shared blocks first, so that they stand at the end.
+    /// Pushes the search over `ranges`. Returns its label and its depth.
+    fn tree(&mut self, ranges: &[SyscallRange]) -> (InstructionLabel, usize) {
+        // Shared blocks are pushed first, so that they stand at the end of the program.
         for range in ranges {
             self.verdict(range.verdict);
         }
         self.search(ranges)
     }
 
-    fn search(&mut self, ranges: &[Range]) -> (Label, usize) {
+    fn search(&mut self, ranges: &[SyscallRange]) -> (InstructionLabel, usize) {
         match ranges {
-            [] => (self.end(Action::ENOSYS), 0),
+            [] => (self.end(FilterAction::ENOSYS), 0),
             [range] => (self.verdict(range.verdict), 0),
             _ => {
                 let (below, from) = ranges.split_at(ranges.len() / 2);
@@ -218,7 +221,7 @@ impl Assembler {
     }
 }
 
-/// Whether a case of these checks, when it fails, leaves in the accumulator just what `check` compares.
-fn leaves_loaded(checks: &[Check], check: &Check) -> bool {
+/// Returns whether a case with these checks, when it fails, leaves in the accumulator just what `check` compares.
+fn leaves_loaded(checks: &[ArgumentCheck], check: &ArgumentCheck) -> bool {
     matches!(checks, [only] if only.argument == check.argument && only.mask == u32::MAX && check.mask == u32::MAX)
 }

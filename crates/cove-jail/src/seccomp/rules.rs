@@ -2,49 +2,50 @@
 //!
 //! If any case of a rule holds, the call ends with `then`, else with `otherwise`. Comparisons are on the low 32 bits of
 //! a register: all arguments named here are `int` or `unsigned int` in the kernel, except clone's flags, of which the
-//! kernel too takes only the low half.
+//! kernel too reads only the low half.
 
-use super::Action;
+use super::FilterAction;
 
-/// What decides a call by its arguments.
+/// Decides a call by its arguments.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Rule {
+pub struct ArgumentRule {
     pub name: &'static str,
-    pub cases: &'static [Case],
+    pub cases: &'static [RuleCase],
     /// How the call ends if any case holds.
-    pub then: Action,
+    pub then: FilterAction,
     /// How it ends if none does.
-    pub otherwise: Action,
+    pub otherwise: FilterAction,
 }
 
 /// Holds if all of its checks hold.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Case {
+pub struct RuleCase {
     /// The constant's name in the kernel's headers.
     pub name: &'static str,
-    pub checks: &'static [Check],
+    pub checks: &'static [ArgumentCheck],
     pub reason: &'static str,
 }
 
 /// Holds if the argument, cut to 32 bits and masked, equals a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Check {
+pub struct ArgumentCheck {
     pub argument: u8,
     pub mask: u32,
     pub equals: u32,
 }
 
-/// All rules that a line of `syscalls.txt` may name.
-pub fn rules() -> &'static [Rule] {
+/// Returns all rules that a line of `syscalls.txt` may name.
+pub fn rules() -> &'static [ArgumentRule] {
     RULES
 }
 
-const fn is(argument: u8, equals: u32) -> Check {
-    Check { argument, mask: u32::MAX, equals }
+/// A check that the whole argument has this value.
+const fn is(argument: u8, equals: u32) -> ArgumentCheck {
+    ArgumentCheck { argument, mask: u32::MAX, equals }
 }
 
-const fn case(name: &'static str, checks: &'static [Check], reason: &'static str) -> Case {
-    Case { name, checks, reason }
+const fn case(name: &'static str, checks: &'static [ArgumentCheck], reason: &'static str) -> RuleCase {
+    RuleCase { name, checks, reason }
 }
 
 /// `CLONE_NEWNS`, `NEWCGROUP`, `NEWUTS`, `NEWIPC`, `NEWUSER`, `NEWPID` and `NEWNET`. `CLONE_NEWTIME` (0x80) is not
@@ -54,46 +55,35 @@ const NEW_NAMESPACES: u32 = 0x7e02_0000;
 /// The part of a mode that says what kind of file it is: `S_IFMT`.
 const FILE_KIND: u32 = 0o170_000;
 
-/// mknod(2) has the mode second, mknodat(2) third.
-static FIFO: &[Case] = &[
-    case(
-        "S_IFIFO",
-        &[Check { argument: 1, mask: FILE_KIND, equals: 0o010_000 }],
-        "named pipes of shells and make",
-    ),
-    case(
-        "S_IFREG",
-        &[Check { argument: 1, mask: FILE_KIND, equals: 0o100_000 }],
-        "no more than open with O_CREAT",
-    ),
+/// A check of the kind of file in the mode of mknod(2), its second argument, or of mknodat(2), its third.
+const fn is_file(argument: u8, kind: u32) -> ArgumentCheck {
+    ArgumentCheck { argument, mask: FILE_KIND, equals: kind }
+}
+
+/// Cases for mknod(2), and `FIFO_AT` for mknodat(2).
+static FIFO: &[RuleCase] = &[
+    case("S_IFIFO", &[is_file(1, 0o010_000)], "named pipes of shells and make"),
+    case("S_IFREG", &[is_file(1, 0o100_000)], "no more than open with O_CREAT"),
 ];
-static FIFO_AT: &[Case] = &[
-    case(
-        "S_IFIFO",
-        &[Check { argument: 2, mask: FILE_KIND, equals: 0o010_000 }],
-        "named pipes of shells and make",
-    ),
-    case(
-        "S_IFREG",
-        &[Check { argument: 2, mask: FILE_KIND, equals: 0o100_000 }],
-        "no more than open with O_CREAT",
-    ),
+static FIFO_AT: &[RuleCase] = &[
+    case("S_IFIFO", &[is_file(2, 0o010_000)], "named pipes of shells and make"),
+    case("S_IFREG", &[is_file(2, 0o100_000)], "no more than open with O_CREAT"),
 ];
 
-static RULES: &[Rule] = &[
-    Rule {
+static RULES: &[ArgumentRule] = &[
+    ArgumentRule {
         name: "clone",
         cases: &[case(
             "no CLONE_NEW*",
-            &[Check { argument: 0, mask: NEW_NAMESPACES, equals: 0 }],
+            &[ArgumentCheck { argument: 0, mask: NEW_NAMESPACES, equals: 0 }],
             "threads and processes, but no namespace in which the guest would hold capabilities",
         )],
-        then: Action::Allow,
-        otherwise: Action::EPERM,
+        then: FilterAction::Allow,
+        otherwise: FilterAction::EPERM,
     },
-    Rule { name: "fifo", cases: FIFO, then: Action::Allow, otherwise: Action::EPERM },
-    Rule { name: "fifo-at", cases: FIFO_AT, then: Action::Allow, otherwise: Action::EPERM },
-    Rule {
+    ArgumentRule { name: "fifo", cases: FIFO, then: FilterAction::Allow, otherwise: FilterAction::EPERM },
+    ArgumentRule { name: "fifo-at", cases: FIFO_AT, then: FilterAction::Allow, otherwise: FilterAction::EPERM },
+    ArgumentRule {
         name: "families",
         cases: &[
             case("AF_UNIX", &[is(0, 1)], "local channels of every runtime"),
@@ -105,20 +95,20 @@ static RULES: &[Rule] = &[
                 "getifaddrs in libc; other protocols speak to xfrm, audit and netfilter",
             ),
         ],
-        then: Action::Allow,
-        // Not EPERM: programs probe for AF_VSOCK, AF_ALG and the like, and know this answer from kernels without them.
-        otherwise: Action::EAFNOSUPPORT,
+        then: FilterAction::Allow,
+        // Not EPERM: programs probe for AF_VSOCK, AF_ALG and the like, and expect this answer of kernels without them.
+        otherwise: FilterAction::EAFNOSUPPORT,
     },
-    Rule {
+    ArgumentRule {
         name: "ioctl",
         cases: &[
             case("TIOCSTI", &[is(1, 0x5412)], "types into the terminal that the jail runs on"),
             case("TIOCLINUX", &[is(1, 0x541c)], "pastes into a virtual console of the machine"),
         ],
-        then: Action::EPERM,
-        otherwise: Action::Allow,
+        then: FilterAction::EPERM,
+        otherwise: FilterAction::Allow,
     },
-    Rule {
+    ArgumentRule {
         name: "personality",
         cases: &[
             case("PER_LINUX", &[is(0, 0)], "the personality that every process here has"),
@@ -128,31 +118,23 @@ static RULES: &[Rule] = &[
                 "changes nothing; the others turn off randomised or non-executable memory",
             ),
         ],
-        then: Action::Allow,
-        otherwise: Action::EPERM,
+        then: FilterAction::Allow,
+        otherwise: FilterAction::EPERM,
     },
-    Rule { name: "prctl", cases: PRCTL, then: Action::EPERM, otherwise: Action::Allow },
-    Rule {
+    ArgumentRule { name: "prctl", cases: PRCTL, then: FilterAction::EPERM, otherwise: FilterAction::Allow },
+    ArgumentRule {
         name: "unix-family",
-        cases: &[case(
-            "AF_UNIX",
-            &[is(0, 1)],
-            "the only family with pairs that anybody uses; AF_TIPC is the other",
-        )],
-        then: Action::Allow,
-        otherwise: Action::EAFNOSUPPORT,
+        cases: &[case("AF_UNIX", &[is(0, 1)], "the only family whose pairs are in use; AF_TIPC is the other")],
+        then: FilterAction::Allow,
+        otherwise: FilterAction::EAFNOSUPPORT,
     },
 ];
 
-/// Options of prctl(2) that reshape what the jail has set up, or reach past the process. What is left names threads,
-/// sets death signals, drops privileges and hardens the caller.
-static PRCTL: &[Case] = &[
+/// Options of prctl(2) that change what the jail has set up, or affect more than the process. The others name threads,
+/// set death signals, drop privileges and harden the caller.
+static PRCTL: &[RuleCase] = &[
     case("PR_SET_TIMING", &[is(0, 14)], "timing toggle; chooses how the kernel accounts time"),
-    case(
-        "PR_SET_SECCOMP",
-        &[is(0, 22)],
-        "further filters slow every call; a listener could answer for others",
-    ),
+    case("PR_SET_SECCOMP", &[is(0, 22)], "further filters slow every call; a listener could answer for others"),
     case("PR_SET_TSC", &[is(0, 26)], "timing toggle; makes the time stamp counter trap"),
     case("PR_SET_SECUREBITS", &[is(0, 28)], "the jail has set and locked them"),
     case("PR_TASK_PERF_EVENTS_DISABLE", &[is(0, 31)], "performance counters are not the guest's"),
@@ -162,11 +144,7 @@ static PRCTL: &[Case] = &[
     case("PR_SET_SPECULATION_CTRL", &[is(0, 53)], "speculation toggle; could take mitigations off"),
     case("PR_SET_IO_FLUSHER", &[is(0, 57)], "lets allocations dig into the host's last reserves"),
     case("PR_SET_SYSCALL_USER_DISPATCH", &[is(0, 59)], "diverts calls before this filter sees them"),
-    case(
-        "PR_SCHED_CORE",
-        &[is(0, 62)],
-        "a private cookie keeps the core's other thread from every neighbour",
-    ),
+    case("PR_SCHED_CORE", &[is(0, 62)], "a private cookie keeps the core's other thread from every neighbour"),
     case("PR_SET_MEMORY_MERGE", &[is(0, 67)], "merged pages tell by timing what a neighbour holds"),
     case("PR_FUTEX_HASH", &[is(0, 78)], "a kernel table as large as the guest asks for"),
     case("PR_RSEQ_SLICE_EXTENSION", &[is(0, 79)], "timing toggle; longer slices than the neighbours get"),

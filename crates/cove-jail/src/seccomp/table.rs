@@ -1,11 +1,11 @@
-//! Reads `syscalls.txt`. It knows the shape of a line, and nothing of BPF or Docker.
+//! Reads `syscalls.txt`. This file knows the format of a line, and nothing about BPF or Docker.
 
 use std::sync::LazyLock;
 
 use thiserror::Error;
 
 use super::Arch;
-use super::rules::{self, Rule};
+use super::rules::{self, ArgumentRule};
 
 /// One line of the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,12 +13,13 @@ pub struct Syscall {
     pub name: &'static str,
     pub x86_64: Option<u32>,
     pub aarch64: Option<u32>,
-    pub verdict: Verdict,
-    /// Who needs it, or what its absence prevents.
+    pub verdict: SyscallVerdict,
+    /// Which programs need it, or what its absence prevents.
     pub reason: &'static str,
 }
 
 impl Syscall {
+    /// Returns the call's number on `arch`, or `None` if it has none there.
     pub fn number(&self, arch: Arch) -> Option<u32> {
         match arch {
             Arch::X86_64 => self.x86_64,
@@ -29,29 +30,30 @@ impl Syscall {
 
 /// What the guest may do with a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum SyscallVerdict {
     Allow,
     /// `EPERM`, as if a privilege were missing.
     Deny,
     /// `ENOSYS`, as if the kernel were older.
     Absent,
     /// It depends on the arguments.
-    Rule(&'static Rule),
+    Rule(&'static ArgumentRule),
 }
 
 static SYSCALLS: LazyLock<Vec<Syscall>> = LazyLock::new(|| match parse(include_str!("syscalls.txt")) {
     Ok(syscalls) => syscalls,
-    // The text is part of the program and every test reads it, so this cannot happen to a user.
+    // The text is part of the program and every test reads it, so this cannot happen in a release.
     Err(fault) => panic!("syscalls.txt: {fault}"),
 });
 
-/// Every system call that we know of, sorted by name.
+/// Returns every system call in the table, sorted by name.
 pub fn syscalls() -> &'static [Syscall] {
     &SYSCALLS
 }
 
+/// What is wrong with a line of the table.
 #[derive(Debug, Error, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(super) enum TableError {
     #[error("line {line}: could not find five columns (name, x86_64, aarch64, verdict, reason)")]
     Columns { line: usize },
     #[error("line {line}: could not read `{word}` as a number or `-`")]
@@ -62,7 +64,8 @@ pub(super) enum Fault {
     Order { line: usize, name: String },
 }
 
-pub(super) fn parse(text: &'static str) -> Result<Vec<Syscall>, Fault> {
+/// Reads the whole table. Fails at the first bad line.
+pub(super) fn parse(text: &'static str) -> Result<Vec<Syscall>, TableError> {
     let mut syscalls: Vec<Syscall> = Vec::new();
     for (index, text) in text.lines().enumerate() {
         let line = index + 1;
@@ -75,10 +78,10 @@ pub(super) fn parse(text: &'static str) -> Result<Vec<Syscall>, Fault> {
         let (verdict, rest) = word(rest);
         let reason = rest.trim();
         if reason.is_empty() {
-            return Err(Fault::Columns { line });
+            return Err(TableError::Columns { line });
         }
         if syscalls.last().is_some_and(|before| before.name >= name) {
-            return Err(Fault::Order { line, name: name.into() });
+            return Err(TableError::Order { line, name: name.into() });
         }
         syscalls.push(Syscall {
             name,
@@ -91,28 +94,28 @@ pub(super) fn parse(text: &'static str) -> Result<Vec<Syscall>, Fault> {
     Ok(syscalls)
 }
 
-/// The first word of `text`, and what follows it.
+/// Splits `text` after its first word.
 fn word(text: &str) -> (&str, &str) {
     let text = text.trim_start();
     text.split_at(text.find(char::is_whitespace).unwrap_or(text.len()))
 }
 
-fn number(line: usize, word: &str) -> Result<Option<u32>, Fault> {
+fn number(line: usize, word: &str) -> Result<Option<u32>, TableError> {
     if word == "-" {
         return Ok(None);
     }
-    word.parse().map(Some).map_err(|_| Fault::Number { line, word: word.into() })
+    word.parse().map(Some).map_err(|_| TableError::Number { line, word: word.into() })
 }
 
-fn verdict_named(line: usize, word: &str) -> Result<Verdict, Fault> {
+fn verdict_named(line: usize, word: &str) -> Result<SyscallVerdict, TableError> {
     match word {
-        "allow" => Ok(Verdict::Allow),
-        "deny" => Ok(Verdict::Deny),
-        "absent" => Ok(Verdict::Absent),
+        "allow" => Ok(SyscallVerdict::Allow),
+        "deny" => Ok(SyscallVerdict::Deny),
+        "absent" => Ok(SyscallVerdict::Absent),
         name => rules::rules()
             .iter()
             .find(|rule| rule.name == name)
-            .map(Verdict::Rule)
-            .ok_or_else(|| Fault::Verdict { line, word: name.into() }),
+            .map(SyscallVerdict::Rule)
+            .ok_or_else(|| TableError::Verdict { line, word: name.into() }),
     }
 }

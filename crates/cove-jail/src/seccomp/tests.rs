@@ -1,16 +1,20 @@
-//! The compiled programs, run in a small interpreter, against verdicts that are written down here a second time.
+//! Runs the compiled programs in a small interpreter, and compares them with verdicts that are written down here a
+//! second time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::compile::{Range, assemble};
-use super::table::{Fault, parse};
-use super::{Action, Arch, Case, Check, Instruction, Program, Rule, Verdict, compile, rules, syscalls};
+use super::compile::{SyscallRange, assemble};
+use super::table::{TableError, parse};
+use super::{
+    Arch, ArgumentCheck, ArgumentRule, BpfInstruction, FilterAction, FilterProgram, RuleCase, SyscallVerdict, compile,
+    rules, syscalls,
+};
 
 mod docker;
 mod headers;
 mod interpreter;
 
-use interpreter::{Call, run};
+use interpreter::{SimulatedCall, run};
 
 const ARCHES: [Arch; 2] = [Arch::X86_64, Arch::Aarch64];
 const NEWEST: u32 = 471;
@@ -22,8 +26,8 @@ fn number(arch: Arch, name: &str) -> Option<u32> {
     syscalls().iter().find(|syscall| syscall.name == name)?.number(arch)
 }
 
-/// What a rule is meant to say, in words other than the rule's own.
-fn judge(rule: &str, arguments: [u64; 6]) -> Action {
+/// Returns what each rule should decide, written independently of the rule.
+fn judge(rule: &str, arguments: [u64; 6]) -> FilterAction {
     let low = arguments.map(|argument| argument as u32);
     match rule {
         "clone" => {
@@ -37,67 +41,56 @@ fn judge(rule: &str, arguments: [u64; 6]) -> Action {
                 libc::CLONE_NEWNET,
             ];
             if namespaces.iter().any(|flag| low[0] & *flag as u32 != 0) {
-                Action::EPERM
+                FilterAction::EPERM
             } else {
-                Action::Allow
+                FilterAction::Allow
             }
         }
         "families" => match low[0] as i32 {
-            libc::AF_UNIX | libc::AF_INET | libc::AF_INET6 => Action::Allow,
-            libc::AF_NETLINK if low[2] as i32 == libc::NETLINK_ROUTE => Action::Allow,
-            _ => Action::EAFNOSUPPORT,
+            libc::AF_UNIX | libc::AF_INET | libc::AF_INET6 => FilterAction::Allow,
+            libc::AF_NETLINK if low[2] as i32 == libc::NETLINK_ROUTE => FilterAction::Allow,
+            _ => FilterAction::EAFNOSUPPORT,
         },
-        "unix-family" if low[0] as i32 == libc::AF_UNIX => Action::Allow,
-        "unix-family" => Action::EAFNOSUPPORT,
+        "unix-family" if low[0] as i32 == libc::AF_UNIX => FilterAction::Allow,
+        "unix-family" => FilterAction::EAFNOSUPPORT,
         "fifo" | "fifo-at" => {
             let mode = if rule == "fifo" { low[1] } else { low[2] };
             match mode & libc::S_IFMT {
-                libc::S_IFIFO | libc::S_IFREG => Action::Allow,
-                _ => Action::EPERM,
+                libc::S_IFIFO | libc::S_IFREG => FilterAction::Allow,
+                _ => FilterAction::EPERM,
             }
         }
-        "ioctl" if low[1] == 0x5412 || low[1] == 0x541c => Action::EPERM,
-        "ioctl" => Action::Allow,
-        "personality" if low[0] == 0 || low[0] == 0xffff_ffff => Action::Allow,
-        "personality" => Action::EPERM,
+        "ioctl" if low[1] == 0x5412 || low[1] == 0x541c => FilterAction::EPERM,
+        "ioctl" => FilterAction::Allow,
+        "personality" if low[0] == 0 || low[0] == 0xffff_ffff => FilterAction::Allow,
+        "personality" => FilterAction::EPERM,
         "prctl" => match low[0] {
-            14 | 22 | 26 | 28 | 31..=33 | 35 | 53 | 57 | 59 | 62 | 67 | 78 | 79 => Action::EPERM,
-            _ => Action::Allow,
+            14 | 22 | 26 | 28 | 31..=33 | 35 | 53 | 57 | 59 | 62 | 67 | 78 | 79 => FilterAction::EPERM,
+            _ => FilterAction::Allow,
         },
-        other => panic!("a rule that no test knows: {other}"),
+        other => panic!("no test covers the rule {other}"),
     }
 }
 
-fn expected(verdict: Verdict, arguments: [u64; 6]) -> Action {
+fn expected(verdict: SyscallVerdict, arguments: [u64; 6]) -> FilterAction {
     match verdict {
-        Verdict::Allow => Action::Allow,
-        Verdict::Deny => Action::EPERM,
-        Verdict::Absent => Action::ENOSYS,
-        Verdict::Rule(rule) => judge(rule.name, arguments),
+        SyscallVerdict::Allow => FilterAction::Allow,
+        SyscallVerdict::Deny => FilterAction::EPERM,
+        SyscallVerdict::Absent => FilterAction::ENOSYS,
+        SyscallVerdict::Rule(rule) => judge(rule.name, arguments),
     }
 }
 
-fn verdicts(arch: Arch) -> BTreeMap<u32, Verdict> {
+fn verdicts(arch: Arch) -> BTreeMap<u32, SyscallVerdict> {
     syscalls().iter().filter_map(|syscall| Some((syscall.number(arch)?, syscall.verdict))).collect()
 }
 
-/// Argument lists that a rule may tell apart: each interesting value in each of the first three places.
+/// Returns argument lists that a rule may distinguish: each interesting value in each of the first three places.
 fn argument_lists() -> Vec<[u64; 6]> {
     let mut values: BTreeSet<u32> = (0..=130).collect();
     values.extend((0..32).map(|bit| 1 << bit));
     values.extend((0..32).map(|bit| (1_u32 << bit) - 1));
-    values.extend([
-        0x5411,
-        0x5412,
-        0x5413,
-        0x541b,
-        0x541c,
-        0x541d,
-        0x5401,
-        0x8004_5430,
-        u32::MAX - 1,
-        u32::MAX,
-    ]);
+    values.extend([0x5411, 0x5412, 0x5413, 0x541b, 0x541c, 0x541d, 0x5401, 0x8004_5430, u32::MAX - 1, u32::MAX]);
     values.extend([
         0x7e02_0000,
         0x003d_0f00,
@@ -136,9 +129,9 @@ fn every_number_has_the_verdict_of_the_table() {
         let program = compile(arch);
         let verdicts = verdicts(arch);
         for number in 0..=1023 {
-            let verdict = verdicts.get(&number).copied().unwrap_or(Verdict::Absent);
+            let verdict = verdicts.get(&number).copied().unwrap_or(SyscallVerdict::Absent);
             for arguments in [[0; 6], [1; 6], [u64::MAX; 6]] {
-                let found = run(&program, &Call { number, arch: arch.audit(), arguments }).code;
+                let found = run(&program, &SimulatedCall { number, arch: arch.audit(), arguments }).code;
                 assert_eq!(found, expected(verdict, arguments).code(), "{arch:?} {number} {arguments:?}");
             }
         }
@@ -151,42 +144,36 @@ fn rules_look_at_the_low_half_of_arguments_only() {
     for arch in ARCHES {
         let program = compile(arch);
         for (number, verdict) in verdicts(arch) {
-            let Verdict::Rule(rule) = verdict else { continue };
+            let SyscallVerdict::Rule(rule) = verdict else { continue };
             for arguments in &lists {
-                let found = run(&program, &Call { number, arch: arch.audit(), arguments: *arguments }).code;
-                assert_eq!(
-                    found,
-                    judge(rule.name, *arguments).code(),
-                    "{arch:?} {} {arguments:x?}",
-                    rule.name
-                );
+                let found = run(&program, &SimulatedCall { number, arch: arch.audit(), arguments: *arguments }).code;
+                assert_eq!(found, judge(rule.name, *arguments).code(), "{arch:?} {} {arguments:x?}", rule.name);
             }
         }
     }
 }
 
 #[test]
-fn other_architectures_and_x32_end_the_process() {
-    let kill = Action::KillProcess.code();
+fn calls_of_other_architectures_and_x32_kill_the_process() {
+    let kill = FilterAction::KillProcess.code();
     for arch in ARCHES {
         let program = compile(arch);
-        // i386, ARM, the other one of ours, x86_64 without its 64-bit mark, nonsense.
+        // i386, ARM, the other supported one, x86_64 without its 64-bit mark, and nonsense.
         let foreign = [0x4000_0003, 0x4000_0028, 0xc000_003e, 0xc000_00b7, 0x8000_003e, 0, u32::MAX];
         for foreign in foreign.into_iter().filter(|audit| *audit != arch.audit()) {
             for number in (0..=500).chain([0x4000_0027, u32::MAX]) {
-                assert_eq!(run(&program, &Call { number, arch: foreign, arguments: [0; 6] }).code, kill);
+                assert_eq!(run(&program, &SimulatedCall { number, arch: foreign, arguments: [0; 6] }).code, kill);
             }
         }
     }
-    let check = |number: u32| {
-        run(&compile(Arch::X86_64), &Call { number, arch: 0xc000_003e, arguments: [0; 6] }).code
-    };
+    let check =
+        |number: u32| run(&compile(Arch::X86_64), &SimulatedCall { number, arch: 0xc000_003e, arguments: [0; 6] }).code;
     for number in (0x4000_0000..0x4000_0400).chain([0x7fff_ffff, 0xc000_0027, 0xffff_fffe]) {
         assert_eq!(check(number), kill, "{number:x}");
     }
-    // Not x32: a wrapper without a number, and numbers past the end of the table.
+    // Not x32: a library that does not know a number, and numbers past the end of the table.
     for number in [u32::MAX, NEWEST + 1, 512, 547, 0x3fff_ffff, 0x8000_0000] {
-        assert_eq!(check(number), Action::ENOSYS.code(), "{number:x}");
+        assert_eq!(check(number), FilterAction::ENOSYS.code(), "{number:x}");
     }
 }
 
@@ -195,16 +182,15 @@ fn the_program_is_short_and_shallow() {
     let mut lines = String::new();
     for arch in ARCHES {
         let program = compile(arch);
-        // Where a rule begins, the search has ended: its first load is of an argument.
+        // The search has ended where a rule begins, with the load of an argument.
         let longest = (0..=1023)
             .map(|number| {
-                run(&program, &Call { number, arch: arch.audit(), arguments: [0; 6] }).steps_to_verdict
+                run(&program, &SimulatedCall { number, arch: arch.audit(), arguments: [0; 6] }).steps_to_verdict
             })
             .max();
         let longest = longest.unwrap_or_default();
         assert!(longest <= 20, "{longest} instructions before the verdict");
         assert_eq!(compile(arch), program, "the same table gives the same program");
-        assert_eq!(program.to_bytes().len(), program.instructions().len() * 8);
         lines += &format!(
             "{arch:?}: {} instructions, depth {}, {longest} executed at most\n  {}\n",
             program.instructions().len(),
@@ -222,66 +208,63 @@ fn the_program_is_short_and_shallow() {
 
 /// A program so large that shared blocks are out of a conditional jump's reach.
 #[test]
-fn far_jumps_lead_where_they_should() {
-    let rule = |name: &str| rules().iter().find(|rule| rule.name == name).map(Verdict::Rule).unwrap();
-    let cycle =
-        [Verdict::Allow, rule("prctl"), Verdict::Deny, rule("families"), Verdict::Absent, rule("clone")];
+fn far_jumps_reach_their_targets() {
+    let rule = |name: &str| rules().iter().find(|rule| rule.name == name).map(SyscallVerdict::Rule).unwrap();
+    let cycle = [
+        SyscallVerdict::Allow,
+        rule("prctl"),
+        SyscallVerdict::Deny,
+        rule("families"),
+        SyscallVerdict::Absent,
+        rule("clone"),
+    ];
     for count in [1, 2, 3, 254, 255, 256, 257, 511, 513, 1200] {
-        let ranges: Vec<Range> =
-            (0..count).map(|n| Range { first: n * 3, verdict: cycle[n as usize % cycle.len()] }).collect();
+        let ranges: Vec<SyscallRange> =
+            (0..count).map(|n| SyscallRange { first: n * 3, verdict: cycle[n as usize % cycle.len()] }).collect();
         for arch in ARCHES {
             let program = assemble(arch, &ranges);
             assert!(program.instructions().len() <= 4096, "the kernel's limit");
-            assert!(
-                count < 511 || program.instructions().iter().any(|i| i.code == 0x05),
-                "no far jump was tried"
-            );
+            assert!(count < 511 || program.instructions().iter().any(|i| i.code == 0x05), "no far jump was tried");
             assert!(program.depth() <= count.next_power_of_two().ilog2() as usize);
             for number in 0..count * 3 + 3 {
                 let range = &ranges[(number / 3).min(count - 1) as usize];
-                for arguments in
-                    [[0; 6], [22, 0, 0, 0, 0, 0], [16, 0, 1, 0, 0, 0], [0x1000_0000, 0, 0, 0, 0, 0]]
-                {
-                    let found = run(&program, &Call { number, arch: arch.audit(), arguments }).code;
-                    assert_eq!(
-                        found,
-                        expected(range.verdict, arguments).code(),
-                        "{count} {number} {arguments:?}"
-                    );
+                for arguments in [[0; 6], [22, 0, 0, 0, 0, 0], [16, 0, 1, 0, 0, 0], [0x1000_0000, 0, 0, 0, 0, 0]] {
+                    let found = run(&program, &SimulatedCall { number, arch: arch.audit(), arguments }).code;
+                    assert_eq!(found, expected(range.verdict, arguments).code(), "{count} {number} {arguments:?}");
                 }
             }
             assert_eq!(
-                run(&program, &Call { number: 0, arch: 1, arguments: [0; 6] }).code,
-                Action::KillProcess.code()
+                run(&program, &SimulatedCall { number: 0, arch: 1, arguments: [0; 6] }).code,
+                FilterAction::KillProcess.code()
             );
         }
     }
 }
 
-/// No rule of ours does, so the compiler's care for what is already loaded needs one that does.
+/// The real rules do not mix arguments, so only this test covers the reuse of a loaded argument.
 #[test]
 fn a_rule_may_mix_arguments_and_masks() {
-    const fn is(argument: u8, equals: u32) -> Check {
-        Check { argument, mask: u32::MAX, equals }
+    const fn is(argument: u8, equals: u32) -> ArgumentCheck {
+        ArgumentCheck { argument, mask: u32::MAX, equals }
     }
-    const fn case(checks: &'static [Check]) -> Case {
-        Case { name: "", checks, reason: "" }
+    const fn case(checks: &'static [ArgumentCheck]) -> RuleCase {
+        RuleCase { name: "", checks, reason: "" }
     }
-    static MIXED: Rule = Rule {
+    static MIXED: ArgumentRule = ArgumentRule {
         name: "mixed",
         cases: &[
             case(&[is(0, 5)]),
             case(&[is(1, 7), is(0, 1)]),
             case(&[is(1, 6)]),
-            case(&[Check { argument: 1, mask: 0xf0, equals: 0x20 }]),
+            case(&[ArgumentCheck { argument: 1, mask: 0xf0, equals: 0x20 }]),
             case(&[is(1, 8)]),
             case(&[is(2, 9)]),
-            case(&[Check { argument: 2, mask: 0x0f, equals: 3 }, is(0, 2)]),
+            case(&[ArgumentCheck { argument: 2, mask: 0x0f, equals: 3 }, is(0, 2)]),
         ],
-        then: Action::EPERM,
-        otherwise: Action::Allow,
+        then: FilterAction::EPERM,
+        otherwise: FilterAction::Allow,
     };
-    let program = assemble(Arch::NATIVE, &[Range { first: 0, verdict: Verdict::Rule(&MIXED) }]);
+    let program = assemble(Arch::NATIVE, &[SyscallRange { first: 0, verdict: SyscallVerdict::Rule(&MIXED) }]);
     for n in 0..12 * 48 * 20 {
         let (first, second, third) = (n % 12, n / 12 % 48, n / (12 * 48));
         let hit = first == 5
@@ -292,31 +275,26 @@ fn a_rule_may_mix_arguments_and_masks() {
             || third == 9
             || (third & 0x0f == 3 && first == 2);
         let arguments = [first, second, third, 0, 0, 0];
-        let found = run(&program, &Call { number: 0, arch: Arch::NATIVE.audit(), arguments }).code;
+        let found = run(&program, &SimulatedCall { number: 0, arch: Arch::NATIVE.audit(), arguments }).code;
         assert_eq!(found, if hit { MIXED.then } else { MIXED.otherwise }.code(), "{arguments:?}");
     }
 }
 
 #[test]
-fn a_program_survives_its_way_to_the_jail() {
+fn a_program_survives_its_encoding_for_the_jail() {
     let program = compile(Arch::NATIVE);
     let text = serde_json::to_string(&program).unwrap();
-    assert_eq!(serde_json::from_str::<Program>(&text).unwrap(), program);
-    let first = Instruction { code: 0x20, jt: 0, jf: 0, k: 4 };
+    assert_eq!(serde_json::from_str::<FilterProgram>(&text).unwrap(), program);
+    let first = BpfInstruction { code: 0x20, jt: 0, jf: 0, k: 4 };
     assert_eq!(program.instructions()[0], first);
-    assert_eq!(program.to_bytes()[..4], [0x20, 0, 0, 0]);
 }
 
 #[test]
-fn the_table_is_sorted_unique_and_reasoned() {
+fn the_table_is_sorted_and_unique_and_gives_reasons() {
     assert!(syscalls().is_sorted_by(|a, b| a.name < b.name));
     for arch in ARCHES {
         let numbers: Vec<u32> = syscalls().iter().filter_map(|syscall| syscall.number(arch)).collect();
-        assert_eq!(
-            numbers.iter().collect::<BTreeSet<_>>().len(),
-            numbers.len(),
-            "{arch:?} has a number twice"
-        );
+        assert_eq!(numbers.iter().collect::<BTreeSet<_>>().len(), numbers.len(), "{arch:?} has a number twice");
         assert_eq!(numbers.iter().max(), Some(&NEWEST));
     }
     for syscall in syscalls() {
@@ -325,7 +303,7 @@ fn the_table_is_sorted_unique_and_reasoned() {
     }
     for rule in rules() {
         assert!(
-            syscalls().iter().any(|syscall| syscall.verdict == Verdict::Rule(rule)),
+            syscalls().iter().any(|syscall| syscall.verdict == SyscallVerdict::Rule(rule)),
             "{} is unused",
             rule.name
         );
@@ -334,16 +312,16 @@ fn the_table_is_sorted_unique_and_reasoned() {
 }
 
 #[test]
-fn a_bad_line_is_named() {
+fn errors_name_the_bad_line() {
     let check = |text, fault| assert_eq!(parse(text), Err(fault));
-    check("read 0 63 allow", Fault::Columns { line: 1 });
-    check("# x\nread zero 63 allow every program", Fault::Number { line: 2, word: "zero".into() });
-    check("read 0 63 permit every program", Fault::Verdict { line: 1, word: "permit".into() });
-    check("b 0 0 deny no reason\na 1 1 deny no reason", Fault::Order { line: 2, name: "a".into() });
-    check("a 0 0 deny no reason\na 1 1 deny no reason", Fault::Order { line: 2, name: "a".into() });
+    check("read 0 63 allow", TableError::Columns { line: 1 });
+    check("# x\nread zero 63 allow every program", TableError::Number { line: 2, word: "zero".into() });
+    check("read 0 63 permit every program", TableError::Verdict { line: 1, word: "permit".into() });
+    check("b 0 0 deny no reason\na 1 1 deny no reason", TableError::Order { line: 2, name: "a".into() });
+    check("a 0 0 deny no reason\na 1 1 deny no reason", TableError::Order { line: 2, name: "a".into() });
 }
 
-/// What may never be allowed, whatever a future table says of it.
+/// Calls that no future table may allow.
 const NEVER: &str = "
     acct add_key adjtimex bpf cachestat chroot clock_adjtime clock_settime create_module delete_module fanotify_init
     fanotify_mark finit_module fsconfig fsmount fsopen fspick get_kernel_syms get_mempolicy init_module io_cancel
@@ -356,30 +334,30 @@ const NEVER: &str = "
     umount2 unshare uprobe uretprobe uselib userfaultfd ustat vhangup vmsplice";
 
 #[test]
-fn what_must_never_be_allowed_is_denied() {
+fn denies_calls_that_must_never_be_allowed() {
     for name in NEVER.split_whitespace() {
         let syscall = syscalls().iter().find(|syscall| syscall.name == name);
-        assert_eq!(syscall.map(|syscall| syscall.verdict), Some(Verdict::Deny), "{name}");
+        assert_eq!(syscall.map(|syscall| syscall.verdict), Some(SyscallVerdict::Deny), "{name}");
         for arch in ARCHES {
             if let Some(number) = number(arch, name) {
-                let call = Call { number, arch: arch.audit(), arguments: [0; 6] };
-                assert_eq!(run(&compile(arch), &call).code, Action::EPERM.code(), "{arch:?} {name}");
+                let call = SimulatedCall { number, arch: arch.audit(), arguments: [0; 6] };
+                assert_eq!(run(&compile(arch), &call).code, FilterAction::EPERM.code(), "{arch:?} {name}");
             }
         }
     }
-    let clone3 = Call { number: 435, arch: Arch::NATIVE.audit(), arguments: [0; 6] };
-    assert_eq!(run(&compile(Arch::NATIVE), &clone3).code, Action::ENOSYS.code());
+    let clone3 = SimulatedCall { number: 435, arch: Arch::NATIVE.audit(), arguments: [0; 6] };
+    assert_eq!(run(&compile(Arch::NATIVE), &clone3).code, FilterAction::ENOSYS.code());
 }
 
-/// Constants are written as numbers, because the table serves two architectures; libc knows those of this one.
+/// The rules spell constants as numbers, because the table serves two architectures. libc knows those of this one.
 #[test]
 fn constants_agree_with_libc() {
-    assert_eq!(Action::EPERM, Action::Errno(libc::EPERM as u16));
-    assert_eq!(Action::ENOSYS, Action::Errno(libc::ENOSYS as u16));
-    assert_eq!(Action::EAFNOSUPPORT, Action::Errno(libc::EAFNOSUPPORT as u16));
-    assert_eq!(Action::Allow.code(), libc::SECCOMP_RET_ALLOW);
-    assert_eq!(Action::Errno(0).code(), libc::SECCOMP_RET_ERRNO);
-    assert_eq!(Action::KillProcess.code(), libc::SECCOMP_RET_KILL_PROCESS);
+    assert_eq!(FilterAction::EPERM, FilterAction::Errno(libc::EPERM as u16));
+    assert_eq!(FilterAction::ENOSYS, FilterAction::Errno(libc::ENOSYS as u16));
+    assert_eq!(FilterAction::EAFNOSUPPORT, FilterAction::Errno(libc::EAFNOSUPPORT as u16));
+    assert_eq!(FilterAction::Allow.code(), libc::SECCOMP_RET_ALLOW);
+    assert_eq!(FilterAction::Errno(0).code(), libc::SECCOMP_RET_ERRNO);
+    assert_eq!(FilterAction::KillProcess.code(), libc::SECCOMP_RET_KILL_PROCESS);
     let check = |rule: &str, case: &str, value: i64| {
         let rule = rules().iter().find(|known| known.name == rule).unwrap();
         let case = rule.cases.iter().find(|known| known.name == case).unwrap();

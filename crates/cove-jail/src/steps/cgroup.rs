@@ -1,5 +1,5 @@
-//! cgroups(7): limits on the sandbox as a whole, where this process may set them. Carried out by the jail process
-//! outside the sandbox, which is never under the limits itself.
+//! cgroups(7): limits on the sandbox as a whole, where this process may set them. The jail process outside the sandbox
+//! makes the cgroups, and is never under their limits itself.
 
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,40 +10,44 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
 
 use crate::facts::CgroupFacts;
-use crate::plan::Control;
-use crate::report::{During, Step, StepFailure};
+use crate::plan::LimitEnforcement;
+use crate::report::{JailStep, StepContext, StepFailure};
+use crate::steps::random_number;
 
 const PREFIX: &str = "cove-";
-/// Of cpu time; short enough that a throttled sandbox still answers.
+/// The period over which processor time is accounted: short enough that a throttled sandbox still answers.
 const PERIOD_MICROS: u64 = 100_000;
 
-/// The cgroups of one sandbox; dropping it removes them, once everything inside is gone.
-pub(crate) struct Cgroups {
-    folders: Vec<Folder>,
-    door: Door,
-    /// The file that counts kills for memory.
+/// The cgroups of one sandbox. Dropping it removes them; everything inside must be gone by then.
+pub(crate) struct SandboxCgroups {
+    folders: Vec<CgroupFolder>,
+    entrance: CgroupEntrance,
+    /// The file that counts processes killed for memory.
     kills: Option<PathBuf>,
 }
 
-/// How the sandbox's first process gets in. Moving another process makes the kernel wait until every processor has taken
-/// a breath, ten milliseconds and more; being born inside, or walking in alone, does not.
-enum Door {
+/// How the sandbox's first process gets into the cgroups. If this process moved it there, the kernel would wait for an
+/// RCU grace period, ten milliseconds and more. A process that is cloned into a cgroup, or moves itself, need not wait.
+enum CgroupEntrance {
+    /// There is no cgroup.
     None,
-    /// clone3(2) takes a folder of version 2.
-    BornInside(OwnedFd),
-    /// A thread of version 1 may move itself. Opened by this process, whose rights then count.
-    WalkIn(Vec<OwnedFd>),
+    /// Version 2: clone3(2) takes the folder.
+    AtClone(OwnedFd),
+    /// Version 1: the child writes to these `tasks` files. This process opens them, and the kernel checks the rights of
+    /// the process that opened them.
+    ByChild(Vec<OwnedFd>),
 }
 
-struct Folder {
+struct CgroupFolder {
     path: PathBuf,
-    /// Held while the sandbox lives. A folder that can be locked belongs to nobody any more: see `sweep`.
+    /// Held while the sandbox lives. A folder that another process can lock is abandoned: see `sweep`.
     _lock: OwnedFd,
 }
 
-impl Cgroups {
-    pub(crate) fn create(control: &Control) -> Result<Self, StepFailure> {
-        let mut cgroups = Self { folders: Vec::new(), door: Door::None, kills: None };
+impl SandboxCgroups {
+    /// Makes the cgroups and sets their limits. If it fails, it removes those that it has made.
+    pub(crate) fn create(control: &LimitEnforcement) -> Result<Self, StepFailure> {
+        let mut cgroups = Self { folders: Vec::new(), entrance: CgroupEntrance::None, kills: None };
         let cpu_quota = (control.cpus * PERIOD_MICROS as f64) as u64;
         match &control.place {
             CgroupFacts::None { .. } => {}
@@ -56,15 +60,16 @@ impl Cgroups {
                     set(&folder, "cpu.max", format!("{cpu_quota} {PERIOD_MICROS}"))?;
                 }
                 cgroups.kills = Some(folder.join("memory.events"));
-                let door = open(&folder, OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
-                cgroups.door = Door::BornInside(door.during(Step::Cgroup, || "open the cgroup".into())?);
+                let fd = open(&folder, OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+                    .during(JailStep::Cgroup, || "open the cgroup".into())?;
+                cgroups.entrance = CgroupEntrance::AtClone(fd);
             }
             CgroupFacts::V1 { memory, pids, cpu } => {
                 let folder = cgroups.add(memory)?;
                 set(&folder, "memory.limit_in_bytes", control.memory)?;
                 set_if_there(&folder, "memory.memsw.limit_in_bytes", control.memory)?;
                 cgroups.kills = Some(folder.join("memory.oom_control"));
-                // Two controllers may share one hierarchy.
+                // Two controllers may share one hierarchy, and then one folder.
                 let pids = if pids == memory { folder } else { cgroups.add(pids)? };
                 set(&pids, "pids.max", control.pids)?;
                 if let Some(cpu) = cpu {
@@ -72,67 +77,64 @@ impl Cgroups {
                     set(&folder, "cpu.cfs_period_us", PERIOD_MICROS)?;
                     set(&folder, "cpu.cfs_quota_us", cpu_quota)?;
                 }
-                let open_tasks = |folder: &Folder| {
+                let open_tasks = |folder: &CgroupFolder| {
                     open(folder.path.join("tasks"), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
-                        .during(Step::Cgroup, || format!("open `{}/tasks`", folder.path.display()))
+                        .during(JailStep::Cgroup, || format!("open `{}/tasks`", folder.path.display()))
                 };
-                cgroups.door =
-                    Door::WalkIn(cgroups.folders.iter().map(open_tasks).collect::<Result<_, _>>()?);
+                let tasks = cgroups.folders.iter().map(open_tasks).collect::<Result<_, _>>()?;
+                cgroups.entrance = CgroupEntrance::ByChild(tasks);
             }
         }
         Ok(cgroups)
     }
 
+    /// Makes and locks a folder with a random name, and returns its path.
     fn add(&mut self, parent: &Path) -> Result<PathBuf, StepFailure> {
         loop {
-            let mut random = [0u8; 8];
-            rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
-                .during(Step::Cgroup, || "get random bytes".into())?;
-            let path = parent.join(format!("{PREFIX}{:016x}", u64::from_ne_bytes(random)));
+            let path = parent.join(format!("{PREFIX}{:016x}", random_number(JailStep::Cgroup)?));
             let action = || format!("create the cgroup `{}`", path.display());
-            fs::create_dir(&path).during(Step::Cgroup, action)?;
+            fs::create_dir(&path).during(JailStep::Cgroup, action)?;
             match lock(&path) {
-                // Or had taken it before, and has removed it by now.
+                // A sweep in another process had locked it between `create_dir` and `lock`, and has removed it by now.
                 Ok(_) if !path.exists() => {}
                 Ok(lock) => {
-                    self.folders.push(Folder { path: path.clone(), _lock: lock });
+                    self.folders.push(CgroupFolder { path: path.clone(), _lock: lock });
                     return Ok(path);
                 }
-                // Another start was sweeping and took it for abandoned, before it was locked.
+                // A sweep in another process took it for abandoned before `lock` was called.
                 Err(Errno::NOENT | Errno::WOULDBLOCK) => {}
-                Err(error) => return Err(StepFailure::new(Step::Cgroup, action(), error)),
+                Err(error) => return Err(StepFailure::new(JailStep::Cgroup, action(), error)),
             }
         }
     }
 
-    /// What clone3(2) is told.
-    pub(crate) fn born_inside(&self) -> Option<BorrowedFd<'_>> {
-        match &self.door {
-            Door::BornInside(folder) => Some(folder.as_fd()),
-            Door::WalkIn(_) | Door::None => None,
+    /// Returns the cgroup folder for clone3(2), if the child is to be cloned into one.
+    pub(crate) fn clone_target(&self) -> Option<BorrowedFd<'_>> {
+        match &self.entrance {
+            CgroupEntrance::AtClone(folder) => Some(folder.as_fd()),
+            CgroupEntrance::ByChild(_) | CgroupEntrance::None => None,
         }
     }
 
-    /// In the child, before anything else.
-    pub(crate) fn walk_in(&self) -> Result<(), StepFailure> {
-        let Door::WalkIn(doors) = &self.door else { return Ok(()) };
-        doors.iter().try_for_each(|tasks| {
-            rustix::io::write(tasks, b"0").during(Step::Cgroup, || "enter the cgroup".into()).map(drop)
+    /// In the child, before anything else: moves this process into the cgroups, unless it was cloned into one.
+    pub(crate) fn join(&self) -> Result<(), StepFailure> {
+        let CgroupEntrance::ByChild(files) = &self.entrance else { return Ok(()) };
+        files.iter().try_for_each(|tasks| {
+            rustix::io::write(tasks, b"0").during(JailStep::Cgroup, || "enter the cgroup".into()).map(drop)
         })
     }
 
+    /// Returns whether the kernel has killed anything in these cgroups for memory.
     pub(crate) fn killed_for_memory(&self) -> bool {
-        let Some(text) = self.kills.as_ref().and_then(|file| fs::read_to_string(file).ok()) else {
-            return false;
-        };
+        let text = self.kills.as_ref().and_then(|file| fs::read_to_string(file).ok()).unwrap_or_default();
         text.lines().any(|line| line.strip_prefix("oom_kill ").is_some_and(|count| count.trim() != "0"))
     }
 }
 
-impl Drop for Cgroups {
+impl Drop for SandboxCgroups {
     fn drop(&mut self) {
         for folder in &self.folders {
-            // The kernel may still be taking the last process out of its books.
+            // After the last process has been reaped, the kernel may need a moment to empty the cgroup.
             for _ in 0..50 {
                 if fs::remove_dir(&folder.path).is_ok() || !folder.path.exists() {
                     break;
@@ -145,21 +147,23 @@ impl Drop for Cgroups {
 
 fn set(folder: &Path, file: &str, value: impl ToString) -> Result<(), StepFailure> {
     let path = folder.join(file);
-    fs::write(&path, value.to_string()).during(Step::Cgroup, || format!("write `{}`", path.display()))
+    fs::write(&path, value.to_string()).during(JailStep::Cgroup, || format!("write `{}`", path.display()))
 }
 
-/// Kernels without swap accounting lack these files, and then there is no swap to count.
+/// Sets a limit on swap. Kernels without swap accounting lack these files.
 fn set_if_there(folder: &Path, file: &str, value: u64) -> Result<(), StepFailure> {
     if folder.join(file).exists() { set(folder, file, value) } else { Ok(()) }
 }
 
+/// Locks a folder without waiting. Fails if another process holds the lock.
 fn lock(folder: &Path) -> rustix::io::Result<OwnedFd> {
     let fd = open(folder, OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     flock(&fd, FlockOperation::NonBlockingLockExclusive)?;
     Ok(fd)
 }
 
-/// Removes what a jail left behind that was killed before it could clean up. Returns how many folders that were.
+/// Removes the cgroups of jail processes that were killed before they could clean up. Returns how many folders it
+/// removed.
 pub(crate) fn sweep(place: &CgroupFacts) -> usize {
     let parents: Vec<&PathBuf> = match place {
         CgroupFacts::None { .. } => vec![],
@@ -173,7 +177,7 @@ pub(crate) fn sweep(place: &CgroupFacts) -> usize {
         let Ok(entries) = fs::read_dir(parent) else { continue };
         for entry in entries.flatten() {
             let ours = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
-            // A live jail holds the lock; a folder with processes in it cannot be removed.
+            // A live jail process holds the lock, and the kernel refuses to remove a folder with processes in it.
             if ours && lock(&entry.path()).is_ok() && fs::remove_dir(entry.path()).is_ok() {
                 removed += 1;
             }

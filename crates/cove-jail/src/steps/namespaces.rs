@@ -1,27 +1,28 @@
-//! namespaces(7): what the new namespaces are called and that none can be made inside them.
+//! namespaces(7): names the new namespaces, and forbids making others inside them.
 
 use std::fs;
 
-use crate::plan::Plan;
-use crate::report::{During, Step, StepFailure};
+use crate::plan::JailPlan;
+use crate::report::{JailStep, StepContext, StepFailure};
 use crate::sys;
 
-pub(crate) fn name_host(plan: &Plan) -> Result<(), StepFailure> {
-    rustix::system::sethostname(plan.hostname.as_bytes())
-        .during(Step::Namespaces, || "name the sandbox".into())
+/// Sets the host name of the sandbox.
+pub(crate) fn set_host_name(plan: &JailPlan) -> Result<(), StepFailure> {
+    rustix::system::sethostname(plan.hostname.as_bytes()).during(JailStep::Namespaces, || "name the sandbox".into())
 }
 
-/// Only once this process is in its cgroup, so that this is what the namespace's root is.
-pub(crate) fn close_cgroup_view() -> Result<(), StepFailure> {
-    sys::unshare_cgroup_namespace().during(Step::Namespaces, || "create a cgroup namespace".into())
+/// Makes a cgroup namespace, so that code sees nothing of the host's hierarchy. Must come after this process has joined
+/// its cgroup, which becomes the root of the namespace.
+pub(crate) fn hide_host_cgroups() -> Result<(), StepFailure> {
+    sys::unshare_cgroup_namespace().during(JailStep::Namespaces, || "create a cgroup namespace".into())
 }
 
-/// After the mounts are made, since each detached mount is a small namespace of its own to the kernel, and before the
-/// host's `/proc` goes out of sight.
-pub(crate) fn forbid_nested(plan: &Plan) -> Result<(), StepFailure> {
+/// Sets the limits on further namespaces to 0. Must come after the mounts, because the kernel counts each detached
+/// mount as a namespace, and before the host's `/proc` is unmounted.
+pub(crate) fn forbid_nested(plan: &JailPlan) -> Result<(), StepFailure> {
     for sysctl in &plan.sysctls {
         fs::write(&sysctl.path, sysctl.value.to_string())
-            .during(Step::Namespaces, || format!("set `{}` to {}", sysctl.path, sysctl.value))?;
+            .during(JailStep::Namespaces, || format!("set `{}` to {}", sysctl.path, sysctl.value))?;
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
 //! pivot_root(2): the new root becomes the root, and the host's tree leaves this mount namespace altogether. Unlike
-//! after chroot(2) there is nothing left to climb back to.
+//! after chroot(2), no way leads back to it.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -7,16 +7,17 @@ use std::path::Path;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{chdir, fchdir, pivot_root};
 
-use crate::report::{During, Step, StepFailure};
+use crate::report::{JailStep, StepContext, StepFailure};
 use crate::sys;
 
+/// Makes `root` the root of this process, read-only, and enters `working_directory` in it.
 pub(crate) fn into_root(root: OwnedFd, working_directory: &Path) -> Result<(), StepFailure> {
-    fchdir(&root).during(Step::Pivot, || "enter the new root".into())?;
-    // With the same folder for both, the old root ends up on top of the new one, and unmounting it uncovers that:
-    // no folder is needed to put it in.
-    pivot_root(".", ".").during(Step::Pivot, || "make it the root".into())?;
-    unmount(".", UnmountFlags::DETACH).during(Step::Pivot, || "let go of the old root".into())?;
-    chdir("/").during(Step::Pivot, || "enter the root again".into())?;
-    sys::set_root_read_only(root.as_fd()).during(Step::Pivot, || "make the root read-only".into())?;
-    chdir(working_directory).during(Step::Pivot, || format!("enter `{}`", working_directory.display()))
+    fchdir(&root).during(JailStep::Pivot, || "enter the new root".into())?;
+    // With the same folder for both arguments the old root ends up on top of the new one, and unmounting it uncovers
+    // the new one. So the new root needs no folder to hold the old one.
+    pivot_root(".", ".").during(JailStep::Pivot, || "make it the root".into())?;
+    unmount(".", UnmountFlags::DETACH).during(JailStep::Pivot, || "unmount the old root".into())?;
+    chdir("/").during(JailStep::Pivot, || "enter the root again".into())?;
+    sys::set_root_read_only(root.as_fd()).during(JailStep::Pivot, || "make the root read-only".into())?;
+    chdir(working_directory).during(JailStep::Pivot, || format!("enter `{}`", working_directory.display()))
 }

@@ -1,7 +1,7 @@
-//! user_namespaces(7): who the code is. The parent writes the maps, the child becomes that user.
+//! user_namespaces(7): which user the code is. The parent writes the maps, and the child becomes that user.
 //!
-//! The child keeps its capabilities over its own namespaces until `caps` drops them: the kernel only takes them from
-//! a process that stops being user 0 of its namespace, and there is no user 0 in this one.
+//! The child keeps its capabilities over its own namespaces until `caps` drops them: the kernel takes them only from a
+//! process that stops being user 0 of its namespace, and this namespace has no user 0.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -10,72 +10,65 @@ use rustix::fs::{Gid, Uid};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
 use rustix::process::Pid;
 
-use crate::plan::{Identity, Outside, User};
-use crate::report::{During, Step, StepFailure};
+use crate::guest::SandboxUser;
+use crate::plan::{HostIds, UserMapping};
+use crate::report::{JailStep, StepContext, StepFailure};
+use crate::steps::random_number;
 
-/// The user that the sandbox is on the host, for as long as this lives.
+/// The sandbox's user on the host, claimed until this is dropped.
 pub(crate) struct HostUser {
-    pub(crate) user: User,
-    /// Holds the id for this sandbox alone. See `take`.
+    pub(crate) user: SandboxUser,
+    /// Keeps other sandboxes from using the id. See `take`.
     _claim: Option<OwnedFd>,
 }
 
 impl HostUser {
-    /// Root takes an id that no live sandbox has. The claim is a name in the abstract socket namespace: it can be
-    /// had once, needs no file, and is given back by the kernel however this process ends.
-    pub(crate) fn take(identity: &Identity) -> Result<Self, StepFailure> {
+    /// Returns the user that stands behind the sandbox's user. Root claims an id that no live sandbox has; fails if
+    /// none is free. The claim is a name in the abstract socket namespace: only one process can bind it, it needs no
+    /// file, and the kernel releases it however this process ends.
+    pub(crate) fn take(identity: &UserMapping) -> Result<Self, StepFailure> {
         let (first, count) = match identity.outside {
-            Outside::Same(user) => return Ok(Self { user, _claim: None }),
-            Outside::OneOf { first, count } => (first, count),
+            HostIds::Same(user) => return Ok(Self { user, _claim: None }),
+            HostIds::OneOf { first, count } => (first, count),
         };
-        let socket = || {
-            socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
-                .during(Step::User, || "open a socket to claim a user id".into())
-        };
-        let start = random_below(count)?;
+        // A random start, so that many starts at once do not all try the same ids.
+        let start = (random_number(JailStep::User)? % u64::from(count)) as u32;
         for offset in 0..count {
             let id = first + (start + offset) % count;
             let name = format!("cove-user-{id}");
             let address = SocketAddrUnix::new_abstract_name(name.as_bytes())
-                .during(Step::User, || format!("name the claim on user id {id}"))?;
-            let claim = socket()?;
+                .during(JailStep::User, || format!("name the claim on user id {id}"))?;
+            let claim = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+                .during(JailStep::User, || "open a socket to claim a user id".into())?;
             if bind(&claim, &address).is_ok() {
-                return Ok(Self { user: User { uid: id, gid: id }, _claim: Some(claim) });
+                return Ok(Self { user: SandboxUser { uid: id, gid: id }, _claim: Some(claim) });
             }
         }
-        Err(StepFailure::new(Step::User, "find a free user id", rustix::io::Errno::BUSY))
+        Err(StepFailure::new(JailStep::User, "find a free user id", rustix::io::Errno::BUSY))
     }
 }
 
-fn random_below(bound: u32) -> Result<u32, StepFailure> {
-    let mut bytes = [0u8; 4];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-        .during(Step::User, || "get random bytes".into())?;
-    Ok(u32::from_ne_bytes(bytes) % bound)
-}
-
 /// In the parent: maps one user and one group, and nothing else, into the child's namespace.
-pub(crate) fn write_maps(child: Pid, identity: &Identity, host: &HostUser) -> Result<(), StepFailure> {
+pub(crate) fn write_maps(child: Pid, identity: &UserMapping, host: &HostUser) -> Result<(), StepFailure> {
     let write = |file: &str, text: String| {
         let path = format!("/proc/{}/{file}", child.as_raw_nonzero());
-        fs::write(&path, text).during(Step::User, || format!("write the sandbox's `{file}`"))
+        fs::write(&path, text).during(JailStep::User, || format!("write the sandbox's `{file}`"))
     };
-    // An ordinary user may only map their group after giving up setgroups(2), which could otherwise shed a group
-    // that denies access. Root keeps it, so that the child can shed root's own groups.
-    if matches!(identity.outside, Outside::Same(_)) {
+    // An ordinary user may map their group only after giving up setgroups(2), which could otherwise leave a group that
+    // denies access. Root keeps it, so that the child can leave root's own groups.
+    if matches!(identity.outside, HostIds::Same(_)) {
         write("setgroups", "deny".into())?;
     }
     write("uid_map", format!("{} {} 1", identity.inside.uid, host.user.uid))?;
     write("gid_map", format!("{} {} 1", identity.inside.gid, host.user.gid))
 }
 
-/// In the child, once the maps are written.
-pub(crate) fn become_user(identity: &Identity) -> Result<(), StepFailure> {
-    if matches!(identity.outside, Outside::OneOf { .. }) {
-        rustix::thread::set_thread_groups(&[])
-            .during(Step::User, || "leave the groups of this process".into())?;
+/// In the child, once the maps are written: becomes the sandbox's user.
+pub(crate) fn become_user(identity: &UserMapping) -> Result<(), StepFailure> {
+    if matches!(identity.outside, HostIds::OneOf { .. }) {
+        rustix::thread::set_thread_groups(&[]).during(JailStep::User, || "leave the groups of this process".into())?;
     }
     let (uid, gid) = (Uid::from_raw(identity.inside.uid), Gid::from_raw(identity.inside.gid));
-    rustix::thread::set_thread_res_gid(gid, gid, gid).during(Step::User, || format!("become group {gid}"))?;
-    rustix::thread::set_thread_res_uid(uid, uid, uid).during(Step::User, || format!("become user {uid}"))
+    rustix::thread::set_thread_res_gid(gid, gid, gid).during(JailStep::User, || format!("become group {gid}"))?;
+    rustix::thread::set_thread_res_uid(uid, uid, uid).during(JailStep::User, || format!("become user {uid}"))
 }

@@ -1,8 +1,8 @@
-//! The codec against frames made by hand, so that encoder and decoder cannot agree on the same mistake.
+//! Tests the codec with frames made by hand, so that encoder and decoder cannot agree on the same mistake.
 
 use super::*;
 use crate::limits::{MAX_COMMAND, MAX_COMMAND_BYTES, MAX_PATH};
-use crate::{BadCommand, CellId, FromRunner, Start, Stream, ToRunner};
+use crate::{CellId, CommandError, FromRunner, OutputStream, ProgramCell, ToRunner};
 
 const NEED_INPUT: &str = r#"{"type":"need_input"}"#;
 
@@ -22,16 +22,16 @@ fn whole(meta: &str) -> Vec<u8> {
 }
 
 fn output(payload: &[u8]) -> (FromRunner, Vec<u8>) {
-    (FromRunner::Output { cell: CellId(1), stream: Stream::Stdout, offset: 0 }, payload.to_vec())
+    (FromRunner::Output { cell: CellId(1), stream: OutputStream::Stdout, offset: 0 }, payload.to_vec())
 }
 
 const OUTPUT: &str = r#"{"type":"output","cell":1,"stream":"stdout","offset":0}"#;
 
-type Decoded = Vec<(FromRunner, Vec<u8>)>;
+type DecodedMessages = Vec<(FromRunner, Vec<u8>)>;
 
-/// All messages in `bytes`, and how the stream ended.
-fn decode(bytes: &[u8]) -> (Decoded, Result<(), DecodeError>) {
-    let mut decoder = Decoder::new();
+/// Returns all messages in `bytes`, and how the stream ended.
+fn decode(bytes: &[u8]) -> (DecodedMessages, Result<(), DecodeError>) {
+    let mut decoder = FrameDecoder::new();
     decoder.push(bytes);
     let mut messages = Vec::new();
     loop {
@@ -54,7 +54,7 @@ fn check(frames: &[Vec<u8>], messages: &[(FromRunner, Vec<u8>)], end: Result<(),
     assert_eq!(decode(&frames.concat()), (messages.to_vec(), end));
 }
 
-/// The JSON of one whole message is refused with these words.
+/// Checks that the decoder refuses a message with this JSON for the expected reason.
 #[track_caller]
 fn check_json(meta: &str, expected: &str) {
     match decode(&whole(meta)).1 {
@@ -78,7 +78,7 @@ fn reads_messages_in_one_or_many_frames() {
 }
 
 #[test]
-fn tells_where_a_stream_ended() {
+fn reports_where_a_stream_ended() {
     let body = content(OUTPUT, b"hello");
     let one = frame(0, &body);
     for cut in 1..one.len() {
@@ -89,8 +89,8 @@ fn tells_where_a_stream_ended() {
 }
 
 #[test]
-fn a_message_that_was_not_asked_for_is_not_a_clean_end() {
-    let mut decoder = Decoder::new();
+fn finish_fails_while_a_whole_message_is_unread() {
+    let mut decoder = FrameDecoder::new();
     decoder.push(&whole(NEED_INPUT));
     assert_eq!(decoder.finish(), Err(DecodeError::EndInsideFrame));
 }
@@ -118,13 +118,15 @@ fn refuses_bad_messages() {
     check(&[frame(0, b"")], &[], Err(DecodeError::MetaMissing));
     check(&[frame(0, &[0, 0, 0])], &[], Err(DecodeError::MetaMissing));
     check(&[frame(0, &[0, 0, 0, 2, b'{'])], &[], Err(DecodeError::MetaMissing));
-    check(&[frame(0, &[0, 0, 0, 0])], &[], Err(DecodeError::Json(Reason::quote("expected an object"))));
-    check(&[frame(0, &content(NEED_INPUT, b"x"))], &[], Err(DecodeError::UnexpectedPayload { length: 1 }));
-    // Known long before the message is whole.
+    check(&[frame(0, &[0, 0, 0, 0])], &[], Err(DecodeError::Json(QuotedReason::quote("expected an object"))));
+    check(
+        &[frame(0, &content(NEED_INPUT, b"x"))],
+        &[],
+        Err(DecodeError::UnexpectedPayload { message: "need_input", length: 1 }),
+    );
+    // The decoder knows this long before the message is whole.
     let long = MAX_META as u32 + 1;
-    check(&[frame(MORE, &long.to_be_bytes())], &[], {
-        Err(DecodeError::MetaTooLong { length: MAX_META + 1 })
-    });
+    check(&[frame(MORE, &long.to_be_bytes())], &[], Err(DecodeError::MetaTooLong { length: MAX_META + 1 }));
 }
 
 #[test]
@@ -138,19 +140,13 @@ fn refuses_bad_json() {
     check_json(r#"{"type":"need_input","type":"need_input"}"#, "duplicate field `type` at line 1 column 27");
     check_json(
         r#"{"type":"bye"}"#,
-        "unknown variant `bye`, expected one of `ready`, `output`, `image`, `need_input`, `done`, `stored`, `file`, `listing`, `refused`, `call`, `forget`, `taken`, `pong`, `fault` at line 1 column 13",
+        "unknown variant `bye`, expected one of `ready`, `output`, `image`, `need_input`, `done`, `answer`, `stored`, `file`, `listing`, `refused`, `call`, `forget`, `taken`, `pong`, `fault` at line 1 column 1…",
     );
-    check_json(
-        r#"{"type":"pong","nonce":1.5,"received":0}"#,
-        "invalid type: floating point `1.5`, expected u64",
-    );
+    check_json(r#"{"type":"pong","nonce":1.5,"received":0}"#, "invalid type: floating point `1.5`, expected u64");
     check_json(r#"{"type":"pong","nonce":-1,"received":0}"#, "invalid value: integer `-1`, expected u64");
     check_json(r#"{"type":"pong","nonce":1}"#, "missing field `received`");
     check_json(r#"{"type":"pong","nonce":1,"received":0,"nonce":2}"#, "duplicate field `nonce`");
-    check_json(
-        r#"{"type":"pong","nonce":1,"received":0,"x":0}"#,
-        "unknown field `x`, expected `nonce` or `received`",
-    );
+    check_json(r#"{"type":"pong","nonce":1,"received":0,"x":0}"#, "unknown field `x`, expected `nonce` or `received`");
     check_json(
         r#"{"type":"done","cell":1,"outcome":{"kind":"completed","x":1}}"#,
         "unknown field `x`, there are no fields",
@@ -166,9 +162,9 @@ fn refuses_bad_json() {
 }
 
 #[test]
-fn every_message_without_fields_refuses_unknown_ones() {
-    fn refuses<M: Message>(meta: &str) -> bool {
-        let mut decoder = Decoder::new();
+fn messages_without_fields_refuse_unknown_fields() {
+    fn refuses<M: WireMessage>(meta: &str) -> bool {
+        let mut decoder = FrameDecoder::new();
         decoder.push(&whole(meta));
         matches!(decoder.next::<M>(), Err(DecodeError::Json(_)))
     }
@@ -178,15 +174,14 @@ fn every_message_without_fields_refuses_unknown_ones() {
     assert!(!refuses::<ToRunner>(&start("")), "a directory is optional");
     assert!(refuses::<ToRunner>(&start(r#","x":1"#)));
     for kind in ["completed", "interrupted"] {
-        let done =
-            |more| format!(r#"{{"type":"done","cell":1,"fresh":true,"outcome":{{"kind":"{kind}"{more}}}}}"#);
+        let done = |more| format!(r#"{{"type":"done","cell":1,"fresh":true,"outcome":{{"kind":"{kind}"{more}}}}}"#);
         assert!(!refuses::<FromRunner>(&done("")));
         assert!(refuses::<FromRunner>(&done(r#","x":1"#)));
     }
 }
 
 #[test]
-fn an_error_quotes_the_guest_briefly_and_without_its_control_characters() {
+fn errors_quote_the_guest_briefly_and_without_control_characters() {
     let name = format!("\u{202e}\\u001b[2J{}", "x".repeat(MAX_META / 2));
     let (_, end) = decode(&whole(&format!(r#"{{"type":"{name}"}}"#)));
     let Err(DecodeError::Json(reason)) = end else { panic!("{end:?}") };
@@ -196,7 +191,7 @@ fn an_error_quotes_the_guest_briefly_and_without_its_control_characters() {
 }
 
 #[test]
-fn a_message_may_have_its_limit_and_not_a_byte_more() {
+fn accepts_a_message_at_its_limit_and_refuses_one_byte_more() {
     let (message, _) = output(b"");
     let room = MAX_MESSAGE - LENGTH - OUTPUT.len();
     let mut bytes = Vec::new();
@@ -206,11 +201,11 @@ fn a_message_may_have_its_limit_and_not_a_byte_more() {
 
     let before = bytes.len();
     let error = encode(&message, &vec![7; room + 1], &mut bytes).unwrap_err();
-    assert!(matches!(error, EncodeError::MessageTooLong { length } if length == MAX_MESSAGE + 1));
-    assert_eq!(bytes.len(), before, "nothing is left of a message that failed");
+    assert!(matches!(error, EncodeError::MessageTooLong { length, .. } if length == MAX_MESSAGE + 1));
+    assert_eq!(bytes.len(), before, "a failed encode leaves nothing behind");
 
-    // The frame that passes the limit is refused by its length alone.
-    let mut decoder = Decoder::new();
+    // The decoder refuses the frame that exceeds the limit by its length alone.
+    let mut decoder = FrameDecoder::new();
     let full = frame(MORE, &[0; MAX_BODY]);
     for _ in 0..MAX_MESSAGE / MAX_BODY {
         decoder.push(&full);
@@ -222,7 +217,7 @@ fn a_message_may_have_its_limit_and_not_a_byte_more() {
 }
 
 #[test]
-fn refuses_to_send_what_the_peer_would_refuse() {
+fn encode_refuses_messages_that_the_peer_would_refuse() {
     #[track_caller]
     fn check(message: FromRunner, payload: &[u8], expected: &str) {
         let mut out = b"before".to_vec();
@@ -230,36 +225,78 @@ fn refuses_to_send_what_the_peer_would_refuse() {
         assert_eq!((error.to_string().as_str(), out.as_slice()), (expected, &b"before"[..]));
     }
     check(FromRunner::NeedInput {}, b"x", {
-        "could not send 1 bytes of payload with a message that carries none"
+        "could not send `need_input` with a payload, which it cannot carry (payload length 1)"
     });
     check(FromRunner::Fault { message: "x".repeat(MAX_META) }, b"", {
-        "could not send a message with 262173 bytes of JSON, at most 262144 are allowed"
+        "could not send `fault` with 262173 bytes of JSON, at most 262144 are allowed"
     });
 }
 
-/// However its words are escaped: the largest command that is allowed must not be what ends a link.
+/// The largest allowed command fits into a message, however JSON escapes its words.
 #[test]
-fn a_command_has_its_bounds_and_fits_into_a_message() {
+fn commands_are_bounded_and_fit_into_a_message() {
     let worst = |length: usize| "\u{1}".repeat(length);
     let mut command: Vec<String> = vec!["a".into(); MAX_COMMAND - 1];
     command.push(worst(MAX_COMMAND_BYTES - command.len()));
-    let most = Start { cell: CellId(u64::MAX), command, directory: Some(worst(MAX_PATH)) };
+    let most = ProgramCell { cell: CellId(u64::MAX), command, directory: Some(worst(MAX_PATH)) };
     assert_eq!(most.check(), Ok(()));
     encode(&ToRunner::Start(most.clone()), b"", &mut Vec::new()).unwrap();
 
-    let with = |command: Vec<String>| Start { command, ..most.clone() }.check();
-    assert_eq!(with(vec![]), Err(BadCommand::Empty));
-    assert_eq!(with(vec![String::new(), "x".into()]), Err(BadCommand::Empty));
+    let with = |command: Vec<String>| ProgramCell { command, ..most.clone() }.check();
+    assert_eq!(with(vec![]), Err(CommandError::Empty));
+    assert_eq!(with(vec![String::new(), "x".into()]), Err(CommandError::Empty));
     let bytes = MAX_COMMAND_BYTES + 1;
-    assert_eq!(with(vec!["a".repeat(bytes)]), Err(BadCommand::TooLong { bytes }));
+    assert_eq!(with(vec!["a".repeat(bytes)]), Err(CommandError::TooLong { bytes }));
     let words = MAX_COMMAND + 1;
-    assert_eq!(with(vec!["a".into(); words]), Err(BadCommand::TooMany { words }));
+    assert_eq!(with(vec!["a".into(); words]), Err(CommandError::TooMany { words }));
     let directory = Some(worst(MAX_PATH + 1));
-    assert_eq!(Start { directory, ..most.clone() }.check(), Err(BadCommand::Directory));
+    assert_eq!(ProgramCell { directory, ..most.clone() }.check(), Err(CommandError::Directory));
+}
+
+/// The type that errors name is the one on the wire.
+#[test]
+fn messages_know_their_type_on_the_wire() {
+    #[track_caller]
+    fn check<M: WireMessage>(metas: &[&str]) {
+        for meta in metas {
+            let message: M = serde_json::from_str(meta).unwrap();
+            assert_eq!(serde_json::to_value(&message).unwrap()["type"], message.type_name());
+        }
+    }
+    check::<ToRunner>(&[
+        r#"{"type":"hello","version":1,"stdin":"empty","interpreters":[],"warm":null,"resume":null}"#,
+        r#"{"type":"run","cell":1,"language":"sh","name":"","args":[]}"#,
+        r#"{"type":"start","cell":1,"command":[]}"#,
+        r#"{"type":"interrupt","cell":1}"#,
+        r#"{"type":"kill","cell":1}"#,
+        r#"{"type":"input","end":true}"#,
+        r#"{"type":"put","request":1,"path":""}"#,
+        r#"{"type":"get","request":1,"path":"","most":1}"#,
+        r#"{"type":"list","request":1,"path":""}"#,
+        r#"{"type":"reply","call":1}"#,
+        r#"{"type":"ping","nonce":1,"received":1}"#,
+        r#"{"type":"bye"}"#,
+    ]);
+    check::<FromRunner>(&[
+        r#"{"type":"ready","version":1,"interpreters":[],"received":1}"#,
+        OUTPUT,
+        r#"{"type":"image","cell":1,"format":"png"}"#,
+        NEED_INPUT,
+        r#"{"type":"done","cell":1,"outcome":{"kind":"completed"},"fresh":true}"#,
+        r#"{"type":"stored","request":1,"bytes":1}"#,
+        r#"{"type":"file","request":1}"#,
+        r#"{"type":"listing","request":1,"entries":[],"left_out":0}"#,
+        r#"{"type":"refused","request":1,"problem":{"kind":"not_found"}}"#,
+        r#"{"type":"call","cell":1,"call":1}"#,
+        r#"{"type":"forget","call":1}"#,
+        r#"{"type":"taken","call":1}"#,
+        r#"{"type":"pong","nonce":1,"received":1}"#,
+        r#"{"type":"fault","message":""}"#,
+    ]);
 }
 
 #[test]
-fn writes_these_bytes() {
+fn encodes_messages_as_documented() {
     let mut out = Vec::new();
     encode(&output(b"").0, b"hi", &mut out).unwrap();
     encode(&ToRunner::Bye {}, b"", &mut out).unwrap();
@@ -267,7 +304,7 @@ fn writes_these_bytes() {
 }
 
 #[test]
-fn cuts_a_long_message_into_full_frames() {
+fn splits_a_long_message_into_full_frames() {
     let payload = vec![9; 2 * MAX_BODY];
     let body = content(OUTPUT, &payload);
     let mut out = Vec::new();
@@ -276,15 +313,15 @@ fn cuts_a_long_message_into_full_frames() {
     let (b, c) = rest.split_at(MAX_BODY);
     assert!(out == [frame(MORE, a), frame(MORE, b), frame(0, c)].concat());
 
-    // Exactly one full frame has no empty one after it.
+    // No empty frame follows a message that fills exactly one frame.
     let mut out = Vec::new();
     encode(&output(b"").0, &payload[..a.len() - LENGTH - OUTPUT.len()], &mut out).unwrap();
     assert!(out == frame(0, a));
 }
 
 #[test]
-fn a_length_allocates_nothing() {
-    let mut decoder = Decoder::new();
+fn a_length_alone_allocates_nothing() {
+    let mut decoder = FrameDecoder::new();
     decoder.push(&(MAX_FRAME as u32).to_be_bytes());
     decoder.push(&[0, 0, 0]);
     assert!(decoder.next::<FromRunner>().unwrap().is_none());
@@ -292,15 +329,15 @@ fn a_length_allocates_nothing() {
 }
 
 #[test]
-fn many_small_frames_in_one_push_cost_no_more_than_their_bytes() {
-    // With a move of the rest after each message this would take minutes.
+fn decodes_many_small_frames_in_linear_time() {
+    // If the decoder moved the rest of its input after each message, this would take minutes.
     const MESSAGES: usize = 200_000;
     let bytes = whole(NEED_INPUT).repeat(MESSAGES);
     let (messages, end) = decode(&bytes);
     assert_eq!((messages.len(), end), (MESSAGES, Ok(())));
 
-    // The same with one message taken for each that is pushed, so that the decoder never runs dry.
-    let mut decoder = Decoder::new();
+    // The same with one message pushed for each that is taken, so that the decoder never runs dry.
+    let mut decoder = FrameDecoder::new();
     decoder.push(&bytes);
     for _ in 0..MESSAGES {
         assert!(decoder.next::<FromRunner>().unwrap().is_some());

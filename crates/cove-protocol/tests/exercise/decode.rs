@@ -1,38 +1,42 @@
-//! What must hold for any bytes at all. The fuzz target, the replay of its corpus and a property all call this one
-//! function, so that what the fuzzer checks is itself tested. It must not know where the bytes come from.
+//! The promises of the codec that hold for any bytes at all. The fuzz target, the replay of its corpus and a property
+//! test all call this one function, so the fuzzer's checks are themselves tested. It must not know where the bytes come
+//! from.
 
 use cove_protocol::limits::{CHUNK, MAX_FRAME, MAX_MESSAGE};
-use cove_protocol::{DecodeError, Decoder, FromRunner, Message, ToRunner, encode};
+use cove_protocol::{DecodeError, FrameDecoder, FromRunner, ToRunner, WireMessage, encode};
 
-/// How many messages were in the bytes and how they ended, for each direction that they could belong to.
+/// How many messages the bytes held and how the stream ended, for each direction that they could belong to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Verdict {
+pub(crate) struct DecodeVerdict {
     pub(crate) from_runner: (usize, Result<(), DecodeError>),
     pub(crate) to_runner: (usize, Result<(), DecodeError>),
 }
 
 /// Decodes the bytes in both directions and panics where the codec breaks a promise.
-pub(crate) fn exercise(bytes: &[u8]) -> Verdict {
-    Verdict { from_runner: exercise_as::<FromRunner>(bytes), to_runner: exercise_as::<ToRunner>(bytes) }
+pub(crate) fn exercise(bytes: &[u8]) -> DecodeVerdict {
+    DecodeVerdict { from_runner: exercise_as::<FromRunner>(bytes), to_runner: exercise_as::<ToRunner>(bytes) }
 }
 
-fn exercise_as<M: Message + Clone + PartialEq>(bytes: &[u8]) -> (usize, Result<(), DecodeError>) {
+fn exercise_as<M: WireMessage + Clone + PartialEq>(bytes: &[u8]) -> (usize, Result<(), DecodeError>) {
     let (messages, end) = decode::<M>(bytes, CHUNK);
-    assert!(decode::<M>(bytes, 1) == (messages.clone(), end.clone()), "what arrives at once decodes alike");
+    assert!(
+        decode::<M>(bytes, 1) == (messages.clone(), end.clone()),
+        "the same bytes decode alike, one by one or at once"
+    );
 
     let mut again = Vec::new();
     for (message, payload) in &messages {
-        encode(message, payload, &mut again).expect("what was received can be sent");
+        encode(message, payload, &mut again).expect("a received message can be sent");
     }
     let count = messages.len();
-    assert!(decode::<M>(&again, CHUNK) == (messages, Ok(())), "what was sent again is the same");
+    assert!(decode::<M>(&again, CHUNK) == (messages, Ok(())), "a message survives encoding and decoding");
     (count, end)
 }
 
-type Decoded<M> = (Vec<(M, Vec<u8>)>, Result<(), DecodeError>);
+type DecodeResult<M> = (Vec<(M, Vec<u8>)>, Result<(), DecodeError>);
 
-fn decode<M: Message>(bytes: &[u8], piece: usize) -> Decoded<M> {
-    let mut decoder = Decoder::new();
+fn decode<M: WireMessage>(bytes: &[u8], piece: usize) -> DecodeResult<M> {
+    let mut decoder = FrameDecoder::new();
     let mut messages = Vec::new();
     for piece in bytes.chunks(piece) {
         decoder.push(piece);

@@ -1,18 +1,20 @@
-// The Node shim, first part: the wire, and a cell from its beginning to its end.
+// The Node shim, first part: the channel to the runner, and a cell from its beginning to its end.
 //
 // The runner starts `node --no-force-async-hooks-checks -e <this text>` with its socket on
-// descriptor 3. The other parts are asked for over that socket: around.js at once, the rest when
-// needed: imports.js by a cell with the word `import` or `export`, faults.js by errors, watch.js by
-// a cell that waits for something, redeclare.js by one that declares a name in another way than
-// before, repair.js by one after a standard stream was ended, wire.js and mcp.js by one with the word `mcp`.
+// descriptor 3. The shim asks for its other parts over that socket: process_guard.js at once, and
+// the others when needed: imports.js for a cell with the word `import` or `export`, faults.js for
+// errors, interrupts.js for a cell that waits for something, redeclarations.js for a cell that
+// declares a name in another way than before, stream_repair.js for a cell after one that ended a
+// standard stream, wire.js and mcp.js for a cell with the word `mcp`, questions.js for the
+// first question about code.
 //
-// A cell is evaluated by V8's own console mode (`Runtime.evaluate` with `replMode`), the only one
-// in which a `const` may be declared again by a later cell and top-level `await` keeps what is
-// declared. Two things have to be added to it: `import`, and a way to interrupt.
+// V8's own console mode (`Runtime.evaluate` with `replMode`) evaluates a cell. It is the only mode
+// in which a later cell may declare a `const` again, and in which declarations survive a top-level
+// `await`. The shim adds two things to it: `import`, and a way to interrupt.
 //
-// Cells can change every builtin. So what runs for each cell uses functions taken before the first
-// one, and no iteration over arrays, no spread and no regular expression, which all look things up
-// on prototypes.
+// Cells can change every builtin. So code that runs for each cell uses functions taken before the
+// first one, and no iteration over arrays, no spread and no regular expression, because these all
+// look things up on prototypes.
 (() => {
   "use strict";
   const { Error, Int32Array, Number, SharedArrayBuffer } = globalThis;
@@ -50,33 +52,34 @@
   const dispatch = bind(Session.prototype.post);
   session.connect();
 
-  // What other scripts of this context reach through the hidden name below: the script that runs a
-  // cell under a watchdog, the thread of watch.js, and what imports.js makes of `import`. A name
-  // declared in console mode is no property of globalThis. It has as many characters as `import`,
-  // so that columns stay true.
+  // Other scripts of this context reach this function through the hidden name below: the script that
+  // runs a cell under a watchdog, the thread of interrupts.js, and the code that imports.js makes of
+  // `import`. A name declared in console mode is not a property of globalThis. It has as many
+  // characters as `import`, so that columns in errors stay right.
   const hook = (specifier, options) => import(specifier, options);
   const HOOK = "\u0131mport";
 
   // The cell that runs now.
   let current = null;
-  // Whether its first turn runs, all of it under the eyes of enter().
+  // Whether its first turn runs now, inside enter().
   let turn = false;
   let begun = false;
   let socket = null;
   let onInit = null;
   let pending = alloc(0);
-  // A cell that came before around.js.
+  // A cell that arrived before process_guard.js.
   let early = null;
   const cells = [];
   const standard = { stdout: null, stderr: null, ended: false };
   const parts = { __proto__: null };
-  let firstAsked = null;
-  let lastAsked = null;
+  // The parts that were asked for, in this order, and how many of them have arrived.
+  const asked = [];
+  let arrived = 0;
 
-  // What the other parts get, and where they put what they define.
+  // What the other parts use, and where they put what they define.
   const shim = {
     __proto__: null,
-    // As they are now, for parts that come when cells have changed them.
+    // The globals as they are now, for parts that load after cells have changed them.
     globals: {
       ...{ Atomics, Error, Int32Array, JSON, Map, Math, Reflect, Set },
       ...{ SharedArrayBuffer, SyntaxError },
@@ -86,21 +89,23 @@
       cwd,
       exitCell,
       fault,
+      fetch,
       functionText,
       hook,
       interrupt,
       label,
       own,
+      post,
       put,
       send,
       standard,
       stop,
     },
-    // Set by watch.js while a thread of its own sees every SIGINT.
+    // Set by interrupts.js while its thread receives every SIGINT.
     guarded: false,
   };
 
-  // The wire
+  // The channel
 
   function put(fd, text) {
     const data = typeof text === "string" ? from(text, "utf8") : text;
@@ -111,7 +116,7 @@
       } catch (error) {
         if (error.code === "EAGAIN") pause(1);
         else if (fd !== 3) return;
-        // EPIPE: the runner is gone. Else the user's code did something to the socket.
+        // EPIPE: the runner is gone. Anything else: the user's code did something to the socket.
         else leave(error.code === "EPIPE" ? 0 : 3);
       }
     }
@@ -134,7 +139,7 @@
     return from([value >>> 24, value >>> 16, value >>> 8, value]);
   }
 
-  // As bytes, cut on the border of a character: a D must stay short.
+  // A text as the channel carries it, cut between characters: a `D` frame must stay short.
   function string(text) {
     let bytes = from(text, "utf8");
     if (bytes.length > 4096) {
@@ -156,14 +161,18 @@
       if (pending.length < end) return;
       const frame = subarray(pending, 4, end);
       pending = subarray(pending, end);
-      if (frame[0] === 0x52 && parts.around.loaded) begin(frame);
+      if (frame[0] === 0x52 && parts.process_guard.loaded) begin(frame);
       else if (frame[0] === 0x52) early = frame;
       else if (frame[0] === 0x4c) load(decode(frame, 5, frame.length));
+      else if (frame[0] === 0x51) answer(frame[1], decode(frame, 2, frame.length));
     }
   }
 
-  // Only until the first cell is done: later its timers and servers have to go on.
+  // Blocks, so it is used only until the first cell is done: after that, timers and servers of cells
+  // have to go on.
   function readMore() {
+    // feed() may be the caller: more frames may have arrived together with its current one.
+    if (pending.length >= 4 && pending.length >= 4 + u32(pending, 0)) return feed(alloc(0));
     const buffer = alloc(65536);
     let count = 0;
     try {
@@ -193,8 +202,8 @@
     socket = made;
   }
 
-  // Waits for a cell: from the second one on without keeping the event loop, except where cells
-  // have damaged what Node needs to make a socket.
+  // Waits for a cell: from the second one on without blocking the event loop, unless cells have
+  // damaged what Node needs to make a socket.
   function listen() {
     try {
       if (begun) connect();
@@ -204,15 +213,13 @@
     while (!begun) readMore();
   }
 
-  // Calls `then` as soon as the part of this name is there. Answers come in the order of requests.
+  // Calls `then` as soon as the part with this name is loaded. Answers come in the order of requests.
   function need(name, then) {
     let part = parts[name];
     if (part && part.loaded) return then();
     if (!part) {
-      part = parts[name] = { loaded: false, name, waiting: null, next: null };
-      if (lastAsked) lastAsked.next = part;
-      else firstAsked = part;
-      lastAsked = part;
+      part = parts[name] = { loaded: false, name, waiting: null };
+      asked[asked.length] = part;
       send("L", string(name));
     }
     const { waiting } = part;
@@ -224,25 +231,29 @@
   }
 
   function load(text) {
-    const part = firstAsked;
+    const part = asked[arrived];
     if (!part) return;
-    firstAsked = part.next;
-    if (!firstAsked) lastAsked = null;
+    arrived += 1;
     part.loaded = true;
     try {
       const options = { __proto__: null, filename: `cove:${part.name}` };
       compileFunction(text, ["shim"], options)(shim);
     } catch {
-      // Cells have damaged what even that needs. We do without.
+      // Cells have damaged what this needs. The shim does without the part.
     }
     part.waiting();
+  }
+
+  // Answers a question about code that a person is writing.
+  function answer(letter, code) {
+    need("questions", () => send("A", from(shim.ask ? shim.ask(letter, code) : "", "utf8")));
   }
 
   function post(method, parameters, then) {
     dispatch(session, method, parameters, then || (() => {}));
   }
 
-  // A cell, from its beginning
+  // The beginning of a cell
 
   function begin(frame) {
     let at = 1;
@@ -263,9 +274,10 @@
       ...{ __proto__: null, name, code, source: code },
       // How it ended: an exception, the status given to process.exit(), an interrupt.
       ...{ fault: null, exit: null, interrupted: false },
-      // The inspector has refused it or was interrupted; it has a result; its end is being told.
+      // The inspector's error, if it refused the cell or was interrupted; whether the cell has a result;
+      // whether its end is being sent.
       ...{ lost: null, ready: false, ending: false },
-      // It was refused and is tried once more.
+      // The cell was refused and is tried again; why; whether its calls have been waited for.
       ...{ again: false, refusal: null, waited: false },
       promise: null,
     };
@@ -273,19 +285,19 @@
     begun = true;
     globalThis.__filename = resolve(cwd, name);
     arm();
-    // An interrupt that came before it is not meant for it.
+    // An interrupt that came before this cell is not meant for it.
     if (shim.guarded) shim.forget();
     remember(cell);
     if (standard.ended) {
-      return need("repair", () => {
-        if (shim.repair) shim.repair();
+      return need("stream_repair", () => {
+        if (shim.repairStreams) shim.repairStreams();
         prepare(cell);
       });
     }
     prepare(cell);
   }
 
-  // For excerpts in errors. Until the first error faults.js is not there to keep them.
+  // Keeps the source for excerpts in errors. faults.js keeps sources, but loads only at the first error.
   function remember(cell) {
     if (!shim.remember) {
       cells[cells.length] = { name: cell.name, code: cell.code };
@@ -299,7 +311,7 @@
       cells.length = 0;
       if (cell) shim.remember(cell.name, cell.code);
     } catch {
-      // A cell has broken a builtin that this needs. Errors then lack their excerpts.
+      // A cell has broken a builtin that this needs. Errors then have no excerpts.
     }
   }
 
@@ -307,9 +319,9 @@
     if (includes(cell.code, "mcp")) {
       if (!(parts.mcp && parts.mcp.loaded)) return need("wire", () => need("mcp", () => prepare(cell)));
       try {
-        if (shim.offer) shim.offer(cell.code);
+        if (shim.defineNames) shim.defineNames(cell.code);
       } catch {
-        // A cell has broken a builtin that this needs. What it has already it keeps.
+        // A cell has broken a builtin that this needs. Names that were defined before stay.
       }
     }
     if (includes(cell.code, "import") || includes(cell.code, "export")) {
@@ -322,7 +334,7 @@
   }
 
   function run(cell, code) {
-    // It may have been interrupted while a part was on its way.
+    // The cell may have been interrupted while a part was on its way.
     if (cell !== current || cell.ending) return;
     cell.again = false;
     turn = true;
@@ -336,9 +348,9 @@
     if (cell.lost && !stopped) fault(new Error(cell.lost.message));
     if (cell.ready || stopped) return finish(cell);
     if (cell.again) return;
-    // It waits for something. From here on its code runs as callbacks of the event loop.
-    need("watch", () => shim.watch && shim.watch());
-    // To see the end of the socket meanwhile.
+    // The cell waits for something. From here on its code runs as callbacks of the event loop.
+    need("interrupts", () => shim.startWatching && shim.startWatching());
+    // To notice the end of the socket meanwhile.
     setImmediate(() => {
       try {
         connect();
@@ -348,7 +360,7 @@
     });
   }
 
-  // As Node's own REPL does: `{ a: 1 }` is an object if it can be one.
+  // Like Node's own REPL, reads `{ a: 1 }` as an object if it can be one.
   function asObject(code) {
     const text = trim(code);
     if (!startsWith(text, "{") || endsWith(text, ";")) return code;
@@ -361,8 +373,8 @@
     }
   }
 
-  // Runs the first turn of a cell so that SIGINT ends it: under a watchdog of Node's, unless there
-  // is our own thread.
+  // Runs the first turn of a cell so that SIGINT ends it: under Node's watchdog, unless the thread of
+  // interrupts.js runs.
   function enter(cell, step) {
     let started = false;
     hook.job = () => {
@@ -373,7 +385,7 @@
       if (shim.guarded) hook.job();
       else runScript(watched, { __proto__: null, breakOnSigint: true });
     } catch (error) {
-      // Node makes this of a process.exit() in a callback of a promise.
+      // Node throws this for a process.exit() in a callback of a promise.
       if (cell.exit !== null || cell.interrupted) return;
       if (error && error.code === "ERR_SCRIPT_EXECUTION_INTERRUPTED") {
         cell.interrupted = true;
@@ -392,7 +404,7 @@
     if (includes(code, "await")) keep(cell);
     post("Runtime.evaluate", parameters, (error, reply) => {
       if (cell !== current || cell.ending) return;
-      // It was interrupted, if not worse.
+      // The evaluation was interrupted, or something worse happened.
       if (!reply) cell.lost = error;
       else if (has(reply, "exceptionDetails")) {
         refuse(cell, reply.exceptionDetails);
@@ -404,7 +416,8 @@
     });
   }
 
-  // It failed. If it was not even begun, because of how it declares a name, it can be written anew.
+  // The cell failed. If it failed before it began, because of how it declares a name, it can be
+  // rewritten and tried again.
   function refuse(cell, details) {
     const error = fetch(details.exception);
     const { description } = details.exception;
@@ -413,7 +426,9 @@
     if (!declared || has(details, "stackTrace")) return fault(error, details);
     cell.refusal = cell.refusal || { error, details };
     cell.again = true;
-    need("imports", () => need("redeclare", () => setImmediate(retry, cell, error.message)));
+    need("imports", () =>
+      need("redeclarations", () => setImmediate(retry, cell, error.message)),
+    );
   }
 
   function retry(cell, message) {
@@ -423,8 +438,8 @@
   }
 
   // Holds the promise that the inspector waits for, the first one made in an evaluation. When a cell
-  // awaits what nobody can resolve any more, that promise is garbage, and Node 22 dies of telling
-  // us so in the midst of a collection.
+  // awaits something that can no longer be resolved, that promise is garbage, and Node 22 crashes when
+  // it reports that during a collection.
   function keep(cell) {
     try {
       onInit = onInit || own("v8").promiseHooks.onInit;
@@ -437,8 +452,8 @@
     }
   }
 
-  // A name as V8 takes it in a sourceURL: no spaces, no quotes. U+2800 looks like a space and
-  // becomes one again in stacks.
+  // Returns a name that V8 accepts in a sourceURL: without spaces and quotes. U+2800 looks like a
+  // space and becomes one again in stacks.
   function label(name) {
     let text = "";
     for (let index = 0; index < name.length; index += 1) {
@@ -448,7 +463,7 @@
     return text;
   }
 
-  // The value itself, of which the inspector has told only an id.
+  // Returns the value itself, for which the inspector has given only an id.
   function fetch(remote) {
     if (!remote || remote.type === "undefined") return undefined;
     if (has(remote, "value")) return remote.value;
@@ -485,15 +500,15 @@
     done(cell);
   }
 
-  // Its end
+  // The end of a cell
 
   function done(cell) {
     cell.ready = true;
-    // Not at once: promises that this turn has rejected are found at the end of the turn.
+    // Not at once, because promises that this turn has rejected are found at the end of the turn.
     if (!turn) setImmediate(finish, cell);
   }
 
-  // An exception that nobody caught, of the cell or of what is left of earlier ones.
+  // Handles an uncaught exception, of the cell or of callbacks that earlier cells have left behind.
   function fault(error, details) {
     const cell = current;
     need("faults", () => {
@@ -513,16 +528,21 @@
     finish(current);
   }
 
-  // The same in the midst of the user's code, which comes to its end with this.
+  // The same while the user's code runs, which this terminates.
   function stop() {
     if (current) current.interrupted = true;
+    terminate();
+  }
+
+  // Ends the cell, and terminates the user's code that runs now.
+  function terminate() {
     setImmediate(finish, current);
     balance();
     post("Runtime.terminateExecution");
   }
 
-  // Node counts the callbacks it is in, and dies when one is not left as it was entered. Its
-  // function for exceptions begins anew.
+  // Node counts the callbacks that it is in, and crashes when one does not return normally. Its
+  // function for fatal exceptions resets the count.
   function balance() {
     if (hasUncaughtExceptionCaptureCallback()) return;
     setUncaughtExceptionCaptureCallback(() => {});
@@ -536,17 +556,17 @@
   }
 
   function finish(cell) {
-    // process.exit() may have left it so.
+    // process.exit() may have left it true.
     turn = false;
     if (!cell || cell !== current || cell.ending) return;
-    // Tools that it has called and not waited for.
+    // Waits for calls that the cell has made and not awaited.
     const stopped = cell.fault || cell.interrupted || cell.exit !== null;
     if (shim.settleCalls && !stopped && !cell.waited) {
       cell.waited = true;
       if (shim.settleCalls(() => finish(cell))) return;
     }
     cell.ending = true;
-    // What was printed of it comes first.
+    // The printed error comes first.
     if (cell.fault) need("faults", () => conclude(ending(cell)));
     else conclude(ending(cell));
   }
@@ -561,10 +581,10 @@
     return concat([from("r"), string(name), string(message)]);
   }
 
-  function conclude(body, patience = 50) {
-    // Writes to our streams block; but a cell may have left one corked, or made it non-blocking.
-    if (patience > 0 && (unwritten(standard.stdout) || unwritten(standard.stderr))) {
-      setTimeout(conclude, 10, body, patience - 1);
+  function conclude(body, attempts = 50) {
+    // Writes to standard streams block, but a cell may have left one corked or made it non-blocking.
+    if (attempts > 0 && (unwritten(standard.stdout) || unwritten(standard.stderr))) {
+      setTimeout(conclude, 10, body, attempts - 1);
       return;
     }
     post("Runtime.releaseObjectGroup", { objectGroup: "cell" });
@@ -574,28 +594,27 @@
     setImmediate(listen);
   }
 
-  // process.exit(): ends the cell, not the process. Nothing of the user's runs after it, no catch
-  // and no finally.
+  // process.exit(): ends the cell, not the process. No user code runs after it, no catch and no
+  // finally.
   function exitCell(code) {
     if (code !== undefined) process.exitCode = code;
     const status = Number(process.exitCode) & 255;
     process.exitCode = undefined;
     if (!current) put(2, `process.exit(${status}) between cells was ignored\n`);
     else if (current.exit === null) current.exit = status;
-    setImmediate(finish, current);
-    balance();
-    post("Runtime.terminateExecution");
+    terminate();
     for (;;);
   }
 
-  // What they may have changed
+  // What cells may have changed
 
-  // A cell may have removed our listener, and Node removes it while its watchdog runs.
+  // Adds the listener for SIGINT again: a cell may have removed it, and Node removes it while its
+  // watchdog runs.
   function arm() {
     try {
       const found = listeners(process, "SIGINT");
       for (let index = 0; index < found.length; index += 1) if (found[index] === interrupt) return;
-      if (shim.guarded) shim.unwatch();
+      if (shim.guarded) shim.stopWatching();
       on(process, "SIGINT", interrupt);
     } catch {
       // A cell has broken process.emit().
@@ -619,11 +638,11 @@
   const watched = new Script(`${HOOK}.job()`, { filename: "cove:watched" });
 
   on(process, "SIGINT", interrupt);
-  // Not from here: to terminate the main script is to end the process.
+  // Not from here, because terminating the main script would end the process.
   setImmediate(() => {
-    // Node has just put its module named `module` there. And in a cell `require.main === module`.
+    // Node has just put its module named `module` there. In a cell `require.main === module` holds.
     globalThis.module = process.mainModule = globalThis.require.main = main;
-    need("around", () => {
+    need("process_guard", () => {
       if (early) begin(early);
       else listen();
     });

@@ -1,16 +1,16 @@
-// The Node shim: what is printed and reported of an exception that nobody caught. Fetched when
-// there is one. Run as the body of a function of `shim`.
+// The Node shim: prints and reports uncaught exceptions. Fetched when there is one. Runs as the body of
+// a function with the parameter `shim`.
 //
-// Whatever a cell throws, or has done to the builtins, something has to be printed and reported:
-// hence the many `try`.
+// Whatever a cell throws, and whatever it has done to the builtins, something has to be printed and
+// reported. That is why there are so many `try`.
 "use strict";
 const { Error, Map, Math } = shim.globals;
 const { inspect, types } = shim.own("util");
-// A message can be as large as memory.
-const LONGEST = 64 << 10;
-// Sources are kept of the newest cells up to this size, and lines shown up to that one.
-const SOURCES = 8 << 20;
-const LINE = 400;
+// The longest text that is printed: a message can be as large as memory.
+const MAX_TEXT = 64 << 10;
+// How much source of the newest cells is kept, and the longest line that an excerpt shows.
+const MAX_SOURCES = 8 << 20;
+const MAX_LINE = 400;
 
 const sources = new Map();
 let size = 0;
@@ -21,13 +21,13 @@ shim.remember = (name, code) => {
   sources.delete(key);
   sources.set(key, code);
   for (const [old, text] of sources) {
-    if (size <= SOURCES || old === key) break;
+    if (size <= MAX_SOURCES || old === key) break;
     size -= text.length;
     sources.delete(old);
   }
 };
 
-// `details` is what the inspector said of it, if it was the inspector who caught it.
+// `details` is the inspector's report, if the inspector caught the exception.
 shim.print = (error, details, name) => {
   let text = "Uncaught exception";
   try {
@@ -36,17 +36,17 @@ shim.print = (error, details, name) => {
     const { name, message } = shim.raised(error);
     text = `Uncaught ${name}: ${message}`;
   }
-  if (text.length > LONGEST) text = `${text.slice(0, LONGEST)}\n… cut`;
+  if (text.length > MAX_TEXT) text = `${text.slice(0, MAX_TEXT)}\n… cut`;
   shim.put(2, `${text}\n`);
 };
 
 function describe(error, details, name) {
   if (!types.isNativeError(error) && !(error instanceof Error)) return `Uncaught ${inspect(error)}`;
-  // Of code that did not compile, V8 tells the position there, and nothing in the stack.
+  // For code that does not compile, V8 gives the position only there, and not in the stack.
   if (details?.scriptId && !details.stackTrace && sources.has(shim.label(name))) {
     const url = shim.label(name);
     const lines = sources.get(url).split("\n");
-    // The end of an unfinished cell is behind the line that we have added to it.
+    // The end of an unfinished cell is after the line that the shim has added to it.
     const line = Math.min(details.lineNumber, lines.length - 1);
     const column = line < details.lineNumber ? lines[line].length : details.columnNumber;
     return `${excerpt(url, line, column)}${error.name}: ${error.message}`;
@@ -55,7 +55,7 @@ function describe(error, details, name) {
   return where(error.stack) + withoutNode(inspect(error));
 }
 
-// The line of a cell that a stack begins in, as Node shows it.
+// Returns an excerpt of the line of a cell in which a stack begins, as Node shows it.
 function where(stack) {
   for (const line of stack.split("\n")) {
     const found = /^ {4}at (?:.* \()?(.*):(\d+):(\d+)\)?$/.exec(line);
@@ -70,14 +70,15 @@ function where(stack) {
 function excerpt(url, line, column) {
   const name = url.replaceAll("\u2800", " ");
   const text = sources.get(url).split("\n")[line]?.trimEnd() ?? "";
-  if (text === "" || text.length > LINE) return `${name}:${line + 1}\n\n`;
-  // Tabs stay, so that the caret stands where it should.
+  if (text === "" || text.length > MAX_LINE) return `${name}:${line + 1}\n\n`;
+  // Keeps tabs, so that the caret is in the right place.
   const margin = text.slice(0, column).replace(/[^\t]/g, " ");
   return `${name}:${line + 1}\n${text}\n${margin}^\n\n`;
 }
 
-// Frames of Node itself say nothing to the user, also in the stacks of causes and of the errors of an
-// AggregateError. Ours are there when a cell has put its own function for stacks in our place.
+// Removes frames of Node itself, which mean nothing to the user, also in the stacks of causes and of
+// the errors of an AggregateError. Frames of the shim are there when a cell has replaced
+// Error.prepareStackTrace.
 function withoutNode(text) {
   return text
     .replaceAll("\u2800", " ")
@@ -90,7 +91,7 @@ shim.raised = (error) => {
   try {
     if (error !== null && typeof error === "object") {
       name = error.name;
-      // A class of the user's that does not care for `name`.
+      // A class of the user that does not set `name`.
       if (typeof name !== "string" || name === "" || name === "Error") {
         name = error.constructor?.name || "Error";
       }
@@ -100,7 +101,7 @@ shim.raised = (error) => {
       message = typeof error === "string" ? error : inspect(error);
     }
   } catch {
-    // A getter of the user's.
+    // A getter of the user failed.
   }
   return {
     name: typeof name === "string" ? name : "Error",

@@ -1,10 +1,10 @@
-// The Node shim: `import` and `export` in a cell. Fetched by a cell with one of these words. Run as
-// the body of a function of `shim`.
+// The Node shim: `import` and `export` in a cell. Fetched for a cell with one of these words. Runs as the
+// body of a function with the parameter `shim`.
 //
-// Code that the inspector evaluates is no module, and Node refuses `import()` in it. So a static
-// import becomes `const … = await`, and `import(` and `import.meta` get another name, under which
-// the shim has put an import() that works from the working directory. Lines stay where they are.
-// What cannot be read here is left alone: V8 then says what is wrong with it.
+// Code that the inspector evaluates is not a module, and Node refuses `import()` in it. So a static
+// import becomes `const … = await`, and `import(` and `import.meta` get another name, under which the
+// shim has put an import() that works from the working directory. Lines stay where they are. Code
+// that this part cannot read stays as it is, and V8 reports what is wrong with it.
 "use strict";
 const { JSON, Math, Set, SyntaxError } = shim.globals;
 const { createRequire } = shim.own("module");
@@ -42,7 +42,7 @@ shim.rewrite = (code, name) => {
   }
 };
 
-// For a static import, which fails when a name is not there.
+// For a static import, which fails if the module lacks a name.
 shim.hook.from = async (specifier, names, options) => {
   const module = await shim.hook(specifier, options);
   for (const name of names) {
@@ -56,8 +56,9 @@ shim.hook.from = async (specifier, names, options) => {
 
 // Reading
 
-// A list of { kind, text, start, end }, and of each whether it is on a new line, how many brackets
-// it is in, and, for one that closes a bracket, whether a `/` after it begins an expression.
+// Returns a list of { kind, text, start, end }. Each token also says whether it is the first on its
+// line (`fresh`), how many brackets it is in (`depth`), and, if it closes a bracket, whether a `/`
+// after it divides (`divides`).
 shim.tokenize = (code) => {
   const tokens = [];
   // Brackets that are open.
@@ -80,7 +81,7 @@ shim.tokenize = (code) => {
     while (end < code.length && code[end] !== quote) end += code[end] === "\\" ? 2 : 1;
     return end + 1;
   };
-  // From a backtick, or the brace that ends a `${`, to the next of these.
+  // Reads from a backtick, or the brace that ends a `${`, to the next of these.
   const template = () => {
     let end = at + 1;
     while (end < code.length && code[end] !== "`" && !code.startsWith("${", end)) {
@@ -153,14 +154,14 @@ function beginsExpression(last, before) {
   return last.kind === "word" && OPERATORS.has(last.text) && before?.text !== ".";
 }
 
-// Whether the parenthesis just opened is that of an `if`, `while` or the like.
+// Returns whether the parenthesis just opened belongs to an `if`, `while` or the like.
 function condition(tokens) {
   const [before, word] = [tokens.at(-3), tokens.at(-2)];
   if (word?.text === "await" && before?.text === "for") return true;
   return CONDITIONS.has(word?.text) && before?.text !== ".";
 }
 
-// Whether a brace after this begins a block, and not an object.
+// Returns whether a brace after this token begins a block, and not an object.
 function block(last) {
   if (!last) return true;
   if (last.kind === "punctuation") return [";", "{", "}", ")", "=>"].includes(last.text);
@@ -169,37 +170,44 @@ function block(last) {
 
 // Writing
 
-function rewrite(code, tokens) {
+// Returns the code with these edits, from the first to the last: each puts `by` in the place of what is between `start`
+// and `end`. Lines stay where they are.
+shim.splice = (code, edits) => {
+  const lines = (part) => part.split("\n").length - 1;
   let text = "";
   let copied = 0;
-  const replace = ({ start, end, by }) => {
-    const lines = (part) => part.split("\n").length - 1;
+  for (const { start, end, by } of edits) {
     text += code.slice(copied, start) + by;
     text += "\n".repeat(Math.max(0, lines(code.slice(start, end)) - lines(by)));
     copied = end;
-  };
+  }
+  return text + code.slice(copied);
+};
+
+function rewrite(code, tokens) {
+  const edits = [];
   tokens.forEach((token, index) => {
-    if (token.kind !== "word" || token.start < copied) return;
+    if (token.kind !== "word" || token.start < edits.at(-1)?.end) return;
     if ([".", "?."].includes(tokens[index - 1]?.text)) return;
     const isStatement =
       token.depth === 0 && (token.fresh || [";", "}", undefined].includes(tokens[index - 1]?.text));
     const next = tokens[index + 1]?.text;
-    let change = null;
+    let edit = null;
     if (token.text === "import" && (next === "(" || next === ".")) {
       const meta = next === "." && tokens[index + 2]?.text === "meta";
       const call = next === "(" && !isMethod(tokens, index);
-      if (meta || call) change = { start: token.start, end: token.end, by: shim.HOOK };
+      if (meta || call) edit = { start: token.start, end: token.end, by: shim.HOOK };
     } else if (token.text === "import" && isStatement) {
-      change = importStatement(code, tokens, index);
+      edit = importStatement(code, tokens, index);
     } else if (token.text === "export" && isStatement) {
-      change = exportStatement(tokens, index);
+      edit = exportStatement(tokens, index);
     }
-    if (change) replace(change);
+    if (edit) edits.push(edit);
   });
-  return text + code.slice(copied);
+  return shim.splice(code, edits);
 }
 
-// `import(x) {` in a class or an object.
+// Returns whether this is `import(x) {` in a class or an object.
 function isMethod(tokens, index) {
   const before = tokens[index - 1]?.text;
   if (!["{", "}", ",", ";", "*", "async", "static", "get", "set"].includes(before)) return false;
@@ -209,13 +217,13 @@ function isMethod(tokens, index) {
   return tokens[close + 1]?.text === "{";
 }
 
-// The rest of a statement, token by token.
+// Returns a reader for the rest of a statement, token by token.
 function reader(tokens, index) {
   let at = index + 1;
   return {
     peek: () => tokens[at],
     is: (text) => tokens[at]?.text === text,
-    // Takes the next token if it is this one.
+    // Skips the next token if it has this text.
     skip: (text) => tokens[at]?.text === text && Boolean((at += 1)),
     take(...kinds) {
       if (!kinds.includes(tokens[at]?.kind)) throw new SyntaxError("not an import");
@@ -262,7 +270,7 @@ function expect(rest, text) {
   if (!rest.skip(text)) throw new SyntaxError("not an import");
 }
 
-// `with { type: "json" }`, as the second argument of import().
+// Returns `with { type: "json" }` as the second argument of import().
 function attributes(code, rest) {
   const word = rest.peek();
   if (!["with", "assert"].includes(word?.text) || (word.text === "assert" && word.fresh)) return "";
@@ -282,7 +290,7 @@ function declaration({ specifier, names, all, options }) {
   return names.length ? `const ${pattern} = ${call};` : `void (${call});`;
 }
 
-// A cell exports to nobody: what it declares is there for later cells anyway.
+// Removes `export`: no module imports from a cell, and later cells see its declarations anyway.
 function exportStatement(tokens, index) {
   const { start, end } = tokens[index];
   const next = tokens[index + 1];

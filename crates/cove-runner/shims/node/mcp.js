@@ -1,15 +1,15 @@
-// The Node shim: `mcp`, the tools of other servers. Fetched by a cell with that word. Run as the body of a
-// function of `shim`.
+// The Node shim: `mcp`, the tools of other servers. Fetched for a cell with that word. Runs as the body of a
+// function with the parameter `shim`.
 //
-// A tool is not looked up before it is called: the host knows all names and spellings, and says what is near when
-// it knows none.
+// A tool is not looked up before the call: the host knows all names and spellings, and suggests others for an unknown
+// one.
 "use strict";
 const { JSON } = shim.globals;
 const { inspect } = shim.own("util");
 const { writeFileSync } = shim.own("fs");
-const { ask, errors, garbage, problem } = shim.wire;
-// Lines of a list of tools that is shown as text.
-const SHOWN = 50;
+const { ask, errors, problem, unreadableAnswer } = shim.wire;
+// How many tools a list shows as text.
+const MAX_LISTED = 50;
 
 // Calls
 
@@ -17,7 +17,7 @@ function valueOf(answer) {
   if (Object.hasOwn(answer, "value")) return answer.value;
   if (answer.rich !== null && typeof answer.rich === "object") return new Result(answer.rich);
   if (Object.hasOwn(answer, "raw")) return answer.raw;
-  throw garbage();
+  throw unreadableAnswer();
 }
 
 async function call(server, tool, args = {}, options = {}) {
@@ -30,14 +30,15 @@ async function call(server, tool, args = {}, options = {}) {
 function checked(server, tool, args) {
   if (args !== null && typeof args === "object" && !Array.isArray(args)) return args;
   const fields = { server: nameOf(server), tool, hint: `for example {"name": value}` };
-  throw problem("bad_arguments", `the arguments of ${server}.${tool} are one object`, fields);
+  throw problem("bad_arguments", `the arguments of ${server}.${tool} must be one object`, fields);
 }
 
 const fold = (name) => `${name}`.toLowerCase().replace(/[^\p{L}\p{N}]/gu, "_");
 const NAME = Symbol("name");
 const nameOf = (server) => server?.[NAME] ?? `${server}`;
 
-function spelled(name, list, keys = ["name", "alias"]) {
+// Returns the entry with this name or alias, or with another spelling of its name.
+function findByName(name, list, keys = ["name", "alias"]) {
   for (const key of keys) {
     const found = list.find((one) => one[key] === name);
     if (found) return found;
@@ -46,34 +47,35 @@ function spelled(name, list, keys = ["name", "alias"]) {
   return found.length === 1 ? found[0] : undefined;
 }
 
-// An argument without a name, where there is one way to understand it.
-async function place(server, name, positional) {
-  const tool = spelled(name, await ask("tools", { server }));
+// Returns an argument without a name under the only name it can have. Fails if that is not clear.
+async function namePositional(server, name, positional) {
+  const tool = findByName(name, await ask("tools", { server }));
   const known = Object.keys(tool?.input_schema?.properties ?? {});
   const required = (tool?.input_schema?.required ?? []).filter((one) => known.includes(one));
   const only = required.length === 1 ? required : known;
   if (positional.length === 1 && only.length === 1) return { [only[0]]: positional[0] };
   const hint = `give one object of parameters: ${tool?.node ?? known.join(", ")}`;
-  const message = `${server}.${name} was not given one object of parameters`;
+  const message = `${server}.${name} was not called with one object of parameters`;
   throw problem("bad_arguments", message, { hint, server, tool: name });
 }
 
 // Names
 
-// What others ask of any object, to see what it is or to make a text of it. A tool of such a name has another alias.
-const FOREIGN = ["then", "toJSON", "constructor", "toString", "valueOf", "__proto__", "__esModule"];
-const isForeign = (name) => typeof name === "symbol" || FOREIGN.includes(name);
+// Members that libraries ask any object for, to find out what it is or to make a text of it. A tool with such a name
+// has another alias.
+const RESERVED = ["then", "toJSON", "constructor", "toString", "valueOf", "__proto__", "__esModule"];
+const isReserved = (name) => typeof name === "symbol" || RESERVED.includes(name);
 
 function toolOf(server, name) {
   const begin = async (args, more) => {
     const [given] = args;
     const isObject = given !== null && typeof given === "object" && !Array.isArray(given);
     const named = args.length === 0 || (args.length === 1 && (isObject || given === undefined));
-    const fields = { server, tool: name, arguments: named ? (given ?? {}) : await place(server, name, args) };
+    const fields = { server, tool: name, arguments: named ? (given ?? {}) : await namePositional(server, name, args) };
     return valueOf(await ask("call", { ...fields, ...more }));
   };
   const made = async (...args) => begin(args);
-  // The whole result, as MCP has it.
+  // Returns the whole result, as MCP defines it.
   made.raw = async (...args) => begin(args, { raw: true });
   return Object.defineProperty(made, "name", { value: name });
 }
@@ -97,7 +99,7 @@ function serverOf(name) {
     prompts: {
       list: async () => (await ask("prompts", { server: name })).prompts,
       async get(prompt, args = {}) {
-        // In MCP all of them are strings.
+        // In MCP all arguments of a prompt are strings.
         const text = ([key, value]) => [key, typeof value === "string" ? value : JSON.stringify(value)];
         const texts = Object.fromEntries(Object.entries(args).map(text));
         return ask("prompt", { server: name, name: prompt, arguments: texts });
@@ -106,7 +108,7 @@ function serverOf(name) {
   };
   return new Proxy(members, {
     get: (target, key) =>
-      Object.hasOwn(target, key) || isForeign(key) ? target[key] : toolOf(name, key),
+      Object.hasOwn(target, key) || isReserved(key) ? target[key] : toolOf(name, key),
   });
 }
 
@@ -156,7 +158,7 @@ class Result {
     Object.defineProperty(this, "raw", { value: { ...raw, content } });
   }
 
-  // Writes the first image, or sound, or file; else the text.
+  // Writes the first image, sound or file to a path; if there is none, the text.
   save(file) {
     const blobs = [...this.images, ...this.audio, ...this.resources].filter((one) => one instanceof Blob);
     if (blobs.length) return blobs[0].save(file);
@@ -174,7 +176,8 @@ class Result {
   }
 }
 
-// Shows a cell's value if it has images: these, and what else it is as text. As many as the runner takes.
+// Shows a cell's value if it has images: the images that are within the limits, and everything else as text. Returns
+// whether it has images.
 shim.showImages = (value) => {
   const isImage = value instanceof Blob && `${value.mime}`.startsWith("image/");
   const images = isImage ? [value] : value instanceof Result ? value.images : [];
@@ -199,7 +202,7 @@ function kindOf(bytes) {
   return start.startsWith("RIFF") && start.endsWith("WEBP") ? "w" : null;
 }
 
-// Finding
+// Search
 
 class Text extends String {
   [inspect.custom]() {
@@ -207,14 +210,14 @@ class Text extends String {
   }
 }
 
-class Found extends Array {
+class SearchResult extends Array {
   static get [Symbol.species]() {
     return Array;
   }
 
   toString() {
-    const lines = this.length ? this.map(entry) : ["nothing was found"];
-    if (this.total > this.length) lines.push(`// ${this.length} of ${this.total} tools that match`);
+    const lines = this.length ? this.map(entry) : ["nothing found"];
+    if (this.total > this.length) lines.push(`// ${this.length} of ${this.total} matching tools`);
     return [...lines, ...(this.hint ? [`// ${this.hint}`] : [])].join("\n");
   }
 
@@ -233,7 +236,7 @@ function entry(tool) {
 async function find(query, limit = 5) {
   const most = typeof limit === "object" ? (limit?.limit ?? 5) : limit;
   const { tools, total, hint } = await ask("find", { query, limit: most, language: "node" });
-  const found = new Found();
+  const found = new SearchResult();
   found.push(...tools);
   for (const [name, value] of Object.entries({ total, hint })) Object.defineProperty(found, name, { value });
   return found;
@@ -241,25 +244,26 @@ async function find(query, limit = 5) {
 
 async function help(topic) {
   if (topic === undefined) return new Text(await ask("help"));
-  const server = await serverNamed(nameOf(topic));
+  const server = await lookUpServer(nameOf(topic));
   const tools = await ask("tools", { server: server.name });
-  const more = tools.length > SHOWN ? [`// … and ${tools.length - SHOWN} more`] : [];
-  const lines = [`// ${server.name}: ${tools.length} tools`, ...tools.slice(0, SHOWN).map(entry), ...more];
+  const more = tools.length > MAX_LISTED ? [`// … and ${tools.length - MAX_LISTED} more`] : [];
+  const count = tools.length === 1 ? "1 tool" : `${tools.length} tools`;
+  const lines = [`// ${server.name}: ${count}`, ...tools.slice(0, MAX_LISTED).map(entry), ...more];
   return new Text(lines.join("\n"));
 }
 
-async function serverNamed(name) {
+async function lookUpServer(name) {
   const all = await ask("servers");
-  const server = spelled(name, all);
+  const server = findByName(name, all);
   if (server) return server;
   const names = all.map((one) => one.name);
-  const message = `no server is called \`${name}\`; there are: ${names.join(", ") || "none"}`;
-  const hint = near(name, names) ?? 'see `await mcp.servers`, or `await mcp.find("what you want to do")`';
+  const message = `there is no server \`${name}\`; available: ${names.join(", ") || "none"}`;
+  const hint = suggest(name, names) ?? 'see `await mcp.servers`, or `await mcp.find("what you want to do")`';
   throw problem("unknown_server", message, { hint, server: name });
 }
 
-// The names that may have been meant, by the pairs of letters that they share with it.
-function near(name, names) {
+// Returns a hint with similar names, by the pairs of letters that they share, or undefined.
+function suggest(name, names) {
   const pairs = (text) => new Set(Array.from(fold(text), (letter, at) => letter + (fold(text)[at + 1] ?? "")));
   const wanted = pairs(name);
   const alike = (other) => {
@@ -271,7 +275,7 @@ function near(name, names) {
   return best.length ? `did you mean ${best.map(([, one]) => `\`${one}\``).join(" or ")}?` : undefined;
 }
 
-// mcp.runtime: the names that other servers of this kind have
+// mcp.runtime: the functions that similar MCP servers offer
 
 function document(server, tool, detail) {
   const found = { server: server.name, serverAlias: server.alias, tool: tool.name, toolAlias: tool.alias };
@@ -286,12 +290,12 @@ const runtime = {
   discovered_servers: async (detailed = false) =>
     (await ask("servers")).map(({ name, description }) => (detailed ? { name, description } : name)),
   list_servers: async () => (await ask("servers")).map(({ name }) => name),
-  list_tools: async (name) => ask("tools", { server: (await serverNamed(name)).name }),
+  list_tools: async (name) => ask("tools", { server: (await lookUpServer(name)).name }),
   async describe_server(name) {
-    const server = await serverNamed(name);
+    const server = await lookUpServer(name);
     return { ...server, tools: await ask("tools", { server: server.name }) };
   },
-  // One whose tools are not known yet has none here.
+  // A server whose tools are unknown has none here.
   async list_loaded_server_metadata() {
     const failed = (server) => (error) => ({ ...server, tools: [], error: error.message });
     const described = (server) => runtime.describe_server(server.name).catch(failed(server));
@@ -299,16 +303,16 @@ const runtime = {
   },
   async query_tool_docs(name, tool, detail = "summary") {
     if (detail !== "summary" && detail !== "full") {
-      throw problem("bad_arguments", `\`detail\` is ${inspect(detail)}, and must be "summary" or "full"`);
+      throw problem("bad_arguments", `\`detail\` must be "summary" or "full", not ${inspect(detail)}`);
     }
-    const server = await serverNamed(name);
+    const server = await lookUpServer(name);
     const tools = await ask("tools", { server: server.name });
     if (tool === undefined || tool === null) return tools.map((one) => document(server, one, detail));
-    const found = spelled(tool, tools);
+    const found = findByName(tool, tools);
     if (found) return document(server, found, detail);
     const names = tools.map((one) => one.alias);
-    const message = `${server.name} has no tool \`${tool}\`; it has ${names.slice(0, SHOWN).join(", ") || "none"}`;
-    throw problem("unknown_tool", message, { hint: near(`${tool}`, names), server: server.name, tool });
+    const message = `${server.name} has no tool \`${tool}\`; available: ${names.slice(0, MAX_LISTED).join(", ") || "none"}`;
+    throw problem("unknown_tool", message, { hint: suggest(`${tool}`, names), server: server.name, tool });
   },
   async search_tool_docs(query, { limit = 5, detail = "summary" } = {}) {
     const found = await find(query, limit);
@@ -318,7 +322,7 @@ const runtime = {
   capability_summary: () => help(),
   MCPError: errors.MCPError,
 };
-// Nothing in JavaScript can wait in another way than this.
+// JavaScript cannot wait synchronously, so these are the same functions.
 for (const name of ["list_servers", "list_tools", "query_tool_docs", "search_tool_docs"]) {
   runtime[`${name}_sync`] = runtime[name];
 }
@@ -331,7 +335,7 @@ listing[inspect.custom] = listing[Symbol.toPrimitive] = () => "[servers: await m
 const servers = new Proxy(listing, {
   get(target, name) {
     if (name === "then") return (...then) => ask("servers").then(...then);
-    return isForeign(name) ? target[name] : serverOf(name);
+    return isReserved(name) ? target[name] : serverOf(name);
   },
 });
 
@@ -342,19 +346,19 @@ api[inspect.custom] = api[Symbol.toPrimitive] = about;
 api[Symbol.toStringTag] = "mcp";
 
 const mcp = new Proxy(api, {
-  get: (target, name) => (name in target || isForeign(name) ? target[name] : serverOf(name)),
+  get: (target, name) => (name in target || isReserved(name) ? target[name] : serverOf(name)),
 });
-const offer = (name, value) => {
+const define = (name, value) => {
   if (!Object.hasOwn(globalThis, name)) {
     Object.defineProperty(globalThis, name, { value, configurable: true, writable: true });
   }
 };
 
-// A cell begins that has the word `mcp`: it may use these, and `mcp_NAME` for the server of that name.
-shim.offer = (code) => {
-  offer("mcp", mcp);
-  offer("mcp_servers", servers);
+// Defines the names that a cell with the word `mcp` may use: these two, and `mcp_NAME` for a server.
+shim.defineNames = (code) => {
+  define("mcp", mcp);
+  define("mcp_servers", servers);
   for (const [name] of code.matchAll(/\bmcp_[\w$]+/g)) {
-    if (name !== "mcp_servers") offer(name, serverOf(name.slice(4)));
+    if (name !== "mcp_servers") define(name, serverOf(name.slice(4)));
   }
 };

@@ -1,13 +1,14 @@
-// The Node shim: how code asks the host. Fetched before mcp.js. Run as the body of a function of `shim`.
+// The Node shim: calls to the host. Fetched before mcp.js. Runs as the body of a function with the parameter `shim`.
 //
-// All calls share one connection to the runner, made by the first one; frames of `length:u32be` and JSON go both
-// ways, and answers come in any order.
+// All calls share one connection to the runner, which the first call makes. Both directions carry frames of
+// `length:u32be` and JSON, and replies come in any order. `ask` adds a call to `open` before it writes the request;
+// `settle` removes it, when its reply has arrived or the connection is lost.
 "use strict";
 const { Error, JSON, Map, Set } = shim.globals;
 const { createConnection } = shim.own("net");
-// What the runner takes and sends at most, the latter with an id besides.
-const REQUEST = 8 << 20;
-const REPLY = (32 << 20) + 64;
+// The longest request that the runner accepts, and the longest reply that it sends, with room for an id.
+const MAX_REQUEST = 8 << 20;
+const MAX_REPLY = (32 << 20) + 64;
 
 // Errors
 
@@ -17,7 +18,7 @@ class MCPError extends Error {
     super(`${where}${words}${fields.hint ? `\nhint: ${fields.hint}` : ""}`);
     const hidden = { value: new.target.name, configurable: true, writable: true };
     Object.defineProperty(this, "name", hidden);
-    // Without these, what is printed of it would say everything twice.
+    // Hidden, because otherwise a printed error would show everything twice.
     for (const [name, value] of Object.entries({ words, kind, hint: undefined, ...fields })) {
       if (name === "message" || name === "stack") continue;
       Object.defineProperty(this, name, { ...hidden, value });
@@ -39,16 +40,16 @@ const classes = {
   limit: class LimitExceeded extends MCPError {},
 };
 for (const one of [MCPError, ...Object.values(classes)]) errors[one.name] = one;
-// As many write it.
+// A common spelling.
 errors.McpError = MCPError;
-// What the answer to a question has at least.
-const FORMS = {
+// For each kind of request, the array that its answer must have.
+const ANSWER_FORMS = {
   ...{ __proto__: null, find: "tools", resources: "resources", read_resource: "contents" },
   ...{ prompts: "prompts", prompt: "messages" },
 };
 
 function failure(error) {
-  if (typeof error?.message !== "string") return garbage();
+  if (typeof error?.message !== "string") return unreadableAnswer();
   const { message, kind, ...fields } = error;
   const Kind = Object.hasOwn(classes, kind) ? classes[kind] : MCPError;
   return new Kind(message, { kind: `${kind}`, ...fields });
@@ -58,13 +59,14 @@ function problem(kind, message, fields) {
   return failure({ kind, message, ...fields });
 }
 
-function garbage() {
-  const hint =
-    "this is a fault of Cove's, or code in this sandbox has replaced the socket in `COVE_MCP`";
-  return problem("internal", "the host's answer cannot be read", { hint });
-}
+// The error of a reply that is not one.
+const UNREADABLE = {
+  ...{ kind: "internal", message: "the host's answer cannot be read" },
+  hint: "this is a bug in Cove, or code in this sandbox has replaced the socket in `COVE_MCP`",
+};
+const unreadableAnswer = () => failure(UNREADABLE);
 
-// The wire
+// The connection
 
 const path = process.env.COVE_MCP;
 const open = new Map();
@@ -77,7 +79,7 @@ function frame(request) {
   let text;
   try {
     text = JSON.stringify(request, exact);
-    // Half of a character, which no JSON may have.
+    // Half of a surrogate pair, which is not valid in JSON.
     if (/(?<!\\)(?:\\\\)*\\ud[89a-f]/.test(text)) throw new Error("a string is not valid Unicode");
   } catch (error) {
     const where = [request.server, request.tool].filter(Boolean).join(".") || request.ask;
@@ -85,21 +87,21 @@ function frame(request) {
     throw problem("bad_arguments", message, { server: request.server, tool: request.tool });
   }
   const body = Buffer.from(text);
-  if (body.length > REQUEST) {
-    const message = `the arguments are ${body.length} bytes as JSON, and a call takes ${REQUEST} at most`;
-    throw problem("limit", message, { hint: "pass less in a call, for example in several calls" });
+  if (body.length > MAX_REQUEST) {
+    const message = `the arguments are ${body.length} bytes as JSON, at most ${MAX_REQUEST} are allowed`;
+    throw problem("limit", message, { hint: "split the data over several calls" });
   }
   const head = Buffer.alloc(4);
   head.writeUInt32BE(body.length);
   return [head, body];
 }
 
-// What JSON would change without a word is refused, and sets and maps are what they look like.
+// Refuses values that JSON would change silently, and writes sets and maps as arrays and objects.
 function exact(key, value) {
   const original = this[key];
-  if (typeof value === "number" && !Number.isFinite(value)) throw new Error(`${value} is no JSON`);
+  if (typeof value === "number" && !Number.isFinite(value)) throw new Error(`${value} is not valid JSON`);
   if (ArrayBuffer.isView(original)) {
-    throw new Error("bytes are no JSON; use `Buffer.from(x).toString('base64')`");
+    throw new Error("JSON has no bytes; use `Buffer.from(x).toString('base64')`");
   }
   if (value instanceof Set) return [...value];
   return value instanceof Map ? Object.fromEntries(value) : value;
@@ -117,6 +119,8 @@ function connect() {
   return made;
 }
 
+// Closes a connection and settles all open calls: with `error` if it could not be made, with `instead` if that is
+// given, else as a lost connection.
 function lose(which, error, instead = null) {
   if (socket !== which) return;
   socket = null;
@@ -125,7 +129,7 @@ function lose(which, error, instead = null) {
   which.destroy();
   const hint = error
     ? "calls work in the cells of a session whose sandbox is Cove's own"
-    : "it may have had effects, so it was not repeated; look before you call again";
+    : "the call may have had effects, so it was not repeated; check before you call again";
   const why = error
     ? { kind: "unavailable", message: `could not reach the host for a call: ${error.message}`, hint }
     : { kind: "gone", message: "the connection to the host was lost during the call", hint };
@@ -138,7 +142,7 @@ function receive(bytes) {
   while (size >= 4) {
     if (chunks[0].length < 4) chunks = [Buffer.concat(chunks)];
     const length = chunks[0].readUInt32BE(0);
-    if (length > REPLY) return lose(socket, null, nonsense());
+    if (length > MAX_REPLY) return lose(socket, null, UNREADABLE);
     if (size < 4 + length) return;
     const whole = chunks.length > 1 ? Buffer.concat(chunks) : chunks[0];
     const rest = whole.subarray(4 + length);
@@ -148,46 +152,41 @@ function receive(bytes) {
   }
 }
 
+// Settles the call that a reply belongs to. Returns whether the connection can be used further.
 function deal(body) {
   let reply;
   try {
     reply = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(body));
   } catch {
-    // Said below.
+    // Reported below.
   }
   const sound = reply && typeof reply === "object" && Object.hasOwn(reply, "ok") !== Object.hasOwn(reply, "error");
   if (sound && reply.id === null) lose(socket, null, reply.error);
-  else if (!sound || !Number.isInteger(reply.id)) lose(socket, null, nonsense());
+  else if (!sound || !Number.isInteger(reply.id)) lose(socket, null, UNREADABLE);
   else {
-    // One that was given up may still be answered.
+    // The reply may be for a call that was given up.
     if (open.has(reply.id)) settle(open.get(reply.id), reply);
     return true;
   }
   return false;
 }
 
-function nonsense() {
-  const { kind, words: message, hint } = garbage();
-  return { kind, message, hint };
-}
-
 function settle(call, reply) {
   open.delete(call.number);
-  // Only while there is something to wait for does it keep the process, whatever else there is.
+  // The connection keeps the process alive only while there is a reply to wait for.
   if (open.size === 0) socket?.unref();
   call.settle(reply);
 }
 
-// The answer to a question. It is an async function, and the error is made in it after the wait, so that V8 finds
-// the code that waits and shows it in the stack.
+// Sends a request and returns the answer. It is an async function and makes the error after the wait, so that V8
+// finds the waiting code and shows it in the stack.
 async function ask(kind, fields = {}) {
   number += 1;
   const request = frame({ id: number, ask: kind, ...fields });
   const call = { number };
-  const answered = new Promise((resolve) => {
+  call.answered = new Promise((resolve) => {
     call.settle = resolve;
   });
-  call.answered = answered;
   open.set(number, call);
   if (!path) {
     const message = "could not reach the host for a call: `COVE_MCP` is not set";
@@ -195,7 +194,7 @@ async function ask(kind, fields = {}) {
   } else {
     socket ??= connect();
     socket.ref();
-    // What is asked in one turn leaves in one write.
+    // All requests of one turn leave in one write.
     if (!socket.writableCorked) {
       const corked = socket;
       corked.cork();
@@ -203,31 +202,31 @@ async function ask(kind, fields = {}) {
     }
     for (const part of request) socket.write(part);
   }
-  const reply = await answered;
+  const reply = await call.answered;
   if (Object.hasOwn(reply, "error")) throw failure(reply.error);
-  if (!isSound(kind, reply.ok)) throw garbage();
+  if (!isSound(kind, reply.ok)) throw unreadableAnswer();
   return reply.ok;
 }
 
-// Whether an answer has the form that this kind of question wants.
+// Returns whether an answer has the form that this kind of request needs.
 function isSound(kind, value) {
   const isRow = (one) => typeof one?.name === "string";
   if (kind === "servers" || kind === "tools") return Array.isArray(value) && value.every(isRow);
   if (kind === "help") return typeof value === "string";
   if (value === null || typeof value !== "object" || Array.isArray(value)) return false;
   if (kind === "output") return typeof value.text === "string";
-  return !(kind in FORMS) || Array.isArray(value[FORMS[kind]]);
+  return !(kind in ANSWER_FORMS) || Array.isArray(value[ANSWER_FORMS[kind]]);
 }
 
-// Calls that a cell has begun and not waited for: it ends after them. Whether there are any.
+// Waits for calls that a cell has begun and not awaited, then calls `then`. Returns whether there are any.
 shim.settleCalls = (then) => {
   const calls = [...open.values()];
   if (calls.length === 0) return false;
-  // In a turn after the one in which their own code goes on.
+  // In a later turn than the one in which the code of these calls continues.
   Promise.all(calls.map((call) => call.answered)).then(() => setImmediate(then));
   return true;
 };
 
-// Of a call whose cell ended before the answer came, and which nobody waits for any more.
+// Returns whether an error belongs to a call whose cell ended before the reply came. No code waits for it.
 shim.isAbandoned = (error) => error instanceof MCPError && error.kind === "cancelled";
-shim.wire = { ask, errors, garbage, problem };
+shim.wire = { ask, errors, problem, unreadableAnswer };

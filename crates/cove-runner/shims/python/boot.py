@@ -1,24 +1,24 @@
-# The Python shim, first part: start, the wire, and a first cell that is one expression.
+# The Python shim, first part: the start, the channel to the runner, and a first cell that is one expression.
 #
-# The runner starts `python -I -c <this text>` with its socket on descriptor 3. Every line here is
-# compiled at each start, so the rest is asked for over the socket when it is needed: cell.py by any
-# other cell, late.py by errors, `await` and whatever is rare. Nothing may be imported that the
-# interpreter has not loaded already. This text runs in the real `__main__`, which belongs to the
-# cells: it has no docstring and leaves no name there.
-# ruff: noqa: F821 (the builtins of this code are those given in the last lines)
+# The runner starts `python -I -c <this text>` with its socket on descriptor 3. Python compiles every
+# line here at each start, so the shim asks for its other parts over the socket when it needs them:
+# cell.py for any other cell, errors_and_await.py for errors, `await` and everything rare, images.py for
+# images. It imports only modules that the interpreter has loaded already. This text runs in the real
+# `__main__`, which belongs to the cells: it has no docstring and leaves no name there.
+# ruff: noqa: F821 (the last lines give this code its builtins)
 
 
 def boot():
-    # The globals of all three parts; the last lines of this file say where they live.
-    global sys, names, hook, noted, handler
-    global note, flush, leave, take, receive, fetch, need, guard, texts
+    # The globals of all parts of the shim. The last lines of this file say where they live.
+    global sys, names, default_excepthook, interrupts, handler
+    global note_interrupt, flush, leave, send, read_exactly, receive, fetch, need, guard, read_texts
     import sys
 
-    noted = []
+    interrupts = []
 
-    def note(number, frame):
-        # SIGINT while the shim's own lines run. Not SIG_IGN: children of threads would inherit it.
-        noted.append(number)
+    def note_interrupt(number, frame):
+        # Handles SIGINT while the shim's own lines run. Not SIG_IGN, which children of threads would inherit.
+        interrupts.append(number)
 
     def flush():
         for stream in ("stdout", "stderr", "__stdout__", "__stderr__"):
@@ -31,13 +31,23 @@ def boot():
         guard(flush)
         _exit(status)
 
-    def take(size):
+    def send(body):
+        # Sends a frame to the runner.
+        data = len(body).to_bytes(4, "big") + body
+        try:
+            while data:
+                data = data[write(3, data) :]
+        except OSError as error:
+            # EPIPE: the runner is gone. Anything else: the user's code did something to the socket.
+            leave(0 if error.errno == 32 else 3)
+
+    def read_exactly(size):
         data = b""
         while len(data) < size:
             try:
                 part = read(3, size - len(data))
             except OSError as error:
-                # ECONNRESET: the runner is gone. Else the user's code did something to the socket.
+                # ECONNRESET: the runner is gone. Anything else: the user's code did something to the socket.
                 leave(0 if error.errno == 104 else 3)
             if not part:
                 leave(0)
@@ -45,31 +55,33 @@ def boot():
         return data
 
     def receive(tag):
-        # The next frame of this kind. An `L` that nobody asked for is a warm-up.
+        # Returns the next frame with this tag. Runs an `L` that comes without a request: a warm-up.
         while True:
-            frame = take(int.from_bytes(take(4), "big"))
+            frame = read_exactly(int.from_bytes(read_exactly(4), "big"))
             if frame[:1] == tag:
                 return frame
             if frame[:1] == b"L":
                 exec(frame[5:].decode(), globals())
+            elif frame[:1] == b"Q":
+                # The runner has sent questions.py before.
+                question(frame)
 
     def fetch(part):
-        # The text of a part. Never called while an interrupt can raise: half an answer would stay
-        # on the wire.
-        try:
-            write(3, b"\0\0\0\x09L\0\0\0\4" + part.encode())
-        except OSError as error:
-            leave(0 if error.errno == 32 else 3)
+        # Returns the text of a part. Never call it while an interrupt can raise: half an answer would
+        # stay in the channel.
+        name = part.encode()
+        send(b"L" + len(name).to_bytes(4, "big") + name)
         return receive(b"L")[5:].decode()
 
     def need(part):
-        # Each part of the shim defines a global of its own name.
+        # Loads a part unless it is there. Each part defines a global of its own name.
         if part not in globals():
             exec(fetch(part), globals())
 
     def guard(step, *args):
-        # Runs what an interrupt may raise in. The outer `try` is for one that comes after the last
-        # line of the user's code and before the handler is ours again.
+        # Runs code in which an interrupt may raise. Returns its value and its error. The outer `try` is
+        # for an interrupt that comes after the last line of the user's code and before the handler is
+        # the shim's again.
         global handler
         value = error = None
         try:
@@ -78,17 +90,18 @@ def boot():
                 value = step(*args)
             except BaseException as raised:
                 error = raised
-            handler = signal(SIGINT, note) or default_int_handler
+            handler = signal(SIGINT, note_interrupt) or default_int_handler
         except BaseException as raised:
             error = raised
-            signal(SIGINT, note)
+            signal(SIGINT, note_interrupt)
         try:
             return value, error
         finally:
-            # Or the error's traceback holds this frame, and this frame holds the error.
+            # Breaks a cycle: the error's traceback holds this frame, and this frame holds the error.
             value = error = None
 
-    def texts(frame, at, count):
+    def read_texts(frame, at, count):
+        # Returns this many texts of a frame, and where they end.
         found = []
         for _ in range(count):
             end = at + 4 + int.from_bytes(frame[at : at + 4], "big")
@@ -96,8 +109,8 @@ def boot():
             at = end
         return found, at
 
-    def strange(code):
-        # Whether a member is asked of a name that Python does not have: a server's, perhaps.
+    def may_use_server(code):
+        # Returns whether the code uses a member of a name that Python does not define: perhaps a server's.
         if "{" not in code:
             code = "'".join(code.replace('"', "'").split("'")[::2])
         word, builtins = "", sys.modules["builtins"].__dict__
@@ -106,38 +119,39 @@ def boot():
                 return True
             word = word + letter if letter.isalnum() or letter == "_" else ""
 
-    signal(SIGINT, note)
+    signal(SIGINT, note_interrupt)
     handler = default_int_handler
     set_inheritable(3, False)
-    names, hook = sys.modules["__main__"].__dict__, sys.excepthook
+    names, default_excepthook = sys.modules["__main__"].__dict__, sys.excepthook
     for stream in (sys.stdout, sys.stderr):
         if stream:
             stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
 
     frame, error = receive(b"R"), None
-    (name, code), at = texts(frame, 1, 2)
-    # Is it one expression? The first compile() costs 1 to 2 ms, for it makes the classes of all
-    # syntax nodes, and eval of a string does not. It names the code `<string>`: late.py puts that
-    # right in a traceback, so nothing is taken here that makes code, may warn, or needs cell.py.
-    odd = "\n", "\\", "lambda", "for", "async", "await", "import", "warn", " is ", "mcp", "MCP"
+    (name, code), at = read_texts(frame, 1, 2)
+    # Is it one expression? The first compile() costs 1 to 2 ms, because it makes the classes of all
+    # syntax nodes; eval of a string does not. But eval names the code `<string>`, which
+    # errors_and_await.py corrects in tracebacks. So this takes no code that makes code, may warn, or
+    # needs cell.py.
+    excluded = "\n", "\\", "lambda", "for", "async", "await", "import", "warn", " is ", "mcp", "MCP"
     plain = name[:1] == "<" and len(code) < 1000
-    if plain and not any(map(code.rstrip("\n").__contains__, odd)) and not strange(code):
-        noted.clear()
-        sys.argv = [name] + texts(frame, at + 4, int.from_bytes(frame[at : at + 4], "big"))[0]
+    if plain and not any(map(code.rstrip("\n").__contains__, excluded)) and not may_use_server(code):
+        interrupts.clear()
+        sys.argv = [name] + read_texts(frame, at + 4, int.from_bytes(frame[at : at + 4], "big"))[0]
         error = guard(lambda: sys.displayhook(eval(code, names)))[1]
         if error is None:
             guard(flush)
-            write(3, b"\0\0\0\2Dc")
+            send(b"Dc")
             frame = receive(b"R")
         elif isinstance(error, SyntaxError) and not error.__traceback__.tb_next.tb_next:
-            # It did not compile, so nothing has run.
+            # The code did not compile, so nothing of it has run.
             error = None
     need("cell")
     cell(frame, error)
 
 
-# The shim's globals are a dictionary of its own, with copies of all functions it uses as builtins:
-# `len = None`, `os.read = None` or `del __builtins__` in a cell are the cell's own affair.
+# The shim has a dictionary of its own for its globals, with copies of all functions that it uses as builtins. So
+# `len = None`, `os.read = None` or `del __builtins__` in a cell do not affect it.
 exec(
     globals().pop("boot").__code__,
     {

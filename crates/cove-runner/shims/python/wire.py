@@ -1,31 +1,32 @@
-# The Python library for tools, first part: values, errors, and the plain way to ask.
+# The Python library for tools, first part: values, errors, and calls that block.
 #
-# Run by cell.py, with the parts that follow (tool.py, wait.py, more.py), in globals of their own: a traceback
-# has to tell their frames from those of the shim. Fetched when a cell may need it. What a plain call does not
-# need is compiled later, see `load`, and the json module, which takes longer to import than a call, never is.
-# ruff: noqa: F821 (`parts` and the builtins, posix among them, come from cell.py; later parts from `load`)
+# cell.py runs it, with the other parts (mcp_module.py, pending_calls.py, results.py), in globals of their own,
+# because tracebacks have to distinguish their frames from those of the shim. Fetched when a cell may need it.
+# `load` compiles what a plain call does not need later. The json module is not used, because importing it takes
+# longer than a call.
+# ruff: noqa: F821 (`parts` and the builtins, posix among them, come from cell.py; other parts from `load`)
 import sys
 import _socket
 import _thread
 from itertools import count
 from time import sleep
 
-# What the runner takes and sends at most, the latter with an id besides.
-REQUEST, REPLY = 8 << 20, (32 << 20) + 64
-# Connections for calls that block, of all threads: the runner has 64 for all processes.
-LINES = 32
+# The longest request that the runner accepts, and the longest reply that it sends, with room for an id.
+MAX_REQUEST, MAX_REPLY = 8 << 20, (32 << 20) + 64
+# Connections for calls that block, of all threads. The runner has 64 for all processes.
+MAX_CONNECTIONS = 32
 KEYWORDS = frozenset(
     "False None True and as assert async await break class continue def del elif else except finally for from "
     "global if import in is lambda nonlocal not or pass raise return try while with yield".split()
 )
 numbers = count(1)
 idle, busy = [], set()
-Pending = None
+PendingCall = None
 loading = _thread.RLock()
 
 
 def load(part):
-    """Compiles a later part when it is first needed. An interrupt may end that; then the next one begins anew."""
+    """Compiles a part when it is first needed. After an interrupt the next call starts again."""
     if part in parts:
         with loading:
             if part in parts:
@@ -37,7 +38,7 @@ def load(part):
 
 
 class Record(dict):
-    """An object of a result: `x["title"]` and `x.title`. The methods of dict come first: `x["items"]`."""
+    """An object of a result: `x["title"]` or `x.title`. The methods of dict come first, so use `x["items"]`."""
 
     __slots__ = ()
     __module__ = "mcp"
@@ -65,16 +66,16 @@ class Record(dict):
 
 
 def identifier(name):
-    """How a name of a server, tool or parameter is written in Python."""
+    """Returns the name of a server, tool or parameter as Python can write it."""
     name = "".join(part if part.isascii() and (part.isalnum() or part == "_") else "_" for part in name)
     if name[:1].isdigit():
         name = "_" + name
     return name + "_" if name in KEYWORDS else name
 
 
-def plain(value):
-    """What is no JSON, as JSON if there is one way to see it so."""
-    if Pending is not None and isinstance(value, Pending):
+def to_json_value(value):
+    """Returns a value that JSON can write, for one that it cannot. Fails if there is no obvious one."""
+    if PendingCall is not None and isinstance(value, PendingCall):
         return value._resolve()
     if isinstance(value, (set, frozenset)):
         return list(value)
@@ -88,16 +89,16 @@ def plain(value):
 try:
     from _json import encode_basestring, make_encoder, make_scanner
 
-    class Form:
+    class ScannerOptions:
         strict, object_hook, object_pairs_hook = False, Record, None
         parse_float, parse_int, parse_constant = float, int, float
         memo = {}
 
-    scan = make_scanner(Form)
+    scan = make_scanner(ScannerOptions)
 
     def write_json(value):
-        # Anew each time: it keeps what it was in when an error left it.
-        return "".join(make_encoder({}, plain, encode_basestring, None, ":", ",", False, False, False)(value, 0))
+        # A new encoder each time: after an error one keeps its state.
+        return "".join(make_encoder({}, to_json_value, encode_basestring, None, ":", ",", False, False, False)(value, 0))
 
 except ImportError:
     import json
@@ -105,14 +106,14 @@ except ImportError:
     scan = json.JSONDecoder(object_hook=Record, strict=False).raw_decode
 
     def write_json(value):
-        return json.dumps(value, default=plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return json.dumps(value, default=to_json_value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 # Errors
 
 
 class MCPError(RuntimeError):
-    """A call that did not work. `kind` says why, `hint` what to do; `server` and `tool` are what was called."""
+    """A call that failed. `kind` says why, `hint` what to do; `server` and `tool` say what was called."""
 
     __module__ = "mcp"
     kind = "internal"
@@ -130,28 +131,28 @@ class MCPError(RuntimeError):
         return f"{text}\nhint: {self.hint}" if self.hint else text
 
 
-def error_class(name, kind, doc, *bases):
+def make_error_class(name, kind, doc, *bases):
     made = type(name, (MCPError, *bases), {"__module__": "mcp", "__doc__": doc, "kind": kind})
     return kind, made
 
 
 errors = dict(
     (
-        error_class("ToolError", "tool", "The tool itself says that it failed: see `content` and `structured`."),
-        # Also what Python expects of an attribute that is not there, so that hasattr() works.
-        error_class("UnknownServer", "unknown_server", "No server has this name.", AttributeError),
-        error_class("UnknownTool", "unknown_tool", "The server has no such tool.", AttributeError),
-        error_class("BadArguments", "bad_arguments", "The tool does not take these arguments; nothing was sent."),
-        error_class("Refused", "refused", "This session may not call that."),
-        error_class("ServerUnavailable", "unavailable", "The server could not be started or reached."),
-        error_class("ServerGone", "gone", "The server died in the call, which may have had effects."),
-        error_class("CallTimeout", "timeout", "The server did not answer in time."),
-        error_class("ProtocolError", "protocol", "The server's error of the protocol: see `code` and `data`."),
-        error_class("LimitExceeded", "limit", "Too many calls, or too large."),
+        make_error_class("ToolError", "tool", "The tool reports a failure: see `content` and `structured`."),
+        # Also an AttributeError, so that hasattr() works.
+        make_error_class("UnknownServer", "unknown_server", "No server has this name.", AttributeError),
+        make_error_class("UnknownTool", "unknown_tool", "The server has no such tool.", AttributeError),
+        make_error_class("BadArguments", "bad_arguments", "The tool does not take these arguments; nothing was sent."),
+        make_error_class("Refused", "refused", "This session may not call that."),
+        make_error_class("ServerUnavailable", "unavailable", "The server could not be started or reached."),
+        make_error_class("ServerGone", "gone", "The server died during the call, which may have had effects."),
+        make_error_class("CallTimeout", "timeout", "The server did not answer in time."),
+        make_error_class("ProtocolError", "protocol", "The server answered with a protocol error: see `code` and `data`."),
+        make_error_class("LimitExceeded", "limit", "Too many calls, or one that is too large."),
     )
 )
-# What a question's answer has at least.
-FORMS = {
+# For each kind of request, the member that its answer must have, and that member's type.
+ANSWER_FORMS = {
     **{"find": ("tools", list), "resources": ("resources", list), "read_resource": ("contents", list)},
     **{"prompts": ("prompts", list), "prompt": ("messages", list), "output": ("text", str)},
 }
@@ -160,21 +161,21 @@ ServerUnavailable, ServerGone, CallTimeout, ProtocolError, LimitExceeded = list(
 
 
 def failure(error):
-    """The exception for the `error` of a reply."""
+    """Returns the exception for the `error` of a reply."""
     if not isinstance(error, dict) or not isinstance(error.get("message"), str):
-        raise garbage()
+        raise unreadable_answer()
     fields = dict(error)
     kind = str(fields.get("kind"))
     return errors.get(kind, MCPError)(fields.pop("message"), **{**fields, "kind": kind})
 
 
-def garbage():
-    hint = "this is a fault of Cove's, or code in this sandbox has replaced the socket in `COVE_MCP`"
+def unreadable_answer():
+    hint = "this is a bug in Cove, or code in this sandbox has replaced the socket in `COVE_MCP`"
     return MCPError("the host's answer cannot be read", hint=hint)
 
 
-def lost():
-    hint = "it may have had effects, so it was not repeated; look before you call again"
+def lost_connection():
+    hint = "the call may have had effects, so it was not repeated; check before you call again"
     return ServerGone("the connection to the host was lost during the call", hint=hint)
 
 
@@ -187,7 +188,7 @@ def connect():
         if path is None:
             raise OSError("`COVE_MCP` is not set")
         line = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
-        # Whatever default a cell has set.
+        # A cell may have set another default.
         line.setblocking(True)
         line.connect(path)
         return line
@@ -198,21 +199,21 @@ def connect():
 
 
 def request(number, ask, fields):
-    """The frame of a request."""
+    """Returns the frame of a request. Fails if the arguments are no JSON or too long."""
     try:
         data = write_json({"id": number, "ask": ask, **fields}).encode()
     except (TypeError, ValueError, RecursionError) as problem:
         where = {name: fields[name] for name in ("server", "tool") if name in fields}
         what = ".".join(where.values()) or f"`{ask}`"
         raise BadArguments(f"the arguments of {what} cannot be written as JSON: {problem}", **where) from None
-    if len(data) > REQUEST:
-        message = f"the arguments are {len(data)} bytes as JSON, and a call takes {REQUEST} at most"
-        raise LimitExceeded(message, hint="pass less in a call, for example in several calls")
+    if len(data) > MAX_REQUEST:
+        message = f"the arguments are {len(data)} bytes as JSON, at most {MAX_REQUEST} are allowed"
+        raise LimitExceeded(message, hint="split the data over several calls")
     return len(data).to_bytes(4, "big") + data
 
 
 def parse(data):
-    """The id of a reply, its value, and its error."""
+    """Returns the id of a reply, its value, and its error."""
     try:
         text = str(data, "utf-8")
         reply, end = scan(text, 0)
@@ -220,11 +221,11 @@ def parse(data):
             return reply["id"], reply.get("ok"), failure(reply["error"]) if "error" in reply else None
     except (ValueError, TypeError, KeyError, StopIteration, RecursionError):
         pass
-    raise garbage()
+    raise unreadable_answer()
 
 
-def sound(kind, value):
-    """An answer that has the form which this kind of question wants."""
+def check_answer(kind, value):
+    """Returns an answer. Fails unless it has the form that this kind of request needs."""
     if kind in ("servers", "tools"):
         fine = isinstance(value, list) and all(isinstance(one, dict) and isinstance(one.get("name"), str) for one in value)
         for one in value if fine else ():
@@ -235,26 +236,24 @@ def sound(kind, value):
     elif kind == "help":
         fine = isinstance(value, str)
     else:
-        part, form = FORMS.get(kind, (None, None))
+        part, form = ANSWER_FORMS.get(kind, (None, None))
         fine = isinstance(value, dict) and (part is None or isinstance(value.get(part), form))
     if not fine:
-        raise garbage()
+        raise unreadable_answer()
     return value
 
 
 def receive(line):
-    """The next frame's bytes, of a connection on which nothing else can come."""
-    data = line.recv(1 << 16)
-    while 0 < len(data) < 4:
+    """Returns the bytes of the next frame, of a connection on which nothing else can arrive."""
+    data = b""
+    while len(data) < 4:
         more = line.recv(1 << 16)
         if not more:
-            raise lost()
+            raise lost_connection()
         data += more
-    if not data:
-        raise lost()
     size = int.from_bytes(data[:4], "big")
-    if size > REPLY or len(data) > size + 4:
-        raise garbage()
+    if size > MAX_REPLY or len(data) > size + 4:
+        raise unreadable_answer()
     if len(data) == size + 4:
         return data[4:]
     whole, at = bytearray(size), len(data) - 4
@@ -263,41 +262,32 @@ def receive(line):
     while at < size:
         got = line.recv_into(view[at:])
         if not got:
-            raise lost()
+            raise lost_connection()
         at += got
     return whole
 
 
 def send(frame):
-    """Sends a request on a connection that is free, or a new one, and returns that connection."""
-    while len(busy) >= LINES:
+    """Sends a request on an idle connection, or a new one, and returns that connection."""
+    while len(busy) >= MAX_CONNECTIONS:
         sleep(0.001)
-    while idle:
+    while True:
         try:
-            line = idle.pop()
+            line, is_new = idle.pop(), False
         except IndexError:
-            break
+            line, is_new = None, True
+        line = line or connect()
         busy.add(line)
         try:
             line.sendall(frame)
             return line
-        except OSError:
-            # It was closed since. Half a request is none, so this can be tried again.
+        except BaseException as problem:
             drop(line)
-        except BaseException:
-            drop(line)
-            raise
-    line = connect()
-    busy.add(line)
-    try:
-        line.sendall(frame)
-    except OSError as problem:
-        drop(line)
-        raise ServerUnavailable(f"could not reach the host for a call: {problem}") from None
-    except BaseException:
-        drop(line)
-        raise
-    return line
+            if not isinstance(problem, OSError):
+                raise
+            # An idle one was closed meanwhile. The runner ignores half a request, so another can be tried.
+            if is_new:
+                raise ServerUnavailable(f"could not reach the host for a call: {problem}") from None
 
 
 def drop(line):
@@ -306,18 +296,18 @@ def drop(line):
 
 
 def ask(kind, **fields):
-    """Asks the host and waits for the answer."""
+    """Sends a request to the host, waits, and returns the answer. Fails with an MCPError."""
     number = next(numbers)
     line = send(request(number, kind, fields))
     try:
         found, value, error = parse(receive(line))
         if found is not None and found != number:
-            raise garbage()
+            raise unreadable_answer()
     except OSError:
         drop(line)
-        raise lost() from None
+        raise lost_connection() from None
     except BaseException:
-        # An interrupt, or nonsense: what comes late on it must not be taken for the answer of another call.
+        # After an interrupt or a bad reply, a late reply must not be taken for the answer to another call.
         drop(line)
         raise
     busy.discard(line)
@@ -327,20 +317,20 @@ def ask(kind, **fields):
         idle.append(line)
     if error is not None:
         raise error
-    return sound(kind, value)
+    return check_answer(kind, value)
 
 
-def forked():
-    # The connections are the parent's, and so may be the lock.
+def reset_in_child():
+    # In a forked child: the connections belong to the parent, and a thread of the parent may hold the lock.
     global loading
     for line in [*idle, *busy]:
         line.close()
     idle.clear()
     busy.clear()
     loading = _thread.RLock()
-    if "wait" not in parts:
-        forget()
+    if "pending_calls" not in parts:
+        forget_channels()
 
 
-register_at_fork(after_in_child=forked)
-load("tool")
+register_at_fork(after_in_child=reset_in_child)
+load("mcp_module")

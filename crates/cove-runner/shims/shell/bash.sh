@@ -5,28 +5,26 @@
 #
 # A request is two lines, `<bytes> <mark>` and then that many bytes: name, code and arguments as
 # 'single quoted' words, a newline inside written as the mark (a control character that occurs in none
-# of them), and a newline at the end. An answer is `length:u32be D kind`.
+# of them), and a newline at the end. An answer is `length:u32be D kind`. A question about code is `<bytes> <mark> ?` and
+# other words, see questions.sh; its answer is `length:u32be A text`.
 #
 # No code can stop a bash that has decided to exit: `exit`, a failure under `set -e`, an unset variable under
 # `set -u`. But the EXIT trap still has all state, and a subshell forked in it inherits that. So the session
-# moves there: the subshell tells the runner its process id (`P pid:u32be`), ends its parent, and goes on. An
-# interrupt takes the same way. What a move loses is the job table: `wait` and `%1`, not `$!`.
+# moves there: the subshell sends the runner its process id (`P pid:u32be`), kills its parent, and goes on. An
+# interrupt works the same way. A move loses the job table: `wait` and `%1`, but not `$!`.
 #
 # Cells run at the top level, not in a function: there `declare` would make locals. All names begin with
-# `_cove`. `builtin` is before every command, for a cell may define functions of any name; but `builtin exec`
+# `_cove`. Every command has `builtin` before it, because a cell may define functions of any name; but `builtin exec`
 # would not keep its redirections.
 
-# What a cell had left on of the options that would break or show the shim, as code for the next cell.
+# Turns off options that a cell has left on and that would break or show the shim. Stores code that turns them on again
+# for the next cell in `_cove_o`.
 _cove_options() {
   if [[ -o allexport ]]; then
     builtin set +a
     builtin set a
   fi
-  _cove_o=${1-}
-  [[ -o errexit ]] && _cove_o+=e
-  [[ -o nounset ]] && _cove_o+=u
-  [[ -o verbose ]] && _cove_o+=v
-  [[ -o xtrace ]] && _cove_o+=x
+  _cove_o=${1-}${-//[!euvx]/}
   builtin set +euvx
   _cove_o=${_cove_o:+builtin set -$_cove_o;}
 }
@@ -36,7 +34,7 @@ _cove_u32() {
     "$(($1 >> 24 & 255))" "$(($1 >> 16 & 255))" "$(($1 >> 8 & 255))" "$(($1 & 255))"
 }
 
-# Puts newlines for marks. `${_cove//…}` does it in quadratic time.
+# Replaces marks by newlines. `${_cove//…}` would take quadratic time.
 _cove_newlines() {
   builtin local - IFS=$_cove_mark
   builtin set -f
@@ -46,8 +44,16 @@ _cove_newlines() {
   _cove=${_cove%.}
 }
 
-# Answers for the cell that has ended, with this status if nothing else is known, and waits for another. Fails
-# when there is none.
+# Answers a question about code. The question brings the script that finds the answer; all of it is ASCII.
+_cove_answer() {
+  builtin eval "builtin set -- $_cove"
+  _cove=$(builtin eval "$1" </dev/null)
+  _cove_u32 "$((${#_cove} + 1))"
+  builtin printf "${_cove_u}A%s" "$_cove" >&230
+}
+
+# Reports the end of the cell, with this status if no other is known, and reads the next cell. Fails if there is
+# none.
 _cove_next() {
   unset -f unset builtin exec
   builtin trap '' INT
@@ -64,14 +70,18 @@ _cove_next() {
         ;;
     esac
   fi
-  TMOUT= IFS=' ' builtin read -r -u 230 _cove_bytes _cove_mark || builtin return
-  LC_ALL=C TMOUT= IFS= builtin read -r -d '' -N "$_cove_bytes" -u 230 _cove || builtin return
-  [[ $_cove == *"$_cove_mark"* ]] && _cove_newlines
+  while :; do
+    TMOUT= IFS=' ' builtin read -r -u 230 _cove_bytes _cove_mark _cove_ask || builtin return
+    LC_ALL=C TMOUT= IFS= builtin read -r -d '' -N "$_cove_bytes" -u 230 _cove || builtin return
+    [[ $_cove == *"$_cove_mark"* ]] && _cove_newlines
+    [[ ${_cove_ask-} ]] || builtin break
+    _cove_answer || builtin return
+  done
   _cove_running=1 _cove_go=1
   builtin trap _cove_interrupt INT
 }
 
-# Ends the cell from wherever it is. Unlike `exit` this error leaves all functions, loops and `eval`s first.
+# Ends the cell from anywhere in it. Unlike `exit`, this error leaves all functions, loops and `eval`s first.
 _cove_end() {
   builtin trap '' INT
   _cove_options
@@ -82,7 +92,7 @@ _cove_end() {
 _cove_interrupt() {
   builtin trap '' INT
   if [[ $BASHPID != "$_cove_pid" ]]; then
-    # A subshell, interrupted before it had forgotten this trap.
+    # This is a subshell, interrupted before it could reset this trap.
     builtin trap - INT
     builtin kill -INT "$BASHPID"
   elif [[ ! ${_cove_ending-} ]]; then
@@ -92,13 +102,13 @@ _cove_interrupt() {
 
 _cove_exit() {
   builtin set -- "$?" "$@"
-  # What ends in a subshell is the subshell, and bash knows what to say about odd arguments.
+  # In a subshell only the subshell ends. Bash itself reports bad arguments.
   if [[ $BASHPID != "$_cove_pid" || $# -gt 2 || ! ${2-0} =~ ^-?[0-9]{1,9}$ ]]; then
     builtin exit "${@:2-($# == 1)}"
     builtin return
   fi
   builtin set -- "${2-$1}"
-  # In base ten: 08 is not octal.
+  # In base ten, because 08 is not octal.
   case $1 in
     -*) _cove_end "$((-10#${1#-} & 255))" ;;
     *) _cove_end "$((10#$1 & 255))" ;;
@@ -149,20 +159,20 @@ _cove_keep() {
   _cove_traps=$(builtin trap -p)
 }
 
-# Its second, one process on. Bash may have stopped among the local variables of functions. A failure under
-# `set -e` leaves them all, except from a `command exit` in a function in an `eval` whose failure is ignored
-# (`if eval f`). From there the session cannot go on.
+# The second part, one process later. Bash may have stopped inside functions, with their local variables. A failure
+# under `set -e` leaves all functions, except after a `command exit` in a function in an `eval` whose failure is
+# ignored (`if eval f`). From there the session cannot go on.
 _cove_leave='_cove_between=$BASHPID; builtin trap "$_cove_left" EXIT; builtin set -e; builtin false; builtin trap - EXIT; builtin exit "$_cove_result"'
 _cove_left='builtin set +e; ( _cove_move && builtin eval "$_cove_main" ); builtin exit "$?"'
 
-# Its third, in the process that goes on.
+# The third part, in the process that goes on.
 _cove_move() {
   builtin eval "$_cove_traps"
   _cove_arm
   _cove_ending=
   _cove_u32 "$BASHPID"
   builtin printf "\0\0\0\5P$_cove_u" >&230 || builtin return
-  # In this order, or the first would say that the second was killed.
+  # In this order, because otherwise the first would report that the second was killed.
   builtin kill -KILL "$_cove_pid" "$_cove_between"
   _cove_pid=$BASHPID
 }
@@ -171,12 +181,12 @@ _cove_arm() {
   builtin trap '_cove_ending=$?; { _cove_keep "$_cove_ending"; builtin trap - DEBUG; } >/dev/null 2>&1; ( builtin eval "$_cove_leave" ) >/dev/null 2>&1; builtin exit "$?"' EXIT
 }
 
-# `until` and not `while`: after `set -n` every command is a success that did nothing, and this ends.
+# `until`, not `while`: after `set -n` every command succeeds without doing anything, and so this loop ends.
 _cove_main='until { _cove_next "$?" && builtin trap - DEBUG; } >/dev/null 2>&1; [[ ! ${_cove_go-} ]]; do _cove_go=; exec <&231 >&232 2>&233; builtin eval "set -- $_cove"; BASH_ARGV0=$1 _cove=$2; builtin shift 2; builtin eval "$_cove_o$_cove"; done'
 
-# Moves the channel to 230 and keeps copies of the standard descriptors, all closed on exec. Bash has no word
-# for that, but sets it on the copy it keeps of a redirected descriptor, which is 10, and on copies of such a copy.
-# Here 11 is open only if 10 was taken.
+# Moves the channel to 230 and keeps copies of the standard descriptors, all marked close-on-exec. Bash has no command
+# for that, but it marks the copy that it keeps of a redirected descriptor, which is 10, and copies of that copy.
+# Here 11 is open only if 10 was in use.
 if { true <&11; } 2>/dev/null; then
   exec 230<&3 231<&0 232>&1 233>&2
 else

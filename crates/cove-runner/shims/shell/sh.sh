@@ -1,18 +1,19 @@
-# The shim for sh, be it dash, busybox or another: runs cells in one lasting shell, which keeps its state.
+# The shim for sh, whether it is dash, busybox or another shell: runs cells in one lasting shell, which keeps its state.
 #
 # The runner starts `sh -c 'eval "$1";eval "$_cove_main"' sh <this text> <the text of bash.sh>` with its socket
-# on descriptor 3. Where sh is bash, the second text takes over. bash.sh describes the wire.
+# on descriptor 3. If sh is bash, the second text takes over. bash.sh describes the frames.
 #
 # `command eval` catches every error that would end the shell, so `exit` in a cell is an alias for an error.
-# A failure under `set -e` is not caught, and in busybox only wrong syntax is: there an error in a subshell of
-# `command eval` loops for ever. But the EXIT trap still has all state, and a subshell forked in it
-# inherits that. So the session moves there: the subshell tells the runner its process id, ends its parent, and
-# goes on. What a move loses are the cell's traps, the job table (`wait` and `%1`, not `$!`), and the outer
-# values of variables that the functions it was in had made local. Busybox can move once: the next time it ends.
+# A failure under `set -e` is not caught, and in busybox nothing but wrong syntax is: there an error in a subshell of
+# `command eval` loops forever. But the EXIT trap still has all state, and a subshell forked in it
+# inherits that. So the session moves there: the subshell sends the runner its process id, kills its parent, and
+# goes on. A move loses the cell's traps, the job table (`wait` and `%1`, but not `$!`), and the outer values of
+# variables that were local to the functions that were running. Busybox can move once; the next time it ends.
 #
-# While a cell runs, 6 to 9 are closed to it: the shell itself keeps them, closed on exec.
+# While a cell runs, descriptors 6 to 9 are closed for it. The shell itself keeps them, marked close-on-exec.
 
-# What a cell had left on of the options that would break or show the shim, as code for the next cell.
+# Turns off options that a cell has left on and that would break or show the shim. Stores code that turns them on again
+# for the next cell in `_cove_o`.
 _cove_options() {
   case $- in *a*)
     set +a
@@ -20,33 +21,28 @@ _cove_options() {
     ;;
   esac
   _cove_o=${1-}
-  case $- in *e*) _cove_o=${_cove_o}e ;; esac
-  case $- in *u*) _cove_o=${_cove_o}u ;; esac
-  case $- in *v*) _cove_o=${_cove_o}v ;; esac
-  case $- in *x*) _cove_o=${_cove_o}x ;; esac
+  for _cove_rest in e u v x; do
+    case $- in *"$_cove_rest"*) _cove_o=$_cove_o$_cove_rest ;; esac
+  done
   set +euvx
   _cove_o=${_cove_o:+set -$_cove_o;}
 }
 
-_cove_byte() {
-  _cove_u="$_cove_u\\$(($1 / 64))$(($1 / 8 % 8))$(($1 % 8))"
-}
-
 _cove_u32() {
   _cove_u=
-  _cove_byte "$(($1 >> 24 & 255))"
-  _cove_byte "$(($1 >> 16 & 255))"
-  _cove_byte "$(($1 >> 8 & 255))"
-  _cove_byte "$(($1 & 255))"
+  for _cove_rest in 24 16 8 0; do
+    set -- "$1" "$(($1 >> _cove_rest & 255))"
+    _cove_u="$_cove_u\\$(($2 / 64))$(($2 / 8 % 8))$(($2 % 8))"
+  done
 }
 
-# The process id of this very process, which `$$` is not in a subshell. Empty without /proc.
+# Stores the id of this process in `_cove_me`; in a subshell `$$` is that of another. Empty without /proc.
 _cove_self() {
   _cove_me=
   { IFS=' ' command read -r _cove_me _cove_rest </proc/self/stat; } 2>/dev/null
 }
 
-# Puts newlines for marks.
+# Replaces marks by newlines.
 _cove_newlines() {
   local IFS
   case $- in *f*) _cove_rest=f ;; *) _cove_rest= ;; esac
@@ -60,14 +56,22 @@ _cove_newlines() {
   [ -n "$_cove_rest" ] || set +f
 }
 
-# Answers for the cell that has ended, with this status if nothing else is known, and waits for another. Fails
-# when there is none.
+# Answers a question about code. The question brings the script that finds the answer; all of it is ASCII.
+_cove_answer() {
+  eval "set -- $_cove"
+  _cove=$(eval "$1" </dev/null)
+  _cove_u32 "$((${#_cove} + 1))"
+  command printf "${_cove_u}A%s" "$_cove" >&9
+}
+
+# Reports the end of the cell, with this status if no other is known, and reads the next cell. Fails if there is
+# none.
 _cove_next() {
   unset -f command
   if [ -n "${_cove_running-}" ]; then
     [ -n "${_cove_result-}" ] || _cove_options
     _cove_self
-    # In old dash `command eval` also catches the errors of the cell's subshells: this is one.
+    # In old versions of dash `command eval` also catches errors in the cell's subshells. This is such a subshell.
     [ "$_cove_me" = "$_cove_pid" ] || exit "$1"
     trap '' INT
     set -- "${_cove_result:-$1}"
@@ -81,18 +85,22 @@ _cove_next() {
         ;;
     esac
   fi
-  IFS=' ' command read -r _cove_bytes _cove_mark <&9 || return
-  _cove=
-  # `read` asks the kernel for each byte: 4 ms for these.
-  case $_cove_bytes in ?????*) _cove=$(command head -c "$_cove_bytes" <&9) ;; esac
-  # Also where there is no `head`.
-  [ -n "$_cove" ] || IFS= command read -r _cove <&9 || return
-  case $_cove in *"$_cove_mark"*) _cove_newlines ;; esac
+  while :; do
+    IFS=' ' command read -r _cove_bytes _cove_mark _cove_ask <&9 || return
+    _cove=
+    # `read` makes a system call for each byte, which takes 4 ms for 10,000 bytes.
+    case $_cove_bytes in ?????*) _cove=$(command head -c "$_cove_bytes" <&9) ;; esac
+    # For short cells, and where there is no `head`.
+    [ -n "$_cove" ] || IFS= command read -r _cove <&9 || return
+    case $_cove in *"$_cove_mark"*) _cove_newlines ;; esac
+    [ -n "${_cove_ask-}" ] || break
+    _cove_answer || return
+  done
   _cove_running=1 _cove_go=1
   trap '_cove_end i' INT
 }
 
-# Ends the cell from wherever it is.
+# Ends the cell from anywhere in it.
 _cove_end() {
   trap '' INT
   _cove_options
@@ -108,7 +116,7 @@ _cove_end() {
 _cove_exit() {
   set -- "${1-$?}"
   _cove_self
-  # What ends in a subshell is the subshell, and the shell knows what to say about odd arguments.
+  # In a subshell only the subshell ends. The shell itself reports bad arguments.
   [ "$_cove_me" = "$_cove_pid" ] || exit "$1"
   case $1 in '' | *[!0-9]* | ??????????*) exit "$1" ;; esac
   # 08 is not octal.
@@ -157,7 +165,7 @@ _cove_left() {
   fi
 }
 
-# The second, in the process that goes on.
+# The second part, in the process that goes on.
 _cove_move() {
   _cove_arm
   _cove_self
@@ -172,8 +180,8 @@ _cove_arm() {
   trap '{ _cove_left "$?"; } >/dev/null 2>&1; ( { _cove_move; } >/dev/null 2>&1 && eval "$_cove_main" ); command exit "$?"' EXIT
 }
 
-# What knows `$'…'` is busybox, or nothing that this was tried with. There the syntax is tried first, as
-# that of a function.
+# A shell that knows `$'…'` is busybox, as far as this was tested. There the syntax is checked first, as the body of
+# a function.
 if [ -n "${BB_ASH_VERSION-}" ] || [ $'a' = a ]; then
   _cove_eval='( eval "_cove_try() { :;$_cove
 
@@ -182,7 +190,7 @@ else
   _cove_eval='command eval'
 fi
 
-# `until` and not `while`: after `set -n` every command is a success that did nothing, and this ends.
+# `until`, not `while`: after `set -n` every command succeeds without doing anything, and so this loop ends.
 _cove_main='until { _cove_next "$?"; } >/dev/null 2>&1; [ -z "${_cove_go-}" ]; do _cove_go=; eval "set -- $_cove"; _cove=$2; shift 2; '$_cove_eval' "$_cove_o$_cove" <&6 >&7 2>&8 6<&- 7>&- 8>&- 9<&-; done'
 
 if [ -n "${BASH_VERSION-}" ]; then

@@ -1,87 +1,57 @@
-//! A client over HTTP, one connection for each request, so that closing it means what it says.
+//! A client over HTTP. It opens a connection for each request, so that a test can close one to cancel the request.
 
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Command, ExitStatus, Stdio as Pipe};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::{Command, ExitStatus, Stdio as Pipe};
 
 use serde_json::{Value, json};
 
-use super::{Called, Era, PATIENCE};
+use super::server_process::TestServerProcess;
+use super::{ClientEra, TIMEOUT, ToolAnswer, result_of};
 
-/// A server that was started for a test, and ends with it.
-pub struct Server {
-    child: Child,
+/// A server that was started for a test and ends with it.
+pub struct HttpServerProcess {
+    server: TestServerProcess,
     pub address: SocketAddr,
-    errors: Arc<Mutex<String>>,
 }
 
-impl Server {
-    /// Waits until it says where it listens.
+impl HttpServerProcess {
+    /// Starts a server and waits until it prints its address.
     pub fn start(mut command: Command) -> Self {
-        command.stdin(Pipe::null()).stdout(Pipe::null()).stderr(Pipe::piped());
-        let mut child = command.spawn().expect("the server can be started");
-        let mut diagnostics = child.stderr.take().expect("standard error is a pipe");
-        let errors = Arc::new(Mutex::new(String::new()));
-        let kept = Arc::clone(&errors);
-        thread::spawn(move || {
-            let mut piece = [0; 4096];
-            while let Ok(count @ 1..) = diagnostics.read(&mut piece) {
-                let text = String::from_utf8_lossy(&piece[..count]);
-                kept.lock().unwrap_or_else(PoisonError::into_inner).push_str(&text);
-            }
-        });
-        let mut server = Self { child, address: SocketAddr::from(([127, 0, 0, 1], 0)), errors };
-        let until = Instant::now() + PATIENCE;
-        loop {
-            let said = server.errors();
-            let found = said.split("http://").skip(1).find_map(|rest| {
+        command.stdin(Pipe::null()).stdout(Pipe::null());
+        let mut server = TestServerProcess::start(command);
+        let address = server.poll("listen", |server| {
+            let printed = server.errors();
+            let address = printed.split("http://").skip(1).find_map(|rest| {
                 let address = rest.split_once("/mcp")?.0;
                 address.parse().ok().filter(|address: &SocketAddr| address.port() != 0)
             });
-            if let Some(address) = found {
-                server.address = address;
-                return server;
-            }
-            let ended = server.child.try_wait().expect("the server can be waited for");
-            assert!(ended.is_none() && Instant::now() < until, "the server does not listen: {said}");
-            thread::sleep(Duration::from_millis(5));
-        }
+            assert!(address.is_some() || server.ended().is_none(), "the server does not listen: {printed}");
+            address
+        });
+        Self { server, address }
     }
 
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.server.child.id()
     }
 
+    /// Returns what the server has written to standard error so far.
     pub fn errors(&self) -> String {
-        self.errors.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.server.errors()
     }
 
+    /// Waits until the server has ended by itself.
     pub fn wait(&mut self) -> ExitStatus {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            if let Some(status) = self.child.try_wait().expect("the server can be waited for") {
-                return status;
-            }
-            assert!(Instant::now() < until, "the server does not end: {}", self.errors());
-            thread::sleep(Duration::from_millis(5));
-        }
+        self.server.wait()
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
+/// A whole HTTP response.
 #[derive(Debug, Clone)]
 pub struct HttpAnswer {
     pub status: u16,
-    /// Names in lower case.
+    /// With names in lower case.
     pub headers: Vec<(String, String)>,
     pub body: String,
 }
@@ -91,7 +61,7 @@ impl HttpAnswer {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// Every message in the body, be it one or a stream of events.
+    /// Returns every message in the body, which is one message or a stream of events.
     pub fn messages(&self) -> Vec<Value> {
         match serde_json::from_str(&self.body) {
             Ok(message) => vec![message],
@@ -103,41 +73,43 @@ impl HttpAnswer {
     }
 }
 
-/// One client: who it is, and the connection that the protocol gave it, if any.
+/// A client: its token, and the `Mcp-Session-Id` that the server gave it, if any.
 #[derive(Debug, Clone)]
-pub struct Http {
+pub struct TestHttpClient {
     pub address: SocketAddr,
     pub token: Option<String>,
-    era: Era,
+    era: ClientEra,
     connection: Option<String>,
     next: u64,
 }
 
-impl Http {
-    pub fn new(address: SocketAddr, token: Option<&str>, era: Era) -> Self {
+impl TestHttpClient {
+    /// Returns a client, after the handshake in the era that has one.
+    pub fn new(address: SocketAddr, token: Option<&str>, era: ClientEra) -> Self {
         let mut client = Self { address, token: token.map(str::to_owned), era, connection: None, next: 0 };
-        if era == Era::Legacy {
+        if era == ClientEra::Legacy {
             let answer = client.send("initialize", era.initialize());
             assert_eq!(answer.status, 200, "{answer:?}");
             client.connection = answer.header("mcp-session-id").map(str::to_owned);
             let note = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
-            let answer = raw(client.address, &client.post(&note));
+            let answer = send_raw(client.address, &client.post(&note));
             assert_eq!(answer.status, 202, "{answer:?}");
         }
         client
     }
 
-    /// The connection that the protocol gave, to be used where it should not be.
+    /// Returns the `Mcp-Session-Id` of this client, so that tests can misuse it.
     pub fn connection(&self) -> Option<&str> {
         self.connection.as_deref()
     }
 
+    /// Returns this client with another `Mcp-Session-Id`.
     pub fn with_connection(mut self, connection: Option<&str>) -> Self {
         self.connection = connection.map(str::to_owned);
         self
     }
 
-    /// A request as bytes, with all that belongs to it.
+    /// Returns a request as bytes, with all headers.
     pub fn post(&self, message: &Value) -> Vec<u8> {
         let body = message.to_string();
         let mut head = format!(
@@ -154,7 +126,7 @@ impl Http {
         if let Some(connection) = &self.connection {
             head += &format!("Mcp-Session-Id: {connection}\r\n");
         }
-        if self.era == Era::Modern
+        if self.era == ClientEra::Modern
             && let Some(method) = message["method"].as_str()
         {
             head += &format!("Mcp-Method: {method}\r\n");
@@ -165,35 +137,34 @@ impl Http {
         [head.as_bytes(), b"\r\n", body.as_bytes()].concat()
     }
 
+    /// Returns a JSON-RPC request with the next id.
     pub fn message(&mut self, method: &str, params: Value) -> Value {
         self.next += 1;
         self.era.request(self.next, method, params)
     }
 
+    /// Sends a request and returns the whole response.
     pub fn send(&mut self, method: &str, params: Value) -> HttpAnswer {
         let message = self.message(method, params);
-        raw(self.address, &self.post(&message))
+        send_raw(self.address, &self.post(&message))
     }
 
+    /// Sends a request and returns its result or its error.
     pub fn request(&mut self, method: &str, params: Value) -> Result<Value, Value> {
         let answer = self.send(method, params);
-        let mut messages = answer.messages();
-        let Some(mut last) = messages.pop().filter(|message| message["id"] == self.next) else {
+        let Some(last) = answer.messages().pop().filter(|message| message["id"] == self.next) else {
             panic!("{method}: no answer in {answer:?}");
         };
-        match last.get("error") {
-            Some(error) => Err(error.clone()),
-            None => Ok(last["result"].take()),
-        }
+        result_of(last)
     }
 
+    /// Calls a tool and returns its result. Panics at a protocol error.
     #[track_caller]
-    pub fn call(&mut self, tool: &str, arguments: Value) -> Called {
-        let params = json!({"name": tool, "arguments": arguments});
-        Called(self.request("tools/call", params).unwrap_or_else(|error| panic!("{tool}: {error}")))
+    pub fn call(&mut self, tool: &str, arguments: Value) -> ToolAnswer {
+        ToolAnswer::of_call(tool, arguments, |method, params| self.request(method, params))
     }
 
-    /// Begins a request and leaves its connection to the caller, who may close it.
+    /// Sends a request and returns its connection, which the caller may close.
     pub fn begin(&mut self, method: &str, params: Value) -> TcpStream {
         let message = self.message(method, params);
         let mut stream = connect(self.address);
@@ -203,16 +174,16 @@ impl Http {
 }
 
 fn connect(address: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect_timeout(&address, PATIENCE).expect("the server listens");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a socket has timeouts");
-    stream.set_write_timeout(Some(PATIENCE)).expect("a socket has timeouts");
+    let stream = TcpStream::connect_timeout(&address, TIMEOUT).expect("the server listens");
+    stream.set_read_timeout(Some(TIMEOUT)).expect("a socket has timeouts");
+    stream.set_write_timeout(Some(TIMEOUT)).expect("a socket has timeouts");
     stream
 }
 
-/// Sends bytes and reads one answer.
-pub fn raw(address: SocketAddr, request: &[u8]) -> HttpAnswer {
+/// Sends bytes and returns one response.
+pub fn send_raw(address: SocketAddr, request: &[u8]) -> HttpAnswer {
     let mut stream = connect(address);
-    // A server that refuses a body does not read it.
+    // A server that refuses a request does not read its body.
     match stream.write_all(request) {
         Err(error) if !matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
             panic!("could not send: {error}")
@@ -222,6 +193,7 @@ pub fn raw(address: SocketAddr, request: &[u8]) -> HttpAnswer {
     read(&mut BufReader::new(stream))
 }
 
+/// Reads one response.
 fn read(stream: &mut impl BufRead) -> HttpAnswer {
     let mut line = String::new();
     stream.read_line(&mut line).expect("the server answers");

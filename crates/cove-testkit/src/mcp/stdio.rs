@@ -1,47 +1,47 @@
-//! A client on the standard input and output of a server that it started.
+//! A client on the standard input and output of a server that it starts.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio as Pipe};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{ChildStdin, Command, ExitStatus, Stdio as Pipe};
+use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::{Called, Era, PATIENCE};
+use super::server_process::TestServerProcess;
+use super::{ClientEra, TIMEOUT, ToolAnswer, result_of};
 
-pub struct Stdio {
-    child: Child,
+/// A client and the server process that it started, which ends with it.
+pub struct TestStdioClient {
+    server: TestServerProcess,
     input: Option<ChildStdin>,
     messages: Receiver<Value>,
-    errors: Arc<Mutex<String>>,
-    era: Era,
+    era: ClientEra,
     next: u64,
-    /// Answers that came while another was waited for.
+    /// Answers that arrived while the client waited for another one.
     early: Vec<Value>,
     /// Notifications so far.
-    pub notes: Vec<Value>,
+    pub notifications: Vec<Value>,
 }
 
-impl Stdio {
-    /// Starts it and shakes hands, where the era has that.
-    pub fn start(command: Command, era: Era) -> Self {
+impl TestStdioClient {
+    /// Starts a server, and makes the handshake in the era that has one.
+    pub fn start(command: Command, era: ClientEra) -> Self {
         let mut client = Self::spawn(command, era);
-        if era == Era::Legacy {
+        if era == ClientEra::Legacy {
             client.request("initialize", era.initialize()).expect("the server shakes hands");
             client.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
         }
         client
     }
 
-    /// Starts it and says nothing.
-    pub fn spawn(mut command: Command, era: Era) -> Self {
-        command.stdin(Pipe::piped()).stdout(Pipe::piped()).stderr(Pipe::piped());
-        let mut child = command.spawn().expect("the server can be started");
-        let input = child.stdin.take();
-        let output = child.stdout.take().expect("output is a pipe");
-        let mut diagnostics = child.stderr.take().expect("standard error is a pipe");
+    /// Starts a server and sends nothing.
+    pub fn spawn(mut command: Command, era: ClientEra) -> Self {
+        command.stdin(Pipe::piped()).stdout(Pipe::piped());
+        let mut server = TestServerProcess::start(command);
+        let input = server.child.stdin.take();
+        let output = server.child.stdout.take().expect("output is a pipe");
+        // A thread reads the pipe all the time, so that a server that writes much is never blocked by the test.
         let (sender, messages) = channel();
         thread::spawn(move || {
             for line in BufReader::new(output).lines() {
@@ -52,25 +52,16 @@ impl Stdio {
                 }
             }
         });
-        let errors = Arc::new(Mutex::new(String::new()));
-        let kept = Arc::clone(&errors);
-        thread::spawn(move || {
-            let mut piece = [0; 4096];
-            while let Ok(count @ 1..) = diagnostics.read(&mut piece) {
-                let text = String::from_utf8_lossy(&piece[..count]);
-                kept.lock().unwrap_or_else(PoisonError::into_inner).push_str(&text);
-            }
-        });
-        Self { child, input, messages, errors, era, next: 0, early: Vec::new(), notes: Vec::new() }
+        Self { server, input, messages, era, next: 0, early: Vec::new(), notifications: Vec::new() }
     }
 
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.server.child.id()
     }
 
-    /// What it said on standard error so far.
+    /// Returns what the server has written to standard error so far.
     pub fn errors(&self) -> String {
-        self.errors.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.server.errors()
     }
 
     pub fn send(&mut self, message: &Value) {
@@ -83,7 +74,7 @@ impl Stdio {
         input.flush().expect("the server reads");
     }
 
-    /// Sends a request and does not wait; its id.
+    /// Sends a request without waiting for the answer. Returns its id.
     pub fn begin(&mut self, method: &str, params: Value) -> u64 {
         self.next += 1;
         let request = self.era.request(self.next, method, params);
@@ -91,72 +82,55 @@ impl Stdio {
         self.next
     }
 
-    /// The answer to a request, whole.
+    /// Waits for the answer to a request, and returns the whole message.
     pub fn answer(&mut self, id: u64) -> Value {
-        self.answer_within(id, PATIENCE).unwrap_or_else(|| panic!("no answer to {id}: {}", self.errors()))
+        self.answer_within(id, TIMEOUT).unwrap_or_else(|| panic!("no answer to {id}: {}", self.errors()))
     }
 
-    pub fn answer_within(&mut self, id: u64, patience: Duration) -> Option<Value> {
+    /// The same, or `None` if there is no answer in time.
+    pub fn answer_within(&mut self, id: u64, timeout: Duration) -> Option<Value> {
         if let Some(at) = self.early.iter().position(|message| message["id"] == id) {
             return Some(self.early.remove(at));
         }
-        let until = Instant::now() + patience;
+        let until = Instant::now() + timeout;
         loop {
-            match self.messages.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(message) if message.get("junk").is_some() => panic!("junk on standard output: {message}"),
-                Ok(message) if message["id"] == id => return Some(message),
-                Ok(message) if message.get("method").is_some() => self.notes.push(message),
-                Ok(message) => self.early.push(message),
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return None,
+            match self.messages.recv_timeout(until.saturating_duration_since(Instant::now())).ok()? {
+                message if message.get("junk").is_some() => panic!("junk on standard output: {message}"),
+                message if message["id"] == id => return Some(message),
+                message if message.get("method").is_some() => self.notifications.push(message),
+                message => self.early.push(message),
             }
         }
     }
 
-    /// The result, or the error.
+    /// Sends a request and returns its result or its error.
     pub fn request(&mut self, method: &str, params: Value) -> Result<Value, Value> {
         let id = self.begin(method, params);
-        let mut answer = self.answer(id);
-        match answer.get("error") {
-            Some(error) => Err(error.clone()),
-            None => Ok(answer["result"].take()),
-        }
+        result_of(self.answer(id))
     }
 
+    /// Calls a tool without waiting for the answer. Returns the request's id.
     pub fn begin_call(&mut self, tool: &str, arguments: Value) -> u64 {
         self.begin("tools/call", json!({"name": tool, "arguments": arguments}))
     }
 
+    /// Calls a tool and returns its result. Panics at a protocol error.
     #[track_caller]
-    pub fn call(&mut self, tool: &str, arguments: Value) -> Called {
-        let params = json!({"name": tool, "arguments": arguments});
-        Called(self.request("tools/call", params).unwrap_or_else(|error| panic!("{tool}: {error}")))
+    pub fn call(&mut self, tool: &str, arguments: Value) -> ToolAnswer {
+        ToolAnswer::of_call(tool, arguments, |method, params| self.request(method, params))
     }
 
-    /// The answer to a call that was begun.
-    pub fn called(&mut self, id: u64) -> Called {
-        Called(self.answer(id)["result"].take())
+    /// Waits for the result of a call that `begin_call` began.
+    pub fn call_answer(&mut self, id: u64) -> ToolAnswer {
+        ToolAnswer(self.answer(id)["result"].take())
     }
 
     pub fn close_input(&mut self) {
         self.input = None;
     }
 
-    /// Until it has ended by itself.
+    /// Waits until the server has ended by itself.
     pub fn wait(&mut self) -> ExitStatus {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            if let Some(status) = self.child.try_wait().expect("the server can be waited for") {
-                return status;
-            }
-            assert!(Instant::now() < until, "the server does not end: {}", self.errors());
-            thread::sleep(Duration::from_millis(5));
-        }
-    }
-}
-
-impl Drop for Stdio {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.server.wait()
     }
 }

@@ -1,57 +1,41 @@
 //! `cove config show`: every setting, its value and where that comes from.
 
 use serde::Serialize;
+use serde_json::{Value, json};
 
-use crate::config::{Config, Count, SETTINGS, Setting};
-use crate::error::{Error, escaped};
+use super::tables::{render_json, render_table};
+use crate::config::{Config, SETTINGS, Setting};
+use cove_core::error::{Failure, escape_control};
 
-pub fn text(config: &Config, json: bool) -> Result<String, Error> {
-    if json { rows(config) } else { Ok(table(config)) }
-}
-
-/// Aligned, a line for each value: a setting that may be repeated has as many as it has values.
-fn table(config: &Config) -> String {
-    let mut rows: Vec<[String; 3]> = Vec::new();
-    for setting in SETTINGS {
+pub fn render(config: &Config, json: bool) -> Result<String, Failure> {
+    if json {
+        let rows: Vec<SettingRow> = SETTINGS.iter().map(|setting| SettingRow::new(setting, config)).collect();
+        return render_json("the configuration", &rows);
+    }
+    let rows = SETTINGS.iter().flat_map(|setting| {
         let mut values = setting.show(config);
         if values.is_empty() {
-            values.push(setting.fallback.text().to_owned());
+            values.push(setting.kind.default_text().to_owned());
         }
         let origin = config.origin(setting).to_string();
-        rows.extend(values.iter().map(|value| [setting.key.to_owned(), escaped(value), origin.clone()]));
-    }
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let (keys, values) = (width(0), width(1));
-    rows.iter().map(|[key, value, origin]| format!("{key:keys$}  {value:values$}  {origin}\n")).collect()
+        // A setting that may be repeated has as many lines as it has values.
+        values.into_iter().map(move |value| [setting.key.to_owned(), escape_control(&value), origin.clone()])
+    });
+    Ok(render_table(rows))
 }
 
 #[derive(Serialize)]
-struct Row {
+struct SettingRow {
     key: &'static str,
+    /// A string, an array of them, or null when nothing is set.
     value: Value,
     origin: String,
 }
 
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Value {
-    One(Option<String>),
-    Many(Vec<String>),
-}
-
-/// An array of `{key, value, origin}`; the value is a string, an array of them, or null when nothing is set.
-fn rows(config: &Config) -> Result<String, Error> {
-    let row = |setting: &Setting| {
+impl SettingRow {
+    fn new(setting: &Setting, config: &Config) -> Self {
         let values = setting.show(config);
-        let value = match setting.count {
-            Count::One => Value::One(values.into_iter().next()),
-            Count::Many => Value::Many(values),
-        };
-        Row { key: setting.key, value, origin: config.origin(setting).to_string() }
-    };
-    let rows: Vec<Row> = SETTINGS.iter().map(row).collect();
-    let mut text = serde_json::to_string_pretty(&rows)
-        .map_err(|error| Error::internal("could not write the configuration as JSON").because(error))?;
-    text.push('\n');
-    Ok(text)
+        let value = if setting.kind.is_list() { json!(values) } else { json!(values.first()) };
+        Self { key: setting.key, value, origin: config.origin(setting).to_string() }
+    }
 }

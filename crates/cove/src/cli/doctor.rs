@@ -1,5 +1,5 @@
-//! `cove doctor`: what works here and what does not. Nothing is believed: a sandbox is started, the forbidden is tried
-//! inside it, and every limit is run into. Each failure comes with the line that fixes it.
+//! `cove doctor` tests what works on this machine. It takes nothing for granted: it starts a sandbox, attempts
+//! forbidden actions inside it, and runs into every limit. Each failure comes with the line that fixes it.
 
 mod containers;
 mod interpreters;
@@ -7,108 +7,102 @@ mod limits;
 mod machine;
 mod protections;
 mod report;
-mod trial;
+mod trial_program;
 
-use std::io::Write;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use cove_protocol::Language;
 
-use crate::backend::jail::Jail;
-use crate::cli::shelf::shelf;
-use crate::config::{Config, Surroundings};
-use crate::error::{Error, Kind, in_one_line};
-use crate::image::shelf::{By, Listed, Shelf, Standard};
-use crate::session::{Options, Session};
+use crate::cli::image_library::image_library;
+use crate::cli::tables::render_json;
+use crate::cli::{CommandContext, runtime};
+use crate::config::Config;
+use cove_core::backend::Backend;
+use cove_core::backend::jail::Jail;
+use cove_core::error::{Failure, one_line_chain};
+use cove_core::image::library::{DefaultEnvironment, ImageLibrary, ImageListing, SandboxKind};
+use cove_core::process_env::ProcessEnv;
+use cove_core::session::{Session, SessionOptions};
 
-use report::{Check, Section, Status};
-use trial::Trial;
+use report::{CheckStatus, DoctorCheck, ReportSection};
 
-pub fn run(config: Config, around: Surroundings, json: bool) -> Result<ExitCode, Error> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Error::internal("could not start the runtime").because(error))?;
-    let checks = runtime.block_on(examine(&config, &around))?;
-    let text = if json { report::json(&checks)? } else { report::text(&checks) };
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Error::operator("could not write to standard output").because(error))
-        }
-        _ if report::is_sound(&checks) => Ok(ExitCode::SUCCESS),
-        _ => Ok(ExitCode::FAILURE),
-    }
+/// Returns the report and the exit code.
+pub fn run(context: CommandContext) -> Result<(String, ExitCode), Failure> {
+    let CommandContext { config, env, json } = context;
+    let checks = runtime::single_threaded()?.block_on(examine(config, &env))?;
+    let text = if json { render_json("the checks", &checks)? } else { report::render_text(&checks) };
+    Ok((text, if report::is_sound(&checks) { ExitCode::SUCCESS } else { ExitCode::FAILURE }))
 }
 
-async fn examine(config: &Config, around: &Surroundings) -> Result<Vec<Check>, Error> {
-    let machine = cove_jail::probe::Machine::look();
-    let shelf = shelf(config, around);
-    let standard = shelf.standard().await;
-    let mut checks = machine::look_at(&machine);
-    let by = standard.as_ref().map_or(By::Sandbox, |standard| standard.by);
-    match standard {
-        // What sessions would be in is what is examined.
-        Ok(Standard { by: By::Container, why, policy, .. }) => {
-            let mut config = config.clone();
+async fn examine(mut config: Config, env: &ProcessEnv) -> Result<Vec<DoctorCheck>, Failure> {
+    let machine = cove_jail::probe::MachineProbe::gather();
+    let library = image_library(&config, env);
+    let images = own_images(&library, &config).await;
+    let mut checks = machine::machine_checks(&machine);
+    let kind = match library.default_environment().await {
+        // Examines the kind of sandbox that sessions would get.
+        Ok(DefaultEnvironment { kind: SandboxKind::Container, reason, policy, .. }) => {
             config.policy = policy;
-            let tried = containers::try_all(&config, around, &why).await?;
-            checks.extend(tried);
-            checks.extend(containers::images(&own_images(&shelf, &config).await));
+            checks.extend(containers::try_in_container(&config, env, &reason).await?);
+            checks.extend(containers::image_checks(&images));
+            SandboxKind::Container
         }
-        Ok(Standard { why, .. }) => {
-            examine_sandbox(config, &mut checks).await?;
-            checks
-                .extend(containers::look_at(config, around, &why, &own_images(&shelf, config).await).await?);
+        Ok(DefaultEnvironment { reason, .. }) => {
+            checks.extend(examine_sandbox(&config).await?);
+            checks.extend(containers::check_availability(&config, env, &reason, &images).await?);
+            SandboxKind::Embedded
         }
         Err(error) => {
-            examine_sandbox(config, &mut checks).await?;
-            let check = Check::new(Section::Containers, "choice");
+            checks.extend(examine_sandbox(&config).await?);
             let fix = error.hint().unwrap_or("set `--image NAME`").to_owned();
-            checks.push(check.fail(in_one_line(&error)).fix(fix));
+            checks.push(ReportSection::Containers.check("choice").fail(one_line_chain(&error)).fix(fix));
+            SandboxKind::Embedded
         }
-    }
+    };
     checks.sort_by_key(|check| check.section as usize);
-    checks.push(report::verdict(&checks, &machine, by));
+    checks.push(report::verdict_check(&checks, &machine, kind));
     Ok(checks)
 }
 
-/// Those that are built in need nothing; who has some of their own wants to know what these need.
-async fn own_images(shelf: &Shelf, config: &Config) -> Listed {
+/// Lists the operator's own images. The built-in images need no check, so without an image directory the list is
+/// empty.
+async fn own_images(library: &ImageLibrary, config: &Config) -> ImageListing {
     match config.images.dir {
-        Some(_) => shelf.list().await,
-        None => Listed { images: Vec::new(), problems: Vec::new() },
+        Some(_) => library.list().await,
+        None => ImageListing { images: Vec::new(), problems: Vec::new() },
     }
 }
 
-async fn examine_sandbox(config: &Config, checks: &mut Vec<Check>) -> Result<(), Error> {
-    let jail = Jail::new().map_err(|error| Error::of(Kind::Operator, error))?;
-    let starts = try_to_start(&jail, config).await;
-    let may_try = starts.status == Status::Ok;
-    checks.push(starts);
-    if !may_try {
-        checks.extend(not_tried("no sandbox starts"));
-        checks.extend(interpreters::found(&jail, config));
-        return Ok(());
+async fn examine_sandbox(config: &Config) -> Result<Vec<DoctorCheck>, Failure> {
+    let jail = Jail::new()?;
+    let mut checks = vec![try_to_start(&jail, config).await];
+    if checks[0].status != CheckStatus::Ok {
+        checks.extend(untried_checks("no sandbox starts"));
+        checks.extend(interpreters::found_checks(&jail, config));
+        return Ok(checks);
     }
-    match Session::start(&jail, &config.policy, Options::default()).await {
-        Ok(session) => checks.extend(try_all(Trial::new(session), &jail, config).await),
+    match Session::start(&jail, &config.policy, SessionOptions::default()).await {
+        Ok(session) => {
+            let interpreters = interpreters::run_all(&session, &jail, config).await;
+            checks.extend(try_everything(session, &jail, config, "there is no python").await);
+            checks.extend(interpreters);
+        }
         Err(error) => {
-            checks.extend(not_tried("there is no session to try them in"));
-            checks.push(interpreters::missing(&error, config));
+            checks.extend(untried_checks("there is no session to try them in"));
+            checks.push(interpreters::missing_check(&error, config));
         }
     }
-    Ok(())
+    Ok(checks)
 }
 
-/// Without an interpreter, so that what is not installed is told apart from what is not allowed.
-async fn try_to_start(jail: &Jail, config: &Config) -> Check {
-    let check = Check::new(Section::Sandbox, "start");
+/// Starts a sandbox without an interpreter, which separates a missing interpreter from a forbidden sandbox.
+async fn try_to_start(jail: &Jail, config: &Config) -> DoctorCheck {
+    let check = ReportSection::Sandbox.check("start");
     let begun = Instant::now();
     match jail.start_empty(&config.policy).await {
         Ok(mut sandbox) => match sandbox.control.start_failure().await {
-            Some(error) => check.failed(&error),
+            Some(error) => check.fail_with(&error),
             None => {
                 let took = begun.elapsed().as_millis();
                 sandbox.control.kill();
@@ -116,26 +110,23 @@ async fn try_to_start(jail: &Jail, config: &Config) -> Check {
                 check.ok(format!("the embedded sandbox starts, in {took} ms"))
             }
         },
-        Err(error) => check.failed(&error),
+        Err(error) => check.fail_with(&error),
     }
 }
 
-async fn try_all(session: Trial, jail: &Jail, config: &Config) -> Vec<Check> {
-    let interpreters = interpreters::run_all(&session, jail, config).await;
-    let mut checks = Vec::new();
-    if session.has(Language::Python) {
-        checks.extend(protections::attempt_all(&session, jail, config).await);
+/// Tries the protections and the limits, and ends the session. `no_python` says why there is nothing to try them with.
+async fn try_everything(session: Session, backend: &dyn Backend, config: &Config, no_python: &str) -> Vec<DoctorCheck> {
+    if !session.languages().contains(&Language::Python) {
         session.stop().await;
-        checks.extend(limits::run_into_all(jail, config).await);
-    } else {
-        session.stop().await;
-        checks.extend(not_tried("python programs try them, and there is no python"));
+        return untried_checks(&format!("python programs try them, and {no_python}")).into();
     }
-    checks.extend(interpreters);
+    let mut checks = protections::try_protections(&session, backend, config).await;
+    session.stop().await;
+    checks.extend(limits::try_limits(backend, config).await);
     checks
 }
 
-fn not_tried(why: &str) -> [Check; 2] {
-    [Section::Protections, Section::Limits]
-        .map(|section| Check::new(section, "all").note(format!("not tried: {why}")))
+fn untried_checks(why: &str) -> [DoctorCheck; 2] {
+    [ReportSection::Protections, ReportSection::Limits]
+        .map(|section| section.check("all").note(format!("not tried: {why}")))
 }

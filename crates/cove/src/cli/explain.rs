@@ -1,27 +1,24 @@
 //! `cove explain`: the exact plan of the sandbox that a configuration gives, without starting it.
 
-use crate::backend::Form;
-use crate::cli::run::backend;
-use crate::cli::shelf::shelf;
-use crate::config::{Config, Surroundings};
-use crate::error::{Error, Kind};
-use crate::image::shelf::Standard;
+use crate::cli::CommandContext;
+use crate::cli::image_library::image_library;
+use crate::cli::run::choose_backend;
+use crate::cli::runtime;
+use cove_core::backend::PlanFormat;
+use cove_core::error::Failure;
+use cove_core::image::library::DefaultEnvironment;
 
-pub fn text(config: &Config, around: &Surroundings, json: bool) -> Result<String, Error> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Error::internal("could not start the runtime").because(error))?;
-    runtime.block_on(explain(config, around, json))
+pub fn render(context: &CommandContext) -> Result<String, Failure> {
+    runtime::single_threaded()?.block_on(explain(context))
 }
 
-async fn explain(config: &Config, around: &Surroundings, json: bool) -> Result<String, Error> {
-    let Standard { policy, why, .. } = shelf(config, around).chosen().await?;
-    let backend = backend(config, around)?;
-    let form = if json { Form::Json } else { Form::Text };
-    let plan = backend.explain(&policy, form).await.map_err(|error| Error::of(Kind::Operator, error))?;
+async fn explain(CommandContext { config, env, json }: &CommandContext) -> Result<String, Failure> {
+    let DefaultEnvironment { policy, reason, .. } = image_library(config, env).chosen_environment().await?;
+    let backend = choose_backend(config, env)?;
+    let form = if *json { PlanFormat::Json } else { PlanFormat::Text };
+    let plan = backend.explain(&policy, form).await?;
     Ok(match form {
-        Form::Text => format!("backend     {}, since {why}\n{plan}\n", backend.name(&policy)),
-        Form::Json => format!("{plan}\n"),
+        PlanFormat::Text => format!("backend     {}, since {reason}\n{plan}\n", backend.name(&policy)),
+        PlanFormat::Json => format!("{plan}\n"),
     })
 }

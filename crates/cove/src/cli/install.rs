@@ -1,387 +1,308 @@
-//! `cove install` and `cove uninstall`: our entry in the configuration of an agent's client, and out of it again. The
-//! client's own command does it where there is one; else the file is edited in place, and nothing in it but our entry.
+//! `cove install` and `cove uninstall`: put Cove's entry into the configuration of an agent's client, and take it
+//! out. The client's own command does it if there is one; otherwise Cove edits the file, and nothing in it but its
+//! own entry.
 
+mod arguments;
 mod client_command;
+mod client_file;
 mod clients;
-mod definition;
 mod diff;
 mod edit;
-mod jsonc;
 mod list;
-mod ours;
-mod places;
-mod toml;
-mod tree;
-mod write;
-mod yaml;
+mod locations;
+mod own_entry;
 
-use std::io::Write;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use crate::config::Surroundings;
-use crate::error::{Error, shown, shown_path};
+use super::tables::print_remark;
+use cove_core::document::{ConfigDocument, DocumentNode};
+use cove_core::error::{Failure, Refusal, display_path, display_value};
+use cove_core::process_env::ProcessEnv;
 
-use client_command::Line;
-use clients::{CLIENTS, Client};
-use edit::{Document, Entry, Unreadable, Unwritable};
-use places::Spot;
-use tree::Blocked;
-use write::{Found, Lock, NotReplaced};
+use client_command::ClientCommandLine;
+use client_file::{ClientFile, ReplaceOutcome, lock_folder};
+use clients::{AgentClient, CLIENTS};
+use edit::ClientEntry;
+use locations::ServersLocation;
 
-pub use definition::{asked_to_install, asked_to_uninstall, install_command, uninstall_command};
-pub use places::Scope;
+pub use arguments::EntryFlags;
+pub(super) use arguments::{InstallArgs, UninstallArgs, install_request, uninstall_request};
+pub use locations::InstallScope;
 
 const DEFAULT_NAME: &str = "cove";
-/// How often a file that others write at the same time is read anew.
+/// How often Cove starts over because another program wrote the file in the meantime.
 const ATTEMPTS: usize = 5;
 
-/// What the command line asks for.
+/// A checked command line of `install` or `uninstall`.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Asked {
-    List { json: bool, around: Surroundings },
-    Install(Request),
-    Uninstall(Request),
+pub enum InstallRequest {
+    List { json: bool, env: ProcessEnv },
+    Change(EntryRequest),
 }
 
+/// A request that concerns Cove's entry in the file of one client.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Request {
-    /// As a person wrote it.
+pub struct EntryRequest {
+    /// As the user wrote it.
     pub client: String,
-    pub name: String,
-    pub scope: Scope,
-    pub outcome: Outcome,
-    pub others: Others,
-    pub way: Way,
-    /// After `serve`.
+    pub action: InstallAction,
+    pub flags: EntryFlags,
+    /// The arguments after `serve`.
     pub server_args: Vec<String>,
-    pub around: Surroundings,
+    pub env: ProcessEnv,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    Write,
-    /// The entry, ready to paste.
+pub enum InstallAction {
+    Install,
+    /// Print the entry, ready to paste.
     Print,
-    /// The change as a diff.
-    DryRun,
+    Uninstall,
 }
 
-/// An entry of our name that is not ours.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Others {
-    Keep,
-    Replace,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
-    /// The client's own command where it has one.
-    Command,
-    File,
-}
-
-/// What to print. Remarks go to standard error at once.
-pub fn run(asked: Asked) -> Result<String, Error> {
-    match asked {
-        Asked::List { json, around } => list::text(&around, json),
-        Asked::Install(request) => Job::new(&request)?.install(),
-        Asked::Uninstall(request) => Job::new(&request)?.uninstall(),
+/// Returns the text to print. Remarks go to standard error at once.
+pub fn run(request: InstallRequest) -> Result<String, Failure> {
+    match request {
+        InstallRequest::List { json, env } => list::text(&env, json),
+        InstallRequest::Change(request) => {
+            let job = InstallJob::new(&request)?;
+            if request.action == InstallAction::Print { job.print_entry() } else { job.change() }
+        }
     }
 }
 
-fn remark(text: &str) {
-    // Standard error may be closed; a remark is not worth failing for.
-    let _ = writeln!(std::io::stderr(), "{text}");
-}
-
-/// One request, with the client that it means.
-struct Job<'a> {
-    request: &'a Request,
-    client: &'static Client,
-    spot: Spot,
-    /// This program, and what it is started with.
-    command: String,
+/// One request with everything it refers to.
+struct InstallJob<'a> {
+    request: &'a EntryRequest,
+    client: &'static AgentClient,
+    location: ServersLocation,
+    /// The path of this program.
+    program: String,
     args: Vec<String>,
 }
 
-/// Our entry and how a document must change for it.
-struct Plan {
+/// A change of one entry, and the document that results from it.
+struct EntryChange {
+    kind: EntryChangeKind,
     path: Vec<String>,
-    entry: Entry,
-    change: Change,
+    entry: ClientEntry,
+    after: ConfigDocument,
 }
 
-enum Change {
-    None,
-    Add(Document),
-    /// Ours is there, and differs.
-    Update(Document),
-    /// Somebody else's is there, and goes.
-    Replace(Document),
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum EntryChangeKind {
+    Add,
+    /// Cove's entry exists and differs.
+    Update,
+    /// Another server has the name, and goes.
+    Replace,
+    Remove,
 }
 
-impl<'a> Job<'a> {
-    fn new(request: &'a Request) -> Result<Self, Error> {
-        let client = clients::find(&request.client).map_err(|near| unknown(&request.client, near))?;
-        let spot = places::spot(client, request.scope, &request.around)?;
-        let args = ["serve".to_owned()].into_iter().chain(request.server_args.iter().cloned()).collect();
-        Ok(Self { request, client, spot, command: this_program()?, args })
+impl<'a> InstallJob<'a> {
+    fn new(request: &'a EntryRequest) -> Result<Self, Failure> {
+        let client = clients::find(&request.client).map_err(|near| unknown_client(&request.client, near))?;
+        let location = locations::locate(client, request.flags.scope, &request.env)?;
+        let args = [&["serve".to_owned()], &request.server_args[..]].concat();
+        Ok(Self { request, client, location, program: this_program()?, args })
     }
 
-    fn install(&self) -> Result<String, Error> {
-        let Request { name, outcome, .. } = self.request;
-        let file = shown_path(&self.spot.file);
-        if *outcome == Outcome::Print {
-            let path: Vec<String> = self.spot.container.iter().cloned().chain([name.clone()]).collect();
-            let entry = self.client.entry(name, &self.command, &self.args);
-            let text = self.client.format.alone(&path, &entry).map_err(|wrong| self.refused(None, wrong))?;
-            remark(&format!("for `{file}`"));
-            return Ok(text);
-        }
-        if *outcome == Outcome::DryRun {
-            let (found, document) = self.read()?;
-            return Ok(match self.plan(&document)?.change {
-                Change::None => format!("`{name}` is already in {file}; nothing would change\n"),
-                Change::Add(after) | Change::Update(after) | Change::Replace(after) => {
-                    diff::text(&file, &found.text.unwrap_or_default(), &after.whole_text())
-                }
-            });
-        }
-        let mut way = self.request.way;
+    fn print_entry(&self) -> Result<String, Failure> {
+        let name = &self.request.flags.name;
+        let path = [&self.location.container[..], std::slice::from_ref(name)].concat();
+        let entry = self.client.entry(name, &self.program, &self.args);
+        let text = edit::entry_alone(self.client.format, &path, &entry).map_err(|error| self.refused(error))?;
+        print_remark(format!("for `{}`", self.file_name()));
+        Ok(text)
+    }
+
+    /// Plans a change and carries it out, again from the start if another program wrote the file in between.
+    fn change(&self) -> Result<String, Failure> {
+        let mut uses_commands = !self.request.flags.no_client_command;
         for _ in 0..ATTEMPTS {
-            let _lock = Lock::take(&self.spot.file)?;
-            let (found, document) = self.read()?;
-            let plan = self.plan(&document)?;
-            let (verb, after) = match &plan.change {
-                Change::None => return Ok(format!("`{name}` is already in {file}; nothing was changed\n")),
-                Change::Add(after) => ("added", after),
-                Change::Update(after) => ("updated", after),
-                Change::Replace(after) => ("replaced", after),
+            let _lock = self.lock()?;
+            let (file, document) = self.read()?;
+            let (plan, state) = match self.request.action {
+                InstallAction::Install | InstallAction::Print => (self.plan_install(&document)?, "is already in"),
+                InstallAction::Uninstall => (self.plan_uninstall(&document)?, "is not in"),
             };
-            let backup = found.back_up()?;
-            if let Some(line) = self.adding(way, &plan.change) {
-                way = Way::File;
-                let is_there = || Ok(self.read()?.1.has(&plan.path, &plan.entry));
-                let first = matches!(plan.change, Change::Replace(_)).then(|| self.removing(Way::Command));
-                match self.try_command(first.flatten(), &line, is_there)? {
-                    true => return Ok(self.done(verb, "to", Some(&line), backup.as_deref())),
-                    // It may have written something else.
-                    false => continue,
-                }
+            let Some(change) = plan else {
+                let name = &self.request.flags.name;
+                return Ok(format!("`{name}` {state} {}; nothing was changed\n", self.file_name()));
+            };
+            let after = change.after.file_text();
+            if self.request.flags.dry_run {
+                return Ok(diff::unified(&self.file_name(), &document.file_text(), &after));
             }
-            match found.replace(&after.whole_text()) {
-                Ok(()) => return Ok(self.done(verb, "to", None, backup.as_deref())),
-                Err(NotReplaced::Changed) => {}
-                Err(NotReplaced::Failed(error)) => return Err(error),
+            let backup = file.back_up()?;
+            let commands = if uses_commands { self.client_commands(change.kind) } else { Vec::new() };
+            if let Some(command) = commands.last() {
+                if self.try_commands(&commands, &change)? {
+                    return Ok(self.report(change.kind, Some(command), backup.as_deref()));
+                }
+                // The command may have written something else, so the file is read again.
+                uses_commands = false;
+                continue;
+            }
+            if file.replace(&after)? == ReplaceOutcome::Replaced {
+                return Ok(self.report(change.kind, None, backup.as_deref()));
             }
         }
-        Err(self.contended())
+        Err(Failure::operator(format!("could not write `{}`", self.file_name()))
+            .because("another program kept writing it")
+            .with_hint(format!("close {}, and run this again", self.client.title)))
     }
 
-    fn uninstall(&self) -> Result<String, Error> {
-        let Request { name, outcome, .. } = self.request;
-        let file = shown_path(&self.spot.file);
-        let mut way = self.request.way;
-        for _ in 0..ATTEMPTS {
-            // Nothing is made for what may not be there.
-            let _lock = match write::read(&self.spot.file)?.text {
-                Some(_) if *outcome == Outcome::Write => Some(Lock::take(&self.spot.file)?),
-                _ => None,
-            };
-            let (found, document) = self.read()?;
-            let path = ours::path(&document, self.client, &self.spot, name);
-            let refused = |wrong| self.refused(Some(&document), wrong);
-            if let Some(entry) = document.find(&path).map_err(|wrong| refused(wrong.into()))? {
-                self.must_be_ours(entry)?;
-            }
-            let Some(after) = document.removed(&path).map_err(refused)? else {
-                return Ok(format!("`{name}` is not in {file}; nothing was changed\n"));
-            };
-            if *outcome == Outcome::DryRun {
-                return Ok(diff::text(&file, &document.whole_text(), &after.whole_text()));
-            }
-            let backup = found.back_up()?;
-            if let Some(line) = self.removing(way) {
-                way = Way::File;
-                let is_gone = || Ok(matches!(self.read()?.1.find(&path), Ok(None)));
-                match self.try_command(None, &line, is_gone)? {
-                    true => return Ok(self.done("removed", "from", Some(&line), backup.as_deref())),
-                    false => continue,
-                }
-            }
-            match found.replace(&after.whole_text()) {
-                Ok(()) => return Ok(self.done("removed", "from", None, backup.as_deref())),
-                Err(NotReplaced::Changed) => {}
-                Err(NotReplaced::Failed(error)) => return Err(error),
-            }
-        }
-        Err(self.contended())
+    fn lock(&self) -> Result<Option<File>, Failure> {
+        // Taking a lock creates the folder, which an uninstall has no reason to do.
+        let is_needed = self.request.action != InstallAction::Uninstall || self.location.file.exists();
+        let is_needed = is_needed && !self.request.flags.dry_run;
+        if is_needed { lock_folder(&self.location.file) } else { Ok(None) }
     }
 
-    fn read(&self) -> Result<(Found, Document), Error> {
-        let found = write::read(&self.spot.file)?;
-        let text = found.text.as_deref().unwrap_or_default();
-        let document =
-            Document::read(self.client.format, text).map_err(|wrong| self.refused(None, wrong.into()))?;
-        Ok((found, document))
+    fn read(&self) -> Result<(ClientFile, ConfigDocument), Failure> {
+        let file = client_file::read(&self.location.file)?;
+        let format = self.client.format;
+        let document = ConfigDocument::parse(format, file.text.as_deref().unwrap_or_default())
+            .map_err(|error| self.refused(edit::unreadable(format, &error)))?;
+        Ok((file, document))
     }
 
-    fn plan(&self, document: &Document) -> Result<Plan, Error> {
-        let refused = |wrong| self.refused(Some(document), wrong);
-        let path = ours::path(document, self.client, &self.spot, &self.request.name);
-        let own = (self.request.name.as_str(), self.command.as_str(), self.args.as_slice());
-        let entry = ours::entry(document, self.client, &self.spot, own);
-        let change = match document.find(&path).map_err(|wrong| refused(wrong.into()))? {
-            None => Change::Add(document.set(&path, &entry).map_err(refused)?),
-            Some(node) if ours::starts_cove(node, Some(&self.command)) => {
-                if document.has(&path, &entry) {
-                    Change::None
-                } else {
-                    Change::Update(document.set(&path, &entry).map_err(refused)?)
-                }
+    /// None if the entry is there already.
+    fn plan_install(&self, document: &ConfigDocument) -> Result<Option<EntryChange>, Failure> {
+        let refused = |error| self.refused(error);
+        let path = own_entry::path(document, self.client, &self.location, &self.request.flags.name);
+        let own = (self.request.flags.name.as_str(), self.program.as_str(), self.args.as_slice());
+        let entry = own_entry::entry(document, self.client, &self.location, own);
+        let (kind, after) = match edit::find(document, &path).map_err(refused)? {
+            Some(_) if edit::contains(document, &path, &entry) => return Ok(None),
+            None => (EntryChangeKind::Add, edit::set(document, &path, &entry)),
+            Some(node) if own_entry::starts_cove(node, Some(&self.program)) => {
+                (EntryChangeKind::Update, edit::set(document, &path, &entry))
             }
             Some(node) => {
-                self.must_be_ours(node)?;
-                let without = document.removed(&path).map_err(refused)?;
-                Change::Replace(without.as_ref().unwrap_or(document).set(&path, &entry).map_err(refused)?)
+                self.check_ownership(node)?;
+                let without = edit::remove(document, &path).map_err(refused)?;
+                (EntryChangeKind::Replace, edit::set(without.as_ref().unwrap_or(document), &path, &entry))
             }
         };
-        Ok(Plan { path, entry, change })
+        Ok(Some(EntryChange { kind, path, entry, after: after.map_err(refused)? }))
     }
 
-    fn must_be_ours(&self, node: &tree::Node) -> Result<(), Error> {
-        if self.request.others == Others::Replace || ours::starts_cove(node, Some(&self.command)) {
+    /// None if there is no entry.
+    fn plan_uninstall(&self, document: &ConfigDocument) -> Result<Option<EntryChange>, Failure> {
+        let refused = |error| self.refused(error);
+        let path = own_entry::path(document, self.client, &self.location, &self.request.flags.name);
+        if let Some(node) = edit::find(document, &path).map_err(refused)? {
+            self.check_ownership(node)?;
+        }
+        let after = edit::remove(document, &path).map_err(refused)?;
+        let (kind, entry) = (EntryChangeKind::Remove, ClientEntry::default());
+        Ok(after.map(|after| EntryChange { kind, path, entry, after }))
+    }
+
+    /// Fails for an entry of another program, unless the user allows to replace it.
+    fn check_ownership(&self, node: &DocumentNode) -> Result<(), Failure> {
+        if self.request.flags.force || own_entry::starts_cove(node, Some(&self.program)) {
             return Ok(());
         }
-        let Request { name, .. } = self.request;
-        let starts = match ours::program(node) {
-            Some(program) => format!("it starts `{}`, not `cove`", shown(program)),
+        let cause = match own_entry::program(node) {
+            Some(program) => format!("it starts `{}`, not `cove`", display_value(program)),
             None => "it does not start `cove`".to_owned(),
         };
-        Err(Error::usage(format!("could not touch `{name}` in `{}`", shown_path(&self.spot.file)))
-            .because(starts)
-            .with_hint("choose another name with `--name`, or have it replaced or removed with `--force`"))
+        Err(Failure::usage(format!("could not change `{}` in `{}`", self.request.flags.name, self.file_name()))
+            .because(cause)
+            .with_hint("choose another name with `--name`, or replace or remove it with `--force`"))
     }
 
-    /// An entry that is ours already is edited, because a command could only replace it, with all that a person added.
-    fn adding(&self, way: Way, change: &Change) -> Option<Line> {
-        if way == Way::File || matches!(change, Change::None | Change::Update(_)) {
-            return None;
-        }
-        let Request { scope, name, around, .. } = self.request;
-        let line = client_command::add(self.client.own?, *scope, name, &self.command, &self.args)?;
-        line.is_on_path(around).then_some(line)
-    }
-
-    fn removing(&self, way: Way) -> Option<Line> {
-        if way == Way::File {
-            return None;
-        }
-        let line = client_command::remove(self.client.own?, self.request.scope, &self.request.name)?;
-        line.is_on_path(&self.request.around).then_some(line)
-    }
-
-    /// Whether the client's command did it, which is seen in the file alone.
-    fn try_command(
-        &self,
-        first: Option<Line>,
-        line: &Line,
-        is_done: impl Fn() -> Result<bool, Error>,
-    ) -> Result<bool, Error> {
-        let mut ran = Ok(());
-        for line in first.iter().chain([line]) {
-            ran = client_command::run(line, &self.request.around);
-        }
-        let why = match ran {
-            _ if is_done()? => return Ok(true),
-            Ok(()) => format!("it left `{}` as it was", shown_path(&self.spot.file)),
-            Err(why) => why,
+    /// The client's commands that make a change, in order. None if the client has no command for it, or not on `PATH`.
+    fn client_commands(&self, kind: EntryChangeKind) -> Vec<ClientCommandLine> {
+        let Some(tool) = self.client.tool else { return Vec::new() };
+        let EntryFlags { scope, name, .. } = &self.request.flags;
+        let add = || client_command::add(tool, *scope, name, &self.program, &self.args);
+        let remove = || client_command::remove(tool, *scope, name);
+        let (first, last) = match kind {
+            EntryChangeKind::Add => (None, add()),
+            EntryChangeKind::Replace => (remove(), add()),
+            EntryChangeKind::Remove => (None, remove()),
+            // A command could only replace the entry, with everything that the user added to it.
+            EntryChangeKind::Update => (None, None),
         };
-        remark(&format!("`{}` did not work ({why}); the file is edited instead", line.name()));
-        Ok(false)
+        match last.filter(|last| last.is_on_path(&self.request.env)) {
+            Some(last) => first.into_iter().chain([last]).collect(),
+            None => Vec::new(),
+        }
     }
 
-    fn done(&self, verb: &str, preposition: &str, line: Option<&Line>, backup: Option<&Path>) -> String {
-        let Request { name, .. } = self.request;
-        let file = shown_path(&self.spot.file);
-        let preposition = if verb == "updated" || verb == "replaced" { "in" } else { preposition };
-        let way = line.map_or(String::new(), |line| format!(" with `{}`", line.name()));
-        let backup = backup.map_or(String::new(), |backup| format!(" (as it was: {})", shown_path(backup)));
-        let next = match verb {
-            "removed" => format!("start {} anew, so that it lets go of it", self.client.title),
-            // Others get a project's file too, so that clients ask them first.
-            _ if self.request.scope == Scope::Project => {
-                format!("{}; it starts after you approve it", self.client.next)
-            }
+    /// True if the commands made the change, which only the file can show.
+    fn try_commands(&self, commands: &[ClientCommandLine], change: &EntryChange) -> Result<bool, Failure> {
+        let run = |command| client_command::run(command, &self.request.env);
+        let results: Vec<Result<(), String>> = commands.iter().map(run).collect();
+        let (_, document) = self.read()?;
+        let is_done = match change.kind {
+            EntryChangeKind::Remove => matches!(edit::find(&document, &change.path), Ok(None)),
+            _ => edit::contains(&document, &change.path, &change.entry),
+        };
+        if let (false, Some(command)) = (is_done, commands.last()) {
+            let reason = match results.into_iter().next_back() {
+                Some(Err(reason)) => reason,
+                _ => format!("it left `{}` unchanged", self.file_name()),
+            };
+            print_remark(format!("`{}` failed ({reason}); editing the file instead", command.name()));
+        }
+        Ok(is_done)
+    }
+
+    fn report(&self, kind: EntryChangeKind, command: Option<&ClientCommandLine>, backup: Option<&Path>) -> String {
+        let title = self.client.title;
+        let change = match kind {
+            EntryChangeKind::Add => ("added", "to"),
+            EntryChangeKind::Update => ("updated", "in"),
+            EntryChangeKind::Replace => ("replaced", "in"),
+            EntryChangeKind::Remove => ("removed", "from"),
+        };
+        let next = match (kind, self.request.flags.scope) {
+            (EntryChangeKind::Remove, _) => format!("restart {title} to unload it"),
+            // Everyone who has the project gets this file, so clients ask first.
+            (_, InstallScope::Project) => format!("{}; it starts after you approve it", self.client.next),
             _ => self.client.next.to_owned(),
         };
-        format!("{verb} `{name}` {preposition} {file}{way}{backup}; next: {next}\n")
+        format!(
+            "{} `{}` {} {}{}{}\nNext: {next}\n",
+            change.0,
+            self.request.flags.name,
+            change.1,
+            self.file_name(),
+            command.map_or(String::new(), |command| format!(" with `{}`", command.name())),
+            backup.map_or(String::new(), |backup| format!(" (backup: {})", display_path(backup))),
+        )
     }
 
-    /// The file is as it was: nothing is written that cannot be written right.
-    fn refused(&self, document: Option<&Document>, wrong: Unwritable) -> Error {
-        let error = Error::usage(format!("could not edit `{}`", shown_path(&self.spot.file)));
-        let (line, column) = match &wrong {
-            Unwritable::Unreadable(Unreadable { line, column, .. }) => (*line, *column),
-            Unwritable::Blocked(Blocked::NoMap { at, .. } | Blocked::Twice { at, .. })
-            | Unwritable::Inline { at } => document.map_or((0, 0), |document| document.place(*at)),
-            Unwritable::Wrong => (0, 0),
-        };
-        let at = format!("line {line} column {column}");
-        let key = |path: &[String]| format!("`{}`", shown(&path.join(".")));
-        match wrong {
-            Unwritable::Unreadable(Unreadable { what, .. }) => error
-                .because(format!("{at}: it is not valid {}: {}", self.client.format, shown(&what)))
-                .with_hint("nothing was changed; correct the file, or see `--print` for the entry"),
-            Unwritable::Blocked(Blocked::NoMap { path, found, .. }) if path.is_empty() => error
-                .because(format!("{at}: it holds {found} where an object should be"))
-                .with_hint("nothing was changed; see `--print` for what belongs there"),
-            Unwritable::Blocked(Blocked::NoMap { path, found, .. }) => {
-                error.because(format!("{at}: {} is {found}, not an object", key(&path))).with_hint(format!(
-                    "nothing was changed; remove {} if it means nothing, or make it an object",
-                    key(&path)
-                ))
-            }
-            Unwritable::Blocked(Blocked::Twice { path, .. }) => {
-                error.because(format!("{at}: {} is there a second time", key(&path))).with_hint(
-                    "nothing was changed; join the two, because clients differ in which one they read",
-                )
-            }
-            Unwritable::Inline { .. } => error
-                .because(format!("{at}: the servers are written on one line, which is not edited here"))
-                .with_hint("nothing was changed; write them as a table, or see `--print` for the entry"),
-            Unwritable::Wrong => error
-                .because("the change would not have been what was meant")
-                .with_hint("nothing was changed; see `--print`, and write the entry by hand"),
-        }
+    fn file_name(&self) -> String {
+        display_path(&self.location.file)
     }
 
-    fn contended(&self) -> Error {
-        Error::operator(format!("could not write `{}`", shown_path(&self.spot.file)))
-            .because("something else kept writing it")
-            .with_hint(format!("end {}, and run this again", self.client.title))
+    fn refused(&self, refusal: Refusal) -> Failure {
+        Failure::usage(format!("could not edit `{}`", self.file_name())).because(refusal.cause).with_hint(refusal.hint)
     }
 }
 
-/// A path that a client can start at any later time.
-fn this_program() -> Result<String, Error> {
-    let fail = || Error::operator("could not find this program's own path");
+/// A path at which a client can start this program at any later time.
+fn this_program() -> Result<String, Failure> {
+    let fail = || Failure::operator("could not find the path of this program");
     let path: PathBuf = std::env::current_exe()
         .and_then(|path| path.canonicalize())
         .map_err(|error| fail().because(error).with_hint("run it from where it is installed"))?;
-    path.to_str().map(str::to_owned).ok_or_else(|| {
-        fail().because("it is not valid UTF-8").with_hint("move the program to a path of plain letters")
-    })
+    path.to_str()
+        .map(str::to_owned)
+        .ok_or_else(|| fail().because("it is not valid UTF-8").with_hint("move the program to a path of plain letters"))
 }
 
-fn unknown(word: &str, near: Option<&str>) -> Error {
-    let known: Vec<&str> = CLIENTS.iter().map(|client| client.id).collect();
-    let known = known.join(", ");
-    let hint = match near {
-        Some(near) => format!("did you mean `{near}`? known are {known}"),
-        None => format!("known are {known}"),
-    };
-    Error::usage(format!("could not find the client `{}`", shown(word)))
+fn unknown_client(word: &str, near: Option<&str>) -> Failure {
+    let known: Vec<&str> = CLIENTS.iter().map(|client| client.id()).collect();
+    let meant = near.map_or(String::new(), |near| format!("did you mean `{near}`? "));
+    Failure::usage(format!("could not find the client `{}`", display_value(word)))
         .because("no client has that name")
-        .with_hint(hint)
+        .with_hint(format!("{meant}known clients are {}", known.join(", ")))
 }

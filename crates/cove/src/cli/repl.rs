@@ -1,45 +1,45 @@
 //! `cove repl`: talking to a session by hand, or from a pipe. Cells run one after another in the sandbox that agents
-//! get; what a cell does to the session, and how it ended, is told as `cove run` tells it.
+//! get; what a cell does to the session, and how it ended, is reported as `cove run` reports it.
 
-mod buffer;
 mod command;
-mod edit;
+mod editor;
 pub(super) mod history;
-mod keys;
 mod lines;
-mod screen;
-mod terminal;
-mod whole;
+mod live_interpreter;
 
-use std::io::Write;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cove_protocol::{Language, Stream};
+use cove_protocol::{Language, OutputStream};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::backend::{Backend, Form};
-use crate::cli::code;
-use crate::cli::live::{Live, pass_on};
-use crate::cli::on_demand::OnDemand;
-use crate::cli::run::backend;
-use crate::cli::shelf::{prepare, settled};
-use crate::config::value::show_duration;
-use crate::config::{Config, SETTINGS, Surroundings};
-use crate::ending::{self, Audience};
-use crate::error::{Error, Kind};
-use crate::session::{Cell, CellEnd, Options, Session, Stop, Survived};
+use crate::cli::image_library::{prepare_image, resolve_default_image};
+use crate::cli::lazy_broker::LazyBroker;
+use crate::cli::live_output::{LiveOutput, write_stream};
+use crate::cli::run::{self, choose_backend};
+use crate::cli::tables::{print_remark, render_table};
+use crate::cli::{CommandContext, INTERRUPTED, code, runtime};
+use crate::config::{Config, SETTINGS};
+use cove_core::advice::{self, Audience};
+use cove_core::backend::{Backend, PlanFormat};
+use cove_core::error::Failure;
+use cove_core::session::{Cell, CellEnd, Session, SessionOptions, StopReason, SurvivingState};
+use cove_core::units::show_duration;
 
-use command::Command;
-use history::History;
-use lines::Lines;
-use screen::Prompts;
-use terminal::Terminal;
+use command::{ExitRequest, ReplCommand};
+use editor::LineEditor;
+use lines::PlainLines;
+use live_interpreter::LiveInterpreter;
 
-/// The exit code of a program that ended because of Ctrl-C.
-const INTERRUPTED: u8 = 128 + 2;
+/// Before the further lines of a cell.
+const FURTHER_PROMPT: &str = "...> ";
+/// How long an interpreter may take to answer a question about code. A person waits for it at the prompt; the cells
+/// of a pipe must be the same on a machine that is busy.
+const DEADLINE_AT_PROMPT: Duration = Duration::from_secs(3);
+const DEADLINE_IN_PIPE: Duration = Duration::from_secs(30);
 /// What `:limits` shows of the settings.
 const LIMITS: [&str; 8] =
     ["memory", "cpus", "pids-limit", "workspace-size", "tmp-size", "network", "timeout", "max-timeout"];
@@ -65,52 +65,47 @@ pub enum InputKind {
 
 /// What was read at the prompt.
 #[derive(Debug, PartialEq, Eq)]
-enum Read {
+enum PromptInput {
     Text(String),
     /// The person threw it away.
     Cleared,
     End,
 }
 
-/// What happens after a cell or a command.
-enum Next {
-    GoOn,
-    End,
-}
-
-pub fn run(args: ReplArgs, config: Config, around: Surroundings) -> Result<ExitCode, Error> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Error::internal("could not start the runtime").because(error))?;
-    let code = runtime.block_on(talk(args, &config, around));
+pub fn run(args: ReplArgs, context: CommandContext) -> Result<ExitCode, Failure> {
+    let runtime = runtime::single_threaded()?;
+    let code = runtime.block_on(talk(args, context));
     // A thread may still wait for standard input that never comes.
     runtime.shutdown_background();
     code.map(ExitCode::from)
 }
 
-async fn talk(args: ReplArgs, config: &Config, around: Surroundings) -> Result<u8, Error> {
-    let config = &settled(config, &around).await?;
-    let backend = backend(config, &around)?;
-    prepare(&*backend, &config.policy).await?;
-    let mut source = Source::open(&args);
+async fn talk(args: ReplArgs, context: CommandContext) -> Result<u8, Failure> {
+    let CommandContext { config, env, .. } = context;
+    let config = &resolve_default_image(config, &env).await?;
+    let backend = choose_backend(config, &env)?;
+    prepare_image(&*backend, &config.policy).await?;
+    let mut source = InputSource::open(&args)?;
     let mut repl = Repl {
         backend: &*backend,
         config,
         input: args.input,
         language: args.language,
-        calls: OnDemand::new(config, around),
+        calls: LazyBroker::new(config, env),
         session: None,
         cells: 0,
         exit_code: 0,
         took: None,
         at_line_start: true,
     };
-    repl.start().await?;
     let mut interrupts = Interrupts::listen()?;
+    repl.start().await?;
+    if repl.session.is_none() {
+        return Ok(INTERRUPTED);
+    }
     if args.input != InputKind::Pipe {
         let (version, language) = (env!("CARGO_PKG_VERSION"), args.language);
-        say(&format!("cove {version}: {language} in a sandbox; `:help` tells what else there is"));
+        print_remark(format!("cove {version}: {language} in a sandbox; `:help` shows what else there is"));
     }
     let outcome = loop {
         repl.fresh_line();
@@ -118,14 +113,14 @@ async fn talk(args: ReplArgs, config: &Config, around: Surroundings) -> Result<u
         if args.input != InputKind::Pipe {
             interrupts.forget().await;
         }
-        let text = match source.read(repl.language, &mut interrupts).await {
-            Ok(Read::Text(text)) => text,
-            Ok(Read::Cleared) if args.input == InputKind::Pipe => break Ok(INTERRUPTED),
-            Ok(Read::Cleared) => continue,
-            Ok(Read::End) => break Ok(repl.exit_code),
+        let text = match source.read(repl.interpreter(), &mut interrupts).await {
+            Ok(PromptInput::Text(text)) => text,
+            Ok(PromptInput::Cleared) if args.input == InputKind::Pipe => break Ok(INTERRUPTED),
+            Ok(PromptInput::Cleared) => continue,
+            Ok(PromptInput::End) => break Ok(repl.exit_code),
             Err(error) => break Err(error),
         };
-        if let Next::End = repl.take(text, &mut interrupts).await {
+        if repl.take(text, &mut interrupts).await.is_break() {
             break Ok(repl.exit_code);
         }
     };
@@ -139,9 +134,9 @@ struct Repl<'a> {
     config: &'a Config,
     input: InputKind,
     language: Language,
-    calls: Arc<OnDemand>,
+    calls: Arc<LazyBroker>,
     /// Not set when the last one ended and no other could be started.
-    session: Option<Session>,
+    session: Option<Arc<Session>>,
     /// How many have been given a name.
     cells: u64,
     /// Of the last cell or command.
@@ -152,48 +147,54 @@ struct Repl<'a> {
 }
 
 impl Repl<'_> {
-    async fn take(&mut self, text: String, interrupts: &mut Interrupts) -> Next {
+    async fn take(&mut self, text: String, interrupts: &mut Interrupts) -> ControlFlow<()> {
         if text.trim().is_empty() {
-            return Next::GoOn;
+            return ControlFlow::Continue(());
         }
         if !command::is_command(&text) {
-            return self.run(text, interrupts).await;
+            let exit_request = command::exit_request(self.language, &text);
+            if let Some(ExitRequest::AtOnce(code)) = exit_request {
+                self.exit_code = code.unwrap_or(self.exit_code);
+                return ControlFlow::Break(());
+            }
+            let after = self.run(text, interrupts).await;
+            return if exit_request.is_some() { ControlFlow::Break(()) } else { after };
         }
         match command::parse(&text) {
-            Ok(Command::Quit) => return Next::End,
-            Ok(Command::Help) => self.show(&command::help()),
-            Ok(Command::Limits) => match self.limits().await {
+            Ok(ReplCommand::Quit) => return ControlFlow::Break(()),
+            Ok(ReplCommand::Help) => self.show(&command::help()),
+            Ok(ReplCommand::Limits) => match self.limits().await {
                 Ok(text) => self.show(&text),
                 Err(error) => self.refuse(&error),
             },
-            Ok(Command::Time) => match self.took {
+            Ok(ReplCommand::Time) => match self.took {
                 Some(took) => self.show(&format!("{:.3} s\n", took.as_secs_f64())),
                 None => self.show("no cell has run yet\n"),
             },
-            Ok(Command::Restart) => {
+            Ok(ReplCommand::Restart) => {
                 self.stop().await;
                 self.restart().await;
             }
-            Ok(Command::Speak(language)) => self.speak(language),
+            Ok(ReplCommand::Speak(language)) => self.speak(language),
             Err(error) => self.refuse(&error),
         }
-        Next::GoOn
+        ControlFlow::Continue(())
     }
 
-    async fn run(&mut self, code: String, interrupts: &mut Interrupts) -> Next {
+    async fn run(&mut self, code: String, interrupts: &mut Interrupts) -> ControlFlow<()> {
         let number = self.cells + 1;
-        let refused = || Error::usage(format!("could not read cell {number}"));
-        let code = match code::check(code.into_bytes(), refused) {
+        let refused = || Failure::usage(format!("could not read cell {number}"));
+        let code = match code::check_code(code.into_bytes(), refused) {
             Ok(code) => code,
             Err(error) => {
                 self.refuse(&error);
-                return Next::GoOn;
+                return ControlFlow::Continue(());
             }
         };
         if self.session.is_none() {
             self.restart().await;
         }
-        let Some(session) = &self.session else { return Next::GoOn };
+        let Some(session) = &self.session else { return ControlFlow::Continue(()) };
         self.cells = number;
         let cell = Cell {
             language: self.language,
@@ -203,25 +204,25 @@ impl Repl<'_> {
             timeout: self.config.cell.timeout,
             grace: self.config.cell.grace,
         };
-        let mut live = Live::new();
+        let mut live = LiveOutput::new();
         let echoes = self.input != InputKind::Pipe;
         let stop = async {
             interrupts.next().await;
             // The terminal has shown `^C`, in the middle of a line.
             if echoes {
-                say("");
+                print_remark("");
             }
         };
         let start = Instant::now();
-        let end = session.run_with(cell, |shown| live.show(shown), stop, self.calls.clone()).await;
+        let end = session.run_with_calls(cell, |shown| live.show(shown), stop, self.calls.clone()).await;
         self.at_line_start = live.finish();
         self.took = Some(start.elapsed());
         self.exit_code = end.exit_code();
-        if let Some(told) = ending::tell(&end, self.config.bounds(), Audience::Person) {
+        if let Some(text) = advice::advise(&end, self.config.bounds(), Audience::Person) {
             self.fresh_line();
-            say(&told.to_string());
+            print_remark(text);
         }
-        if end.survived() == Survived::Nothing {
+        if end.survived() == SurvivingState::Nothing {
             self.stop().await;
             let code = self.exit_code;
             self.restart().await;
@@ -229,33 +230,38 @@ impl Repl<'_> {
             self.exit_code = code;
         }
         match end {
-            // Whoever stops a script does not want the rest of it.
-            CellEnd::Stopped { why: Stop::Cancelled, .. } if self.input == InputKind::Pipe => Next::End,
-            _ => Next::GoOn,
+            // An interrupt of a script is for the rest of it too.
+            CellEnd::Stopped { reason: StopReason::Cancelled, .. } if self.input == InputKind::Pipe => {
+                ControlFlow::Break(())
+            }
+            // `exit()` ends the repl, as it ends the language's own prompt. A shell says so of every command that
+            // fails.
+            CellEnd::Exited { .. } if matches!(self.language, Language::Python | Language::Node) => {
+                ControlFlow::Break(())
+            }
+            _ => ControlFlow::Continue(()),
         }
     }
 
-    async fn start(&mut self) -> Result<(), Error> {
+    /// Starts a session; there is none after an interrupt while it starts.
+    async fn start(&mut self) -> Result<(), Failure> {
         // Also what a session left that was lost just now.
         self.backend.sweep().await;
         // Cells share their terminal or pipe with the repl, so none of it is theirs.
-        let options = Options { input: None, warm: Some(self.language), ..Options::default() };
-        let session = Session::start(self.backend, &self.config.policy, options).await;
-        self.session = Some(session.map_err(|error| Error::of(Kind::Operator, error))?);
+        let options = SessionOptions { input: None, warm_language: Some(self.language), ..SessionOptions::default() };
+        self.session = run::start_interruptibly(self.backend, &self.config.policy, options).await?.map(Arc::new);
         Ok(())
     }
 
-    /// A fresh session, and what that means. If there is none to be had, the next cell tries again.
+    /// Starts a fresh session and says what that means. If that fails, the next cell tries again.
     async fn restart(&mut self) {
         match self.start().await {
+            Ok(()) if self.session.is_none() => self.exit_code = INTERRUPTED,
             Ok(()) => {
                 self.exit_code = 0;
-                say("started a fresh session: it has no variables and no files yet");
+                print_remark("started a fresh session: it has no variables and no files yet");
             }
-            Err(error) => {
-                self.exit_code = error.kind().exit_code();
-                say(&error.report().to_string());
-            }
+            Err(error) => self.refuse(&error),
         }
     }
 
@@ -265,11 +271,16 @@ impl Repl<'_> {
         }
     }
 
+    fn interpreter(&self) -> LiveInterpreter {
+        let deadline = if self.input == InputKind::Pipe { DEADLINE_IN_PIPE } else { DEADLINE_AT_PROMPT };
+        LiveInterpreter { session: self.session.clone(), language: self.language, deadline }
+    }
+
     fn speak(&mut self, language: Language) {
         let session = self.session.as_ref().filter(|session| !session.languages().contains(&language));
         if let Some(session) = session {
-            let error = Error::operator(format!("could not switch to {language}"))
-                .because(session.why_not(language))
+            let error = Failure::operator(format!("could not switch to {language}"))
+                .because(session.unavailable_reason(language))
                 .with_hint("`cove explain` shows what the sandbox sees");
             return self.refuse(&error);
         }
@@ -277,53 +288,44 @@ impl Repl<'_> {
         self.exit_code = 0;
     }
 
-    async fn limits(&self) -> Result<String, Error> {
-        let mut rows: Vec<(&str, String)> = Vec::new();
-        for setting in SETTINGS.iter().filter(|setting| LIMITS.contains(&setting.key)) {
-            rows.push((setting.key, setting.show(self.config).join(" ")));
-        }
-        rows.push(("grace", format!("{} between interrupt and kill", show_duration(self.config.cell.grace))));
-        let plan = self.backend.explain(&self.config.policy, Form::Text).await;
-        let plan = plan.map_err(|error| Error::of(Kind::Operator, error))?;
-        let held = plan.lines().find_map(|line| line.strip_prefix("limits")?.split_once("held by "));
-        if let Some((_, held)) = held {
-            rows.push(("held by", held.to_owned()));
-        }
-        let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-        Ok(rows.iter().map(|(name, value)| format!("{name:width$}  {value}\n")).collect())
+    async fn limits(&self) -> Result<String, Failure> {
+        let settings = SETTINGS.iter().filter(|setting| LIMITS.contains(&setting.key));
+        let mut rows: Vec<[String; 2]> =
+            settings.map(|setting| [setting.key.to_owned(), setting.show(self.config).join(" ")]).collect();
+        let grace = show_duration(self.config.cell.grace);
+        rows.push(["grace".to_owned(), format!("{grace} between interrupt and kill")]);
+        let plan = self.backend.explain(&self.config.policy, PlanFormat::Text).await?;
+        let mechanism = plan.lines().find_map(|line| line.strip_prefix("limits")?.split_once("held by "));
+        rows.extend(mechanism.map(|(_, mechanism)| ["held by".to_owned(), mechanism.to_owned()]));
+        Ok(render_table(rows))
     }
 
-    /// What was asked for, as opposed to what we have to say.
+    /// Prints what the user asked for, as opposed to remarks.
     fn show(&mut self, text: &str) {
-        pass_on(Stream::Stdout, text.as_bytes());
+        write_stream(OutputStream::Stdout, text.as_bytes());
         self.exit_code = 0;
     }
 
-    fn refuse(&mut self, error: &Error) {
+    fn refuse(&mut self, error: &Failure) {
         self.exit_code = error.kind().exit_code();
-        say(&error.report().to_string());
+        print_remark(error.report());
     }
 
     fn fresh_line(&mut self) {
         if self.input != InputKind::Pipe && !self.at_line_start {
-            say("");
+            print_remark("");
             self.at_line_start = true;
         }
     }
 }
 
-fn say(text: &str) {
-    // Standard error may be closed; there is nowhere else to say so.
-    let _ = writeln!(std::io::stderr(), "{text}");
-}
-
-/// Ctrl-C, and whoever else sends that signal. Listened to throughout, so that none is lost between two cells.
+/// Ctrl-C, or the same signal from elsewhere. Listened to throughout, so that none is lost between two cells.
 struct Interrupts(Signal);
 
 impl Interrupts {
-    fn listen() -> Result<Self, Error> {
+    fn listen() -> Result<Self, Failure> {
         let listening = signal(SignalKind::interrupt());
-        listening.map(Self).map_err(|error| Error::internal("could not listen to interrupts").because(error))
+        listening.map(Self).map_err(|error| Failure::internal("could not listen to interrupts").because(error))
     }
 
     async fn next(&mut self) {
@@ -332,7 +334,7 @@ impl Interrupts {
         }
     }
 
-    /// Those that have come so far.
+    /// Discards the interrupts that have arrived so far.
     async fn forget(&mut self) {
         tokio::select! {
             biased;
@@ -343,54 +345,58 @@ impl Interrupts {
 }
 
 /// Where cells are read from.
-enum Source {
+enum InputSource {
     /// Not set while it is on the thread where it waits.
-    Terminal(Option<Terminal>),
+    Editor(Option<Box<LineEditor>>),
     Lines {
-        lines: Lines<tokio::io::Stdin>,
+        lines: PlainLines<tokio::io::Stdin>,
         prompts: bool,
     },
 }
 
-impl Source {
-    fn open(args: &ReplArgs) -> Self {
+impl InputSource {
+    fn open(args: &ReplArgs) -> Result<Self, Failure> {
         if args.input != InputKind::Terminal {
             let prompts = args.input == InputKind::PlainTerminal;
-            return Self::Lines { lines: Lines::new(tokio::io::stdin()), prompts };
+            return Ok(Self::Lines { lines: PlainLines::new(tokio::io::stdin()), prompts });
         }
-        let (history, error) = History::open(args.history.as_deref());
+        let (editor, error) = LineEditor::open(args.history.as_deref())?;
         if let Some(error) = error {
-            say(&error.report().to_string());
+            print_remark(error.report());
         }
-        Self::Terminal(Some(Terminal::new(history)))
+        Ok(Self::Editor(Some(Box::new(editor))))
     }
 
-    async fn read(&mut self, language: Language, interrupts: &mut Interrupts) -> Result<Read, Error> {
-        let first = format!("{language}> ");
+    async fn read(
+        &mut self,
+        interpreter: LiveInterpreter,
+        interrupts: &mut Interrupts,
+    ) -> Result<PromptInput, Failure> {
+        let prompt = format!("{}> ", interpreter.language);
         match self {
-            Self::Terminal(terminal) => {
-                let failed = || Error::internal("could not read the terminal");
-                let mut taken = terminal.take().ok_or_else(failed)?;
+            Self::Editor(editor) => {
+                let failed = || Failure::internal("could not read the terminal");
+                let mut taken = editor.take().ok_or_else(failed)?;
+                let runtime = tokio::runtime::Handle::current();
                 let reading = tokio::task::spawn_blocking(move || {
-                    let read = taken.read(Prompts { first: &first, more: "...> " }, language);
+                    let read = taken.read(&prompt, interpreter, runtime);
                     (taken, read)
                 });
                 let (mut taken, read) = reading.await.map_err(|error| failed().because(error))?;
-                let read = read.map_err(|error| failed().because(error))?;
-                if let Read::Text(text) = &read
-                    && let Some(error) = taken.history().add(text)
+                if let Ok(PromptInput::Text(text)) = &read
+                    && let Some(error) = taken.remember(text)
                 {
-                    say(&error.report().to_string());
+                    print_remark(error.report());
                 }
-                *terminal = Some(taken);
-                Ok(read)
+                *editor = Some(taken);
+                read
             }
             Self::Lines { lines, prompts } => {
-                let prompts = prompts.then_some(Prompts { first: &first, more: "...> " });
+                let prompt = prompts.then_some(prompt.as_str());
                 tokio::select! {
                     biased;
-                    () = interrupts.next() => Ok(Read::Cleared),
-                    read = lines.read(prompts, language) => read,
+                    () = interrupts.next() => Ok(PromptInput::Cleared),
+                    read = lines.read(prompt, &interpreter) => read,
                 }
             }
         }

@@ -1,80 +1,82 @@
-//! `cove run`: cells from the shell, in the sandbox that agents get. What the code writes is passed on as it comes; how
-//! it ended is told on standard error and by the exit code.
+//! `cove run`: runs cells from the shell, in the sandbox that agents get. Output is passed on as it arrives; standard
+//! error and the exit code report how each cell ended.
 
-use std::io::Write;
 use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use cove_protocol::Stream;
+use cove_protocol::OutputStream;
 use serde::Serialize;
 
-use crate::backend::Backend;
-use crate::backend::docker::{Allowed, Docker, Wanted};
-use crate::backend::jail::Jail;
-use crate::backend::mixed::Mixed;
 use crate::cli::code::RunArgs;
-use crate::cli::live::{Live, pass_on};
-use crate::cli::on_demand::OnDemand;
-use crate::cli::shelf::{prepare, settled};
-use crate::config::{BackendChoice, Config, Surroundings};
-use crate::ending::{self, Audience, Told};
-use crate::error::{Error, Kind};
-use crate::output::{Collected, Collector};
-use crate::policy::{CellLimits, Policy};
-use crate::session::{Cell, CellEnd, Options, Session};
+use crate::cli::image_library::{prepare_image, resolve_default_image};
+use crate::cli::lazy_broker::LazyBroker;
+use crate::cli::live_output::{LiveOutput, write_stream};
+use crate::cli::tables::print_remark;
+use crate::cli::{CommandContext, INTERRUPTED, runtime};
+use crate::combined::CombinedBackend;
+use crate::config::Config;
+use cove_core::advice::{self, Advice, Audience};
+use cove_core::backend::Backend;
+use cove_core::backend::jail::Jail;
+use cove_core::error::Failure;
+use cove_core::image::BackendChoice;
+use cove_core::output::{CollectedOutput, OutputCollector};
+use cove_core::policy::Policy;
+use cove_core::process_env::ProcessEnv;
+use cove_core::session::{Cell, CellEnd, Session, SessionOptions, SurvivingState};
+use cove_docker::{ContainerBackend, ContainerPermissions, Engine};
 
-/// As of a program that SIGINT ends.
-const INTERRUPTED: u8 = 130;
-
-pub fn run(args: RunArgs, config: Config, around: Surroundings) -> Result<ExitCode, Error> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Error::internal("could not start the runtime").because(error))?;
-    let code = runtime.block_on(run_cells(args, &config, around));
-    // A thread may still wait for standard input that never comes.
+pub fn run(args: RunArgs, context: CommandContext) -> Result<ExitCode, Failure> {
+    let runtime = runtime::single_threaded()?;
+    let code = runtime.block_on(run_cells(args, context));
+    // A thread may still be waiting for standard input that never comes.
     runtime.shutdown_background();
     code.map(ExitCode::from)
 }
 
-/// What the operator lets sandboxes be made by. Nothing is connected to yet.
-pub fn backend(config: &Config, around: &Surroundings) -> Result<Box<dyn Backend>, Error> {
-    let of = |error| Error::of(Kind::Operator, error);
-    let docker = |wanted| docker(wanted, config, around);
+/// The backend that the operator chose. It connects to no engine yet.
+pub fn choose_backend(config: &Config, env: &ProcessEnv) -> Result<Box<dyn Backend>, Failure> {
     Ok(match config.backend {
-        BackendChoice::Jail => Box::new(Jail::new().map_err(of)?),
-        BackendChoice::Docker => Box::new(docker(Wanted::Docker)?),
-        BackendChoice::Podman => Box::new(docker(Wanted::Podman)?),
-        BackendChoice::Auto => Box::new(Mixed::new(Jail::new().map_err(of)?, docker(Wanted::Any)?)),
+        BackendChoice::Jail => Box::new(Jail::new()?),
+        BackendChoice::Docker | BackendChoice::Podman => Box::new(container_backend(config, env)?),
+        BackendChoice::Auto => Box::new(CombinedBackend::new(Jail::new()?, container_backend(config, env)?)),
     })
 }
 
-/// Containers alone.
-pub(super) fn docker(wanted: Wanted, config: &Config, around: &Surroundings) -> Result<Docker, Error> {
-    let allowed = Allowed {
+/// A backend that makes only containers, with the engine that sessions would use; if sessions use none, with any
+/// engine that answers.
+pub(super) fn container_backend(config: &Config, env: &ProcessEnv) -> Result<ContainerBackend, Failure> {
+    let engine = match config.backend {
+        BackendChoice::Docker => Some(Engine::Docker),
+        BackendChoice::Podman => Some(Engine::Podman),
+        BackendChoice::Auto | BackendChoice::Jail => None,
+    };
+    let allowed = ContainerPermissions {
         pull: config.images.pull,
         compose: config.images.compose_allowed.clone(),
         mounts: config.server.allowed_mounts.clone(),
     };
-    Docker::new(wanted, allowed, around.clone()).map_err(|error| Error::of(Kind::Operator, error))
+    ContainerBackend::new(engine, allowed, env.clone())
 }
 
-async fn run_cells(args: RunArgs, config: &Config, around: Surroundings) -> Result<u8, Error> {
-    let config = &settled(config, &around).await?;
-    let backend = backend(config, &around)?;
+async fn run_cells(args: RunArgs, context: CommandContext) -> Result<u8, Failure> {
+    let CommandContext { config, env, json } = context;
+    let config = &resolve_default_image(config, &env).await?;
+    let backend = choose_backend(config, &env)?;
     backend.sweep().await;
-    prepare(&*backend, &config.policy).await?;
-    let options = Options {
+    prepare_image(&*backend, &config.policy).await?;
+    let options = SessionOptions {
         input: Some(Box::new(tokio::io::stdin())),
-        warm: Some(args.language),
-        ..Options::default()
+        warm_language: Some(args.language),
+        ..SessionOptions::default()
     };
-    let Some(session) = start(&*backend, &config.policy, options).await? else { return Ok(INTERRUPTED) };
-    let calls = OnDemand::new(config, around);
+    let Some(session) = start_interruptibly(&*backend, &config.policy, options).await? else {
+        return Ok(INTERRUPTED);
+    };
+    let calls = LazyBroker::new(config, env);
     let mut exit_code = 0;
     for source in args.cells {
-        let name = source.name.clone();
         let cell = Cell {
             language: args.language,
             name: source.name,
@@ -83,13 +85,13 @@ async fn run_cells(args: RunArgs, config: &Config, around: Surroundings) -> Resu
             timeout: config.cell.timeout,
             grace: config.cell.grace,
         };
-        let end = if args.json {
-            run_for_program(&session, cell, &name, config, calls.clone()).await
+        let end = if json {
+            run_for_program(&session, cell, config, calls.clone()).await
         } else {
             run_for_person(&session, cell, config, calls.clone()).await
         };
         exit_code = end.exit_code();
-        // As in a script that stops at its first error: later cells count on earlier ones.
+        // Like a script that stops at its first error: later cells depend on earlier ones.
         if !end.is_success() {
             break;
         }
@@ -98,14 +100,19 @@ async fn run_cells(args: RunArgs, config: &Config, around: Surroundings) -> Resu
     Ok(exit_code)
 }
 
-/// Nothing if somebody interrupts it: what is being made is made to its end and removed, unless they do so again.
-async fn start(backend: &dyn Backend, policy: &Policy, options: Options) -> Result<Option<Session>, Error> {
+/// Starts a session. Returns `None` after Ctrl-C: Cove lets the start finish and then removes the sandbox, unless a
+/// second Ctrl-C comes first.
+pub(super) async fn start_interruptibly(
+    backend: &dyn Backend,
+    policy: &Policy,
+    options: SessionOptions,
+) -> Result<Option<Session>, Failure> {
     let mut starting = pin!(Session::start(backend, policy, options));
     tokio::select! {
-        started = &mut starting => return started.map(Some).map_err(|error| Error::of(Kind::Operator, error)),
-        () = interrupted() => {}
+        started = &mut starting => return started.map(Some),
+        () = wait_for_ctrl_c() => {}
     }
-    let _ = writeln!(std::io::stderr(), "interrupted; ending the sandbox that is starting");
+    print_remark("interrupted; ending the sandbox that is starting");
     let ended = async {
         if let Ok(session) = starting.await {
             session.stop().await;
@@ -113,41 +120,37 @@ async fn start(backend: &dyn Backend, policy: &Policy, options: Options) -> Resu
     };
     tokio::select! {
         () = ended => {}
-        () = interrupted() => {}
+        () = wait_for_ctrl_c() => {}
     }
     Ok(None)
 }
 
-async fn run_for_person(session: &Session, cell: Cell, config: &Config, calls: Arc<OnDemand>) -> CellEnd {
-    let mut live = Live::new();
-    let end = session.run_with(cell, |shown| live.show(shown), interrupted(), calls).await;
+async fn run_for_person(session: &Session, cell: Cell, config: &Config, calls: Arc<LazyBroker>) -> CellEnd {
+    let mut live = LiveOutput::new();
+    let end = session.run_with_calls(cell, |shown| live.show(shown), wait_for_ctrl_c(), calls).await;
     live.finish();
-    if let Some(told) = ending::tell(&end, config.bounds(), Audience::Person) {
-        let _ = writeln!(std::io::stderr(), "{told}");
+    if let Some(text) = advice::advise(&end, config.bounds(), Audience::Person) {
+        print_remark(text);
     }
     end
 }
 
-async fn run_for_program(
-    session: &Session,
-    cell: Cell,
-    name: &str,
-    config: &Config,
-    calls: Arc<OnDemand>,
-) -> CellEnd {
-    let CellLimits { max_output, .. } = config.cell;
-    let mut collector = Collector::new(max_output, None);
-    let end = session.run_with(cell, |shown| collector.show(shown), interrupted(), calls).await;
-    let Collected { stdout, stderr, neutralised, images, spool: _ } = collector.finish();
+async fn run_for_program(session: &Session, cell: Cell, config: &Config, calls: Arc<LazyBroker>) -> CellEnd {
+    let name = cell.name.clone();
+    let mut collector = OutputCollector::new(config.cell.max_output, None);
+    let end = session.run_with_calls(cell, |shown| collector.push(shown), wait_for_ctrl_c(), calls).await;
+    let CollectedOutput { stdout, stderr, neutralised, images, spool: _ } = collector.finish();
+    let (exception, message) = match &end {
+        CellEnd::Raised { exception, message, .. } => (Some(exception.as_str()), Some(message.as_str())),
+        _ => (None, None),
+    };
     let result = CellResult {
-        cell: name,
+        cell: &name,
         ok: end.is_success(),
         outcome: end.kind(),
         exit_code: end.exit_code(),
-        exception: match &end {
-            CellEnd::Raised { exception, message, .. } => Some(Exception { exception, message }),
-            _ => None,
-        },
+        exception,
+        message,
         stdout: stdout.text,
         stdout_left_out: stdout.left_out,
         stderr: stderr.text,
@@ -155,13 +158,13 @@ async fn run_for_program(
         neutralised,
         images: images
             .iter()
-            .map(|image| ImageShown { format: image.format.mime(), bytes: image.bytes.len() })
+            .map(|image| ImageSummary { format: image.format.mime(), bytes: image.bytes.len() })
             .collect(),
-        told: ending::tell(&end, config.bounds(), Audience::Person),
+        advice: advice::advise(&end, config.bounds(), Audience::Person),
         survived: end.survived(),
     };
     if let Ok(line) = serde_json::to_string(&result) {
-        pass_on(Stream::Stdout, format!("{line}\n").as_bytes());
+        write_stream(OutputStream::Stdout, format!("{line}\n").as_bytes());
     }
     end
 }
@@ -172,34 +175,30 @@ struct CellResult<'a> {
     ok: bool,
     outcome: &'static str,
     exit_code: u8,
-    #[serde(flatten)]
-    exception: Option<Exception<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exception: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<&'a str>,
     stdout: String,
     stdout_left_out: u64,
     stderr: String,
     stderr_left_out: u64,
     neutralised: u64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    images: Vec<ImageShown>,
+    images: Vec<ImageSummary>,
     #[serde(flatten)]
-    told: Option<Told>,
-    survived: crate::session::Survived,
+    advice: Option<Advice>,
+    survived: SurvivingState,
 }
 
 #[derive(Serialize)]
-struct Exception<'a> {
-    exception: &'a str,
-    message: &'a str,
-}
-
-#[derive(Serialize)]
-struct ImageShown {
+struct ImageSummary {
     format: &'static str,
     bytes: usize,
 }
 
-/// When the person presses Ctrl-C.
-async fn interrupted() {
+/// Returns when the user presses Ctrl-C.
+async fn wait_for_ctrl_c() {
     if tokio::signal::ctrl_c().await.is_err() {
         std::future::pending::<()>().await;
     }

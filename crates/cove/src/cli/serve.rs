@@ -1,42 +1,43 @@
-//! `cove serve`, and `cove` by itself where no person is: MCP for agents.
+//! `cove serve`, and plain `cove` without a terminal: serves MCP to agents.
 
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use crate::cli::run::backend;
-use crate::cli::shelf::shelf;
-use crate::config::{Config, Surroundings, Toolset};
-use crate::error::Error;
-use crate::server::{Server, serve_http, serve_stdio};
-use crate::telemetry;
+use crate::cli::CommandContext;
+use crate::cli::image_library::image_library;
+use crate::cli::run::choose_backend;
+use crate::cli::runtime;
+use crate::config::Config;
+use cove_core::error::Failure;
+use cove_core::process_env::ProcessEnv;
+use cove_server::server_config::Toolset;
+use cove_server::telemetry;
+use cove_server::{Server, serve_http, serve_stdio};
 
-/// Enough for many sessions: threads only pass bytes on.
+/// Enough for many sessions, because these threads only pass bytes on.
 const THREADS: usize = 4;
 
-pub fn run(config: Config, around: Surroundings) -> Result<ExitCode, Error> {
-    telemetry::log(config.server.log_level, config.server.log_format);
+pub fn run(context: CommandContext) -> Result<ExitCode, Failure> {
+    let CommandContext { config, env, .. } = context;
+    telemetry::init_logging(config.server.log_level, config.server.log_format);
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(threads)
-        .enable_all()
-        .build()
-        .map_err(|error| Error::internal("could not start the runtime").because(error))?;
-    let served = runtime.block_on(serve(config, around));
-    // A thread may still wait for standard input that never comes.
+    let runtime = runtime::multi_threaded(threads)?;
+    let served = runtime.block_on(serve(config, env));
+    // A thread may still be waiting for standard input that never comes.
     runtime.shutdown_background();
-    telemetry::settle();
+    telemetry::flush_logs();
     served.map(|()| ExitCode::SUCCESS)
 }
 
-async fn serve(config: Config, around: Surroundings) -> Result<(), Error> {
-    let backend = Arc::from(backend(&config, &around)?);
-    let shelf = shelf(&config, &around);
-    for problem in shelf.read().await.problems {
+async fn serve(config: Config, env: ProcessEnv) -> Result<(), Failure> {
+    let backend = Arc::from(choose_backend(&config, &env)?);
+    let library = image_library(&config, &env);
+    for problem in library.read().await.problems {
         tracing::warn!(image = problem.name, hint = problem.hint, "{}", problem.problem);
     }
-    // Whoever can start sessions in images by name can use the others.
+    // Clients that can start sessions by image name can still use the other images.
     let may_be_missing = config.server.tools.contains(Toolset::Sessions) && config.images.standard.is_none();
-    let standard = match shelf.standard().await {
+    let standard = match library.default_environment().await {
         Ok(standard) => Some(standard.policy),
         Err(error) if may_be_missing => {
             tracing::warn!("{}", error.report().to_string().replace('\n', "; "));
@@ -45,16 +46,16 @@ async fn serve(config: Config, around: Surroundings) -> Result<(), Error> {
         Err(error) => return Err(error),
     };
     let over_http = config.server.http.address.is_some();
-    let server = Server::new(config, standard.clone(), around, Arc::clone(&backend), shelf);
-    // What a killed server left behind takes longest to look for, and nobody waits for it.
+    let server = Server::new(config.server_setup(), standard.clone(), env, Arc::clone(&backend), library);
+    // The sweep for leftovers of a killed server is the slowest step, so it runs in the background.
     tokio::spawn(async move {
         backend.sweep().await;
-        // Nor is anybody to wait for an image that sessions will want in any case.
+        // The default image is prepared in the background too, so that the first session need not wait for it.
         let Some(policy) = standard else { return };
         match backend.prepare(&policy, &|line| tracing::debug!("{line}")).await {
             Ok(Some(done)) => tracing::info!("{done}"),
             Ok(None) => {}
-            Err(error) => tracing::warn!("{}", crate::error::in_one_line(&error)),
+            Err(error) => tracing::warn!("{}", cove_core::error::one_line_chain(&error)),
         }
     });
     if over_http { serve_http(server).await } else { serve_stdio(server).await }

@@ -1,123 +1,145 @@
-//! `cove servers`: which upstream servers there are, and adding, removing, listing the tools of, and trusting them. Files
-//! are read as the server reads them; only `refresh` starts anything.
+//! `cove servers`: lists, adds, removes, refreshes and trusts upstream servers. It reads the same files as the server
+//! does, and only `refresh` starts a server.
 
 mod add;
-mod definition;
 mod list;
 mod refresh;
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::catalog::Catalog;
-use crate::config::Surroundings;
-use crate::error::{Error, shown, shown_path};
-use crate::upstream::definition::{Definitions, Places, check_name, trust};
-use crate::upstream::{Settings, Summary, Upstreams};
+use clap::Arg;
 
-pub use add::Added;
-pub use definition::{asked, command};
+use super::{CommandContext, all_settings, json_flag};
+use cove_core::error::{Failure, display_path, display_value};
+use cove_core::process_env::ProcessEnv;
+use cove_core::spelling::nearest;
+use cove_upstream::catalog::Catalog;
+use cove_upstream::definition::{DefinitionPlaces, ServerDefinitions, check_name, trust};
+use cove_upstream::pool::{UpstreamPool, UpstreamSettings, UpstreamSummary};
 
-/// What the command line asks for, and where.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Asked {
-    pub what: What,
-    pub places: Places,
-    pub around: Surroundings,
+pub use add::NewServer;
+
+/// Show and change the upstream servers that code can call
+#[derive(Debug, Clone, PartialEq, clap::Subcommand)]
+pub enum ServersCommand {
+    /// List every server with its state and where it is defined, and what is wrong with the rest
+    #[command(arg = json_flag("Print one object"), args = location_settings())]
+    List,
+    Add(NewServer),
+    /// Remove a server that `add` defined; for others, say where they are defined
+    #[command(args = location_settings())]
+    Remove {
+        /// Name of the server
+        name: String,
+    },
+    /// Start servers and keep the lists of their tools, so that they are found without a start
+    #[command(arg = json_flag("Print an array of objects"), args = location_settings())]
+    Refresh {
+        /// Servers to start; all of them if none is named
+        #[arg(value_name = "NAME", num_args = 0..)]
+        names: Vec<String>,
+    },
+    /// Use the servers that a project defines itself (`./.mcp.json`, `./mcp-servers`, `./cove.toml`)
+    Trust(ProjectFolder),
+    /// Use them no longer
+    Untrust(ProjectFolder),
 }
 
-#[derive(Debug, Clone, PartialEq)]
-pub enum What {
-    List { json: bool },
-    Add(Added),
-    Remove { name: String },
-    Refresh { names: Vec<String>, json: bool },
-    Trust { directory: PathBuf },
-    Untrust { directory: PathBuf },
+#[derive(Debug, Clone, PartialEq, clap::Args)]
+#[command(args = location_settings())]
+pub struct ProjectFolder {
+    /// Directory of the project
+    #[arg(value_name = "DIR", default_value = ".")]
+    directory: PathBuf,
 }
 
-/// What to print, and the exit code. Remarks go to standard error at once.
-pub fn run(asked: Asked) -> Result<(String, ExitCode), Error> {
-    let here = Here { places: asked.places, around: asked.around };
-    let text = match asked.what {
-        What::List { json } => list::text(&here, json)?,
-        What::Add(added) => add::add(&here, &added)?,
-        What::Remove { name } => add::remove(&here, &name)?,
-        What::Refresh { names, json } => return refresh::run(&here, &names, json),
-        What::Trust { directory } => here.trust(&directory)?,
-        What::Untrust { directory } => here.untrust(&directory)?,
+/// The settings that decide which files Cove reads and where it keeps tool lists.
+pub(super) fn location_settings() -> impl Iterator<Item = Arg> {
+    all_settings().filter(|arg| matches!(arg.get_id().as_str(), "config" | "state-dir"))
+}
+
+/// Returns the text to print and the exit code. Remarks go to standard error at once.
+pub fn run(command: ServersCommand, context: CommandContext) -> Result<(String, ExitCode), Failure> {
+    let CommandContext { config, env, json } = context;
+    let here = ServersContext { places: DefinitionPlaces::new(config.file, config.server.state_dir, &env), env };
+    let text = match command {
+        ServersCommand::List => list::render(&here, json)?,
+        ServersCommand::Add(added) => add::add(&here, &added)?,
+        ServersCommand::Remove { name } => add::remove(&here, &name)?,
+        ServersCommand::Refresh { names } => return refresh::run(&here, &names, json),
+        ServersCommand::Trust(project) => here.trust(&project.directory)?,
+        ServersCommand::Untrust(project) => here.untrust(&project.directory)?,
     };
     Ok((text, ExitCode::SUCCESS))
 }
 
-/// Where definitions are looked for, and by whom.
-struct Here {
-    places: Places,
-    around: Surroundings,
+/// The places to look for definitions, and the environment to look from.
+struct ServersContext {
+    places: DefinitionPlaces,
+    env: ProcessEnv,
 }
 
-impl Here {
-    fn definitions(&self) -> Definitions {
-        Definitions::load(&self.places, &Settings::of(&self.around))
+impl ServersContext {
+    fn definitions(&self) -> ServerDefinitions {
+        ServerDefinitions::load(&self.places, &UpstreamSettings::from_env(&self.env))
     }
 
-    fn state_dir(&self) -> Result<&Path, Error> {
+    fn state_dir(&self) -> Result<&Path, Failure> {
         self.places.state_dir.as_deref().ok_or_else(|| {
-            Error::operator("could not find a place to keep this")
+            Failure::operator("could not find a place to keep this")
                 .because("there is no home directory, so there is no state directory")
                 .with_hint("name one with `--state-dir`")
         })
     }
 
-    /// What was listed in earlier runs, if there is a place for it.
+    /// The catalog of tool lists from earlier runs, if there is a state directory.
     fn catalog(&self) -> Option<Catalog> {
         self.places.state_dir.as_ref().map(|state_dir| Catalog::open(state_dir.join("catalog")))
     }
 
-    fn trust(&self, directory: &Path) -> Result<String, Error> {
-        let directory = self.around.cwd.join(directory);
+    fn trust(&self, directory: &Path) -> Result<String, Failure> {
+        let directory = self.env.cwd.join(directory);
         let fail = |cause: &str| {
-            Err(Error::usage(format!("could not trust `{}`", shown_path(&directory)))
+            Err(Failure::usage(format!("could not trust `{}`", display_path(&directory)))
                 .because(cause.to_owned())
                 .with_hint("name the folder of a project"))
         };
         match directory.metadata() {
-            Ok(found) if found.is_dir() => {}
+            Ok(metadata) if metadata.is_dir() => {}
             Ok(_) => return fail("it is not a directory"),
             Err(error) => return fail(&error.to_string()),
         }
         let state_dir = self.state_dir()?;
         let trusted = trust::trust(state_dir, &directory).map_err(|error| {
-            Error::operator(format!("could not trust `{}`", shown_path(&directory))).because(error)
+            Failure::operator(format!("could not trust `{}`", display_path(&directory))).because(error)
         })?;
-        let project = Places { project: Some(trusted.clone()), ..self.places.clone() };
-        let all = Definitions::load(&project, &Settings::of(&self.around));
+        let project = DefinitionPlaces { project: Some(trusted.clone()), ..self.places.clone() };
+        let all = ServerDefinitions::load(&project, &UpstreamSettings::from_env(&self.env));
         let own: Vec<&str> = all
             .servers
             .iter()
             .filter(|server| {
                 let file = &server.origin.path;
                 let folder = file.parent();
-                // The person's own folders may lie below the project.
+                // The user's own configuration folder may be inside the project.
                 folder == Some(&trusted.join("mcp-servers"))
                     || (folder == Some(&trusted) && self.places.config.as_ref() != Some(file))
             })
             .map(|server| server.name.as_str())
             .collect();
         let own = if own.is_empty() { "none yet".to_owned() } else { own.join(", ") };
-        let trusted = shown_path(&trusted);
+        let trusted = display_path(&trusted);
         Ok(format!("trusted `{trusted}`: where Cove is started there, its servers are used too ({own})\n"))
     }
 
-    fn untrust(&self, directory: &Path) -> Result<String, Error> {
-        let directory = self.around.cwd.join(directory);
-        // One that is gone can still be taken out of the list.
+    fn untrust(&self, directory: &Path) -> Result<String, Failure> {
+        let directory = self.env.cwd.join(directory);
+        // A directory that no longer exists can still be removed from the list.
         let directory = directory.canonicalize().unwrap_or(directory);
-        let shown = shown_path(&directory);
-        let was_there = trust::distrust(self.state_dir()?, &directory).map_err(|error| {
-            Error::operator(format!("could not take the trust from `{shown}`")).because(error)
-        })?;
+        let shown = display_path(&directory);
+        let was_there = trust::distrust(self.state_dir()?, &directory)
+            .map_err(|error| Failure::operator(format!("could not take the trust from `{shown}`")).because(error))?;
         Ok(match was_there {
             true => format!("`{shown}` is not trusted any more: its own servers are not used\n"),
             false => format!("`{shown}` was not trusted; nothing was changed\n"),
@@ -125,36 +147,29 @@ impl Here {
     }
 }
 
-/// Makes servers known to a catalog, each with what was listed of it before. Says what is wrong with that.
-fn declare(catalog: &Catalog, summaries: &[Summary]) -> Vec<String> {
-    summaries.iter().filter_map(|summary| catalog.declare(summary.declared())).collect()
+/// Declares servers to a catalog, each with the tools that it listed before. Returns what is wrong with those lists.
+fn declare_servers(catalog: &Catalog, summaries: &[UpstreamSummary]) -> Vec<String> {
+    summaries.iter().filter_map(|summary| catalog.declare(summary.to_declaration())).collect()
 }
 
-fn summaries(definitions: Definitions, around: &Surroundings) -> Vec<Summary> {
-    Upstreams::new(definitions, Settings::of(around)).summaries()
+fn load_summaries(definitions: ServerDefinitions, env: &ProcessEnv) -> Vec<UpstreamSummary> {
+    UpstreamPool::new(definitions, UpstreamSettings::from_env(env)).summaries()
 }
 
-fn checked(name: &str) -> Result<(), Error> {
+fn check_server_name(name: &str) -> Result<(), Failure> {
     check_name(name).map_err(|cause| {
-        Error::usage(format!("could not use the name `{}`", shown(name)))
+        Failure::usage(format!("could not use the name `{}`", display_value(name)))
             .because(cause)
             .with_hint("use letters, digits, `_`, `.` and `-`, such as `github` or `my-files`")
     })
 }
 
-/// A name that is not there, and the one that may be meant.
-fn unknown<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Error {
-    let near = |known: &&str| crate::config::distance(&known.to_lowercase(), &name.to_lowercase());
-    let nearest = known.min_by_key(near).filter(|known| near(known) <= 1 + known.len() / 3);
-    Error::usage(format!("could not find the server `{}`", shown(name)))
+/// Reports an unknown server, with the name that comes nearest to it.
+fn unknown_server_error<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Failure {
+    Failure::usage(format!("could not find the server `{}`", display_value(name)))
         .because("no configuration defines it")
-        .with_hint(match nearest {
+        .with_hint(match nearest(name, known) {
             Some(nearest) => format!("did you mean `{nearest}`? `cove servers list` shows all of them"),
             None => "`cove servers list` shows the servers that are configured".to_owned(),
         })
-}
-
-fn remark(text: &str) {
-    // Standard error may be closed; a remark is not worth failing for.
-    let _ = writeln!(std::io::stderr(), "{text}");
 }

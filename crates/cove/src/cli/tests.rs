@@ -9,16 +9,16 @@ use insta::assert_snapshot;
 use tempfile::TempDir;
 
 use super::*;
-use crate::error::Kind;
+use cove_core::error::FailureKind;
 
 mod help;
 
-struct Place {
+struct CliFixture {
     dir: TempDir,
-    around: Surroundings,
+    process_env: ProcessEnv,
 }
 
-impl Place {
+impl CliFixture {
     fn new() -> Self {
         let dir = TempDir::new().unwrap();
         let cwd = dir.path().canonicalize().unwrap();
@@ -26,11 +26,11 @@ impl Place {
         for name in ["a", "b", "c"] {
             fs::create_dir(cwd.join(name)).unwrap();
         }
-        Self { dir, around: Surroundings { env: BTreeMap::new(), cwd, stdin_is_terminal: false } }
+        Self { dir, process_env: ProcessEnv { env: BTreeMap::new(), cwd, stdin_is_terminal: false } }
     }
 
     fn env(mut self, name: &str, value: &str) -> Self {
-        self.around.env.insert(name.to_owned(), value.into());
+        self.process_env.env.insert(name.to_owned(), value.into());
         self
     }
 
@@ -39,14 +39,14 @@ impl Place {
         self
     }
 
-    fn parse(&self, args: &[&str]) -> Result<Action, Error> {
-        parse(["cove"].iter().chain(args).map(OsString::from), &self.around)
+    fn parse(&self, args: &[&str]) -> Result<CliAction, Failure> {
+        parse_command_line(["cove"].iter().chain(args).map(OsString::from), &self.process_env)
     }
 
     #[track_caller]
-    fn run(&self, args: &[&str]) -> (RunArgs, Config) {
+    fn run(&self, args: &[&str]) -> (RunArgs, CommandContext) {
         match self.parse(args) {
-            Ok(Action::Run { run, config, .. }) => (run, config),
+            Ok(CliAction::Run(run, context)) => (run, *context),
             other => panic!("{args:?}: {other:?}"),
         }
     }
@@ -55,31 +55,31 @@ impl Place {
     fn config(&self, args: &[&str]) -> Config {
         match self.parse(args) {
             Ok(
-                Action::Run { config, .. }
-                | Action::Repl { config, .. }
-                | Action::Explain { config, .. }
-                | Action::Doctor { config, .. }
-                | Action::ConfigShow { config, .. },
-            ) => config,
+                CliAction::Run(_, context)
+                | CliAction::Repl(_, context)
+                | CliAction::Explain(context)
+                | CliAction::Doctor(context)
+                | CliAction::ConfigShow(context),
+            ) => context.config,
             other => panic!("{args:?}: {other:?}"),
         }
     }
 
     #[track_caller]
-    fn refused(&self, args: &[&str]) -> String {
+    fn refusal(&self, args: &[&str]) -> String {
         let error = self.parse(args).unwrap_err();
-        assert_eq!(error.kind(), Kind::Usage, "{args:?}");
-        error.report().to_string().replace(&*self.around.cwd.to_string_lossy(), "[DIR]")
+        assert_eq!(error.kind(), FailureKind::Usage, "{args:?}");
+        error.report().to_string().replace(&*self.process_env.cwd.to_string_lossy(), "[DIR]")
     }
 }
 
-fn refused(args: &[&str]) -> String {
-    Place::new().refused(args)
+fn refusal_of(args: &[&str]) -> String {
+    CliFixture::new().refusal(args)
 }
 
 #[test]
-fn settings_stand_before_or_after_the_command() {
-    let place = Place::new();
+fn accepts_settings_before_or_after_the_command() {
+    let place = CliFixture::new();
     let lines: [&[&str]; 7] = [
         &["repl", "--cpus", "3"],
         &["--cpus", "3", "explain"],
@@ -95,7 +95,7 @@ fn settings_stand_before_or_after_the_command() {
     let config = place.config(&["--mount", "a:/a", "run", "--mount", "b:/b", "hello.py", "--mount=c:/c"]);
     let targets: Vec<_> = config.policy.mounts.iter().map(|mount| mount.target.to_str().unwrap()).collect();
     assert_eq!(targets, ["/a", "/b", "/c"]);
-    // What Compose files may mount from is for whoever starts them.
+    // Every command that starts or describes a sandbox takes the setting for mounts in Compose files.
     for line in [&["run", "hello.py"][..], &["repl"], &["explain"], &["doctor"]] {
         let config = place.config(&[line, &["--allow-mount", "/usr"]].concat());
         assert_eq!(config.server.allowed_mounts.len(), 1, "{line:?}");
@@ -103,14 +103,14 @@ fn settings_stand_before_or_after_the_command() {
 }
 
 #[test]
-fn a_repl_knows_where_its_cells_come_from() {
+fn repl_detects_pipe_and_terminal_input() {
     let check = |terminal: bool, term: &str, input: InputKind| {
-        let mut place = Place::new().env("TERM", term).env("HOME", "/h").env("COVE_LANGUAGE", "py");
-        place.around.stdin_is_terminal = terminal;
+        let mut place = CliFixture::new().env("TERM", term).env("HOME", "/h").env("COVE_LANGUAGE", "py");
+        place.process_env.stdin_is_terminal = terminal;
         let history = Some(PathBuf::from("/h/.local/state/cove/history"));
         let expected = ReplArgs { language: Language::Python, input, history };
         match place.parse(&["repl"]) {
-            Ok(Action::Repl { repl, .. }) => assert_eq!(repl, expected, "{terminal} {term}"),
+            Ok(CliAction::Repl(repl, _)) => assert_eq!(repl, expected, "{terminal} {term}"),
             other => panic!("{other:?}"),
         }
     };
@@ -118,13 +118,13 @@ fn a_repl_knows_where_its_cells_come_from() {
     check(true, "dumb", InputKind::PlainTerminal);
     check(true, "", InputKind::PlainTerminal);
     check(false, "xterm", InputKind::Pipe);
-    assert!(refused(&["repl", "-l", "cobol"]).starts_with("could not read `--language cobol`"));
-    assert!(refused(&["repl", "hello.py"]).contains("unexpected argument 'hello.py'"));
+    assert!(refusal_of(&["repl", "-l", "cobol"]).starts_with("could not read `--language cobol`"));
+    assert!(refusal_of(&["repl", "hello.py"]).contains("unexpected argument 'hello.py'"));
 }
 
 #[test]
-fn code_to_run() {
-    let place = Place::new().file("mark.py", "\u{feff}1").file("full.py", "#".repeat(MAX_CODE));
+fn parses_code_to_run() {
+    let place = CliFixture::new().file("mark.py", "\u{feff}1").file("full.py", "#".repeat(MAX_CODE));
     let cell = |name: &str, code: &str, args: &[&str]| CellSource {
         name: name.to_owned(),
         code: code.to_owned(),
@@ -134,10 +134,7 @@ fn code_to_run() {
     let cases: [(&[&str], Vec<CellSource>); 8] = [
         (&["run", "hello.py"], vec![cell("hello.py", hello, &[])]),
         (&["run", "./a/../hello.py"], vec![cell("./a/../hello.py", hello, &[])]),
-        (
-            &["run", "hello.py", "--", "-x", "--json", "--"],
-            vec![cell("hello.py", hello, &["-x", "--json", "--"])],
-        ),
+        (&["run", "hello.py", "--", "-x", "--json", "--"], vec![cell("hello.py", hello, &["-x", "--json", "--"])]),
         (&["run", "hello.py", "--"], vec![cell("hello.py", hello, &[])]),
         (&["run", "-c", "x = 1", "-cx"], vec![cell("<cell 1>", "x = 1", &[]), cell("<cell 2>", "x", &[])]),
         (&["run", "-c", "-1", "--", "a"], vec![cell("<cell 1>", "-1", &["a"])]),
@@ -145,14 +142,14 @@ fn code_to_run() {
         (&["run", "mark.py"], vec![cell("mark.py", "1", &[])]),
     ];
     for (line, cells) in cases {
-        let (run, _) = place.run(line);
-        assert_eq!((run.cells, run.language, run.json), (cells, Language::Python, false), "{line:?}");
+        let (run, context) = place.run(line);
+        assert_eq!((run.cells, run.language, context.json), (cells, Language::Python, false), "{line:?}");
     }
     assert_eq!(place.run(&["run", "full.py"]).0.cells[0].code.len(), MAX_CODE);
 }
 
 #[test]
-fn json_and_language_by_flag_or_environment() {
+fn reads_json_and_language_from_flag_or_environment() {
     for (env, args, expected) in [
         (None, &["explain"][..], false),
         (None, &["explain", "--json"], true),
@@ -162,77 +159,74 @@ fn json_and_language_by_flag_or_environment() {
         (Some("false"), &["explain", "--json"], true),
         (Some(""), &["explain"], false),
     ] {
-        let place = Place::new().env("COVE_JSON", env.unwrap_or(""));
+        let place = CliFixture::new().env("COVE_JSON", env.unwrap_or(""));
         match place.parse(args) {
-            Ok(Action::Explain { json, .. }) => assert_eq!(json, expected, "{env:?} {args:?}"),
+            Ok(CliAction::Explain(context)) => assert_eq!(context.json, expected, "{env:?} {args:?}"),
             other => panic!("{other:?}"),
         }
     }
-    let place = Place::new().env("COVE_LANGUAGE", "ruby");
+    let place = CliFixture::new().env("COVE_LANGUAGE", "ruby");
     assert_eq!(place.run(&["run", "-l", "Python", "hello.py"]).0.language, Language::Python);
 }
 
 #[test]
-fn without_a_command() {
-    let mut place = Place::new();
-    assert!(matches!(place.parse(&[]), Ok(Action::Serve { .. })));
-    place.around.stdin_is_terminal = true;
+fn no_command_serves_or_prints_help() {
+    let mut place = CliFixture::new();
+    assert!(matches!(place.parse(&[]), Ok(CliAction::Serve(_))));
+    place.process_env.stdin_is_terminal = true;
     match place.parse(&[]) {
-        Ok(Action::Print(text)) => assert!(text.contains("Usage: cove [OPTIONS] [COMMAND]")),
+        Ok(CliAction::Print(text)) => assert!(text.contains("Usage: cove [OPTIONS] [COMMAND]")),
         other => panic!("{other:?}"),
     }
-    assert_eq!(
-        place.parse(&["--version"]).unwrap(),
-        Action::Print(format!("cove {}\n", env!("CARGO_PKG_VERSION")))
-    );
+    assert_eq!(place.parse(&["--version"]).unwrap(), CliAction::Print(format!("cove {}\n", env!("CARGO_PKG_VERSION"))));
 }
 
 #[test]
-fn messages() {
-    assert_snapshot!(refused(&["run"]), @"
+fn usage_messages() {
+    assert_snapshot!(refusal_of(&["run"]), @"
     could not find code to run
     hint: name a file as in `cove run hello.py`, or pass code as in `cove run -c 'print(1)'`
     ");
-    assert_snapshot!(refused(&["run", "hello.py", "-c", "1"]), @"
+    assert_snapshot!(refusal_of(&["run", "hello.py", "-c", "1"]), @"
     could not choose between `hello.py` and `-c`
     hint: name a file, or pass code with `-c`, not both
     ");
-    assert_snapshot!(refused(&["run", "-"]), @"
+    assert_snapshot!(refusal_of(&["run", "-"]), @"
     could not read code from `-`
     caused by: standard input belongs to the code
     hint: name a file (`./-` if that is its name), or pass code with `-c`
     ");
-    assert_snapshot!(refused(&["run", "missing.py"]), @"
+    assert_snapshot!(refusal_of(&["run", "missing.py"]), @"
     could not read code from `missing.py`
     caused by: No such file or directory (os error 2)
     hint: name a file that can be read, or pass code with `-c`
     ");
-    assert_snapshot!(refused(&["run", "a"]), @"
+    assert_snapshot!(refusal_of(&["run", "a"]), @"
     could not read code from `a`
     caused by: Is a directory (os error 21)
     hint: name a file that can be read, or pass code with `-c`
     ");
-    assert_snapshot!(refused(&["run", "hello.py", "--language", "ruby"]), @"
+    assert_snapshot!(refusal_of(&["run", "hello.py", "--language", "ruby"]), @"
     could not read `--language ruby`
     caused by: `ruby` is not a language that cells can have
     hint: write `python` or `node` or `bash` or `sh`
     ");
-    assert_snapshot!(refused(&["run", "-c", "1", "--memory", "-5"]), @"
+    assert_snapshot!(refusal_of(&["run", "-c", "1", "--memory", "-5"]), @"
     could not read `--memory -5`
     caused by: `-5` is not a size
     hint: write a number with a unit, such as `512m` or `2g` (at least `16m`)
     ");
-    assert_snapshot!(refused(&["explain", "--memory="]), @"
+    assert_snapshot!(refusal_of(&["explain", "--memory="]), @"
     could not read `--memory ''`
     caused by: it is empty
     hint: write a number with a unit, such as `512m` or `2g` (at least `16m`)
     ");
-    assert_snapshot!(refused(&["explain", "--config", "none.toml"]), @"
+    assert_snapshot!(refusal_of(&["explain", "--config", "none.toml"]), @"
     could not read the configuration file `[DIR]/none.toml`
     caused by: it does not exist
     hint: name a file that exists with `--config` or `COVE_CONFIG`, or leave both out
     ");
-    assert_snapshot!(refused(&["run", "--memry", "1g"]), @"
+    assert_snapshot!(refusal_of(&["run", "--memry", "1g"]), @"
     error: unexpected argument '--memry' found
 
       tip: a similar argument exists: '--memory'
@@ -242,14 +236,14 @@ fn messages() {
 
     For more information, try '--help'.
     ");
-    assert_snapshot!(refused(&["run", "hello.py", "argument"]), @"
+    assert_snapshot!(refusal_of(&["run", "hello.py", "argument"]), @"
     error: unexpected argument 'argument' found
 
     Usage: cove run [OPTIONS] [FILE] [-- [ARGS]...]
 
     For more information, try '--help'.
     ");
-    assert_snapshot!(refused(&["config"]), @"
+    assert_snapshot!(refusal_of(&["config"]), @"
     error: 'cove config' requires a subcommand but one was not provided
       [subcommands: show, help]
 
@@ -257,40 +251,40 @@ fn messages() {
 
     For more information, try '--help'.
     ");
-    let place = Place::new()
+    let place = CliFixture::new()
         .env("COVE_JSON", "yes")
         .file("large.py", "#".repeat(MAX_CODE + 1))
         .file("latin.py", b"x = '\xe9'")
         .file("nul.py", "x\0");
-    assert_snapshot!(place.refused(&["run", "hello.py"]), @"
+    assert_snapshot!(place.refusal(&["run", "hello.py"]), @"
     could not read `COVE_JSON=yes`
     caused by: `yes` is neither true nor false
     hint: write `true` or `false`
     ");
     let place = place.env("COVE_JSON", "").env("COVE_LANGUAGE", "cobol");
-    assert_snapshot!(place.refused(&["run", "hello.py"]), @"
+    assert_snapshot!(place.refusal(&["run", "hello.py"]), @"
     could not read `COVE_LANGUAGE=cobol`
     caused by: `cobol` is not a language that cells can have
     hint: write `python` or `node` or `bash` or `sh`
     ");
     let place = place.env("COVE_LANGUAGE", "");
-    assert_snapshot!(place.refused(&["run", "large.py"]), @"
+    assert_snapshot!(place.refusal(&["run", "large.py"]), @"
     could not read code from `large.py`
     caused by: it has more than 1048576 bytes
     hint: code may have at most 1 MiB; keep data in a file of its own and show it with `--mount`
     ");
-    assert_snapshot!(place.refused(&["run", "latin.py"]), @"
+    assert_snapshot!(place.refusal(&["run", "latin.py"]), @"
     could not read code from `latin.py`
     caused by: the byte at offset 5 is not UTF-8
     hint: code is UTF-8 text without NUL bytes
     ");
-    assert_snapshot!(place.refused(&["run", "nul.py"]), @"
+    assert_snapshot!(place.refusal(&["run", "nul.py"]), @"
     could not read code from `nul.py`
     caused by: there is a NUL byte at offset 1
     hint: code is UTF-8 text without NUL bytes
     ");
     let long = "x".repeat(MAX_META);
-    assert_snapshot!(place.refused(&["run", "hello.py", "--", &long]), @"
+    assert_snapshot!(place.refusal(&["run", "hello.py", "--", &long]), @"
     could not pass the arguments to the code
     caused by: they have 262148 bytes as JSON
     hint: at most 131072 are allowed; pass data on standard input, or show a file with `--mount`
@@ -298,10 +292,11 @@ fn messages() {
 }
 
 #[test]
-fn an_argument_that_is_not_text_is_refused() {
+fn rejects_arguments_that_are_not_utf8() {
     use std::os::unix::ffi::OsStringExt;
     let line = ["cove", "explain", "--memory"].map(OsString::from).into_iter();
-    let error = parse(line.chain([OsString::from_vec(b"1\xff".to_vec())]), &Place::new().around).unwrap_err();
+    let error = parse_command_line(line.chain([OsString::from_vec(b"1\xff".to_vec())]), &CliFixture::new().process_env)
+        .unwrap_err();
     assert_snapshot!(error.report(), @"
     could not read `1�`
     caused by: it is not valid UTF-8
@@ -310,20 +305,19 @@ fn an_argument_that_is_not_text_is_refused() {
 }
 
 #[test]
-fn configuration_is_shown() {
-    let place = Place::new()
+fn config_show_prints_every_setting() {
+    let place = CliFixture::new()
         .file("mine.toml", "\npids-limit = 64\n")
         .env("COVE_MEMORY", "1GiB")
         .env("COVE_CONFIG", "mine.toml");
-    let config =
-        place.config(&["config", "show", "--cpus=0.5", "--mount=/usr:/data", "--mount=/usr:/more:rw"]);
-    let shown = |text: String| text.replace(&*place.around.cwd.to_string_lossy(), "[DIR]");
-    assert_snapshot!(shown(config_show::text(&config, false).unwrap()), @"
+    let config = place.config(&["config", "show", "--cpus=0.5", "--mount=/usr:/data", "--mount=/usr:/more:rw"]);
+    let shown = |text: String| text.replace(&*place.process_env.cwd.to_string_lossy(), "[DIR]");
+    assert_snapshot!(shown(config_show::render(&config, false).unwrap()), @"
     backend          auto                             default
     network          none                             default
-    runtime          that of Docker or Podman         default
+    runtime          chosen by Docker or Podman       default
     image            `ubuntu`, with every language    default
-    image-dir        images built in                  default
+    image-dir        built-in images                  default
     pull             false                            default
     allow-compose    none                             default
     memory           1g                               environment COVE_MEMORY
@@ -353,11 +347,11 @@ fn configuration_is_shown() {
     auth             token                            default
     token-file       `tokens` in the state directory  default
     allow-host       loopback and the address itself  default
-    allow-origin     pages of this machine            default
+    allow-origin     pages served by this machine     default
     max-connections  256                              default
     rate-limit       100                              default
     ");
-    let json: serde_json::Value = serde_json::from_str(&config_show::text(&config, true).unwrap()).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&config_show::render(&config, true).unwrap()).unwrap();
     let row = |key: &str| {
         let row = json.as_array().unwrap().iter().find(|row| row["key"] == key).unwrap();
         shown(format!("{} {} {}", row["key"], row["value"], row["origin"]))

@@ -1,159 +1,129 @@
-//! `cove tools`: the tools of upstream servers from the shell, found, shown and called as code in a sandbox would.
+//! `cove tools`: finds, shows and calls tools of upstream servers from the shell, as code in a sandbox does.
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
-use clap::builder::ValueParser;
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use cove_protocol::{CellId, Language};
 use serde_json::Value;
 
-use super::on_demand::person;
-use super::{json, json_flag, one, settings_of, texts};
-use crate::broker::ask::{Ask, Problem};
-use crate::broker::{Broker, FEW, MAX_FOUND};
-use crate::catalog::signature::Language;
-use crate::config::{Config, Part, Surroundings};
-use crate::error::{Error, shown};
-use crate::output::harmless;
-use crate::server::manual;
+use super::lazy_broker::local_scope;
+use super::tables::print_remark;
+use super::{CommandContext, INTERRUPTED, broker_settings, json_flag, parse_count, runtime};
+use cove_core::error::{Failure, display_value};
+use cove_core::output::neutralise;
+use cove_server::manual;
+use cove_upstream::broker::request::{BrokerRequest, CallError, CallErrorKind, CallRequest};
+use cove_upstream::broker::{Broker, DEFAULT_SEARCH_LIMIT, MAX_SEARCH_LIMIT};
 
+/// Find, show and call the tools of MCP servers
+#[derive(clap::Subcommand)]
+pub(super) enum ToolsCommand {
+    Find(FindArgs),
+    Show(ShowArgs),
+    Call(CallArgs),
+}
+
+/// Search the tools of all servers
+#[derive(clap::Args)]
+#[command(arg = json_flag("Print an object"), args = broker_settings())]
+pub(super) struct FindArgs {
+    /// What the tool is to do
+    #[arg(required = true, allow_negative_numbers = true)]
+    words: Vec<String>,
+    #[arg(long, value_name = "NUMBER", help = format!("How many to show [default: {DEFAULT_SEARCH_LIMIT}]"))]
+    limit: Option<String>,
+    /// Of the signatures: python, node or shell [default: python]
+    #[arg(long)]
+    language: Option<String>,
+}
+
+/// Show the tools of a server, or one of them with its schema
+#[derive(clap::Args)]
+#[command(arg = json_flag("Print an array of objects"), args = broker_settings())]
+pub(super) struct ShowArgs {
+    /// Server, or one of its tools
+    #[arg(value_name = "SERVER[.TOOL]", allow_negative_numbers = true)]
+    tool: String,
+}
+
+/// Call a tool and print its answer as JSON, text as it is
+#[derive(clap::Args)]
+#[command(arg = json_flag("Print text as JSON too"), args = broker_settings())]
+pub(super) struct CallArgs {
+    /// Tool to call
+    #[arg(value_name = "SERVER.TOOL", allow_negative_numbers = true)]
+    tool: String,
+    /// Arguments: KEY=VALUE, KEY:=JSON, KEY=@FILE, or a JSON object
+    #[arg(value_name = "KEY=VALUE", allow_negative_numbers = true)]
+    arguments: Vec<String>,
+    /// Time that the call may take [default: 60]
+    #[arg(long, value_name = "SECONDS")]
+    call_timeout: Option<String>,
+    /// Print the whole result, as the protocol has it
+    #[arg(long)]
+    raw: bool,
+}
+
+/// A checked `cove tools` command line.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Asked {
+pub enum ToolsRequest {
     Find {
         query: String,
         limit: usize,
         language: Language,
     },
-    /// A server's tools, or one of them.
+    /// Shows a server's tools, or one of them.
     Show {
         server: String,
         tool: Option<String>,
     },
-    Call(Ask),
+    Call(BrokerRequest),
 }
 
-pub fn command() -> Command {
-    let settings = || settings_of(|part| part == Part::Calls);
-    let words = |name: &'static str, placeholder: &'static str, help: &'static str| {
-        Arg::new(name)
-            .value_name(placeholder)
-            .help(help)
-            .num_args(1..)
-            .value_parser(ValueParser::os_string())
-            .allow_negative_numbers(true)
-    };
-    let value = |name: &'static str, placeholder: &'static str, help: String| {
-        Arg::new(name).long(name).value_name(placeholder).help(help).value_parser(ValueParser::os_string())
-    };
-    Command::new("tools")
-        .about("Find, show and call the tools of MCP servers")
-        .subcommand_required(true)
-        .args(settings().map(|arg| arg.hide(true)))
-        .subcommand(
-            Command::new("find")
-                .about("Search the tools of all servers")
-                .arg(words("words", "WORDS", "What the tool is to do").required(true))
-                .arg(value("limit", "NUMBER", format!("How many to show [default: {FEW}]")))
-                .arg(value(
-                    "language",
-                    "LANGUAGE",
-                    "Of the signatures: python, node or shell [default: python]".into(),
-                ))
-                .arg(json_flag("Print an object"))
-                .args(settings()),
-        )
-        .subcommand(
-            Command::new("show")
-                .about("Show the tools of a server, or one of them with its schema")
-                .arg(words("tool", "SERVER[.TOOL]", "Server, or one of its tools").num_args(1).required(true))
-                .arg(json_flag("Print an array of objects"))
-                .args(settings()),
-        )
-        .subcommand(
-            Command::new("call")
-                .about("Call a tool and print its answer as JSON, text as it is")
-                .arg(words("tool", "SERVER.TOOL", "Tool to call").num_args(1).required(true))
-                .arg(words(
-                    "arguments",
-                    "KEY=VALUE",
-                    "Arguments: KEY=VALUE, KEY:=JSON, KEY=@FILE, or a JSON object",
-                ))
-                .arg(value("call-timeout", "SECONDS", "Time that the call may take [default: 60]".into()))
-                .arg(
-                    Arg::new("raw")
-                        .long("raw")
-                        .help("Print the whole result, as the protocol has it")
-                        .action(ArgAction::SetTrue),
-                )
-                .arg(json_flag("Print text as JSON too"))
-                .args(settings()),
-        )
-}
-
-pub(super) fn asked(verb: &str, own: &ArgMatches, around: &Surroundings) -> Result<(Asked, bool), Error> {
-    let named = || one(own, "tool").map(Option::unwrap_or_default);
-    let asked = match verb {
-        "find" => {
-            let limit = match one(own, "limit")? {
-                None => FEW,
-                Some(text) => {
-                    text.parse().ok().filter(|limit| (1..=MAX_FOUND).contains(limit)).ok_or_else(|| {
-                        Error::usage(format!("could not read `--limit {}`", shown(&text)))
-                            .with_hint(format!("write a whole number from 1 to {MAX_FOUND}"))
-                    })?
-                }
-            };
-            let language = match one(own, "language")?.as_deref() {
-                None | Some("python") => Language::Python,
-                Some("node" | "javascript") => Language::Node,
-                Some("shell" | "bash" | "sh") => Language::Shell,
-                Some(other) => {
-                    return Err(Error::usage(format!("could not write signatures in `{}`", shown(other)))
-                        .with_hint("write `python`, `node` or `shell`"));
-                }
-            };
-            Asked::Find { query: texts(own, "words")?.join(" "), limit, language }
+pub(super) fn parse_request(command: ToolsCommand) -> Result<ToolsRequest, Failure> {
+    Ok(match command {
+        ToolsCommand::Find(args) => {
+            let limit = parse_count("limit", args.limit.as_deref(), DEFAULT_SEARCH_LIMIT, MAX_SEARCH_LIMIT)?;
+            let language = args.language.map_or(Ok(Language::Python), |name| {
+                name.parse().map_err(|_| {
+                    Failure::usage(format!("could not write signatures in `{}`", display_value(&name)))
+                        .with_hint("write `python`, `node` or `shell`")
+                })
+            })?;
+            ToolsRequest::Find { query: args.words.join(" "), limit, language }
         }
-        "show" => {
-            let named = named()?;
-            match named.split_once('.') {
-                Some((server, tool)) => Asked::Show { server: server.into(), tool: Some(tool.into()) },
-                None => Asked::Show { server: named, tool: None },
-            }
-        }
-        _ => {
-            let named = named()?;
-            let Some((server, tool)) =
-                named.split_once('.').filter(|(server, tool)| !server.is_empty() && !tool.is_empty())
-            else {
-                return Err(Error::usage(format!("could not call `{}`", shown(&named)))
-                    .with_hint("write `SERVER.TOOL`; `cove tools find WORDS` finds one"));
-            };
-            let arguments = cove_runner::call_arguments(&texts(own, "arguments")?)
-                .map_err(|why| Error::usage("could not read the arguments of the tool").because(why))?;
-            let timeout = match one(own, "call-timeout")? {
-                None => None,
-                Some(text) => Some(text.parse::<f64>().map_err(|_| {
-                    Error::usage(format!("could not read `--call-timeout {}`", shown(&text)))
+        ToolsCommand::Show(ShowArgs { tool }) => match tool.split_once('.') {
+            Some((server, tool)) => ToolsRequest::Show { server: server.into(), tool: Some(tool.into()) },
+            None => ToolsRequest::Show { server: tool, tool: None },
+        },
+        ToolsCommand::Call(CallArgs { tool: named, arguments, call_timeout, raw }) => {
+            let names = named.split_once('.').filter(|(server, tool)| !server.is_empty() && !tool.is_empty());
+            let (server, tool) = names.ok_or_else(|| {
+                Failure::usage(format!("could not call `{}`", display_value(&named)))
+                    .with_hint("write `SERVER.TOOL`; `cove tools find WORDS` finds one")
+            })?;
+            let arguments = cove_runner::parse_arguments(&arguments)
+                .map_err(|why| Failure::usage("could not read the arguments of the tool").because(why))?;
+            let seconds = |text: String| {
+                text.parse::<f64>().map_err(|_| {
+                    Failure::usage(format!("could not read `--call-timeout {}`", display_value(&text)))
                         .with_hint("write a number of seconds")
-                })?),
+                })
             };
-            let raw = own.get_flag("raw");
-            Asked::Call(Ask::Call { server: server.into(), tool: tool.into(), arguments, raw, timeout })
+            let timeout = call_timeout.map(seconds).transpose()?;
+            let (server, tool) = (server.into(), tool.into());
+            ToolsRequest::Call(BrokerRequest::Call(CallRequest { server, tool, arguments, raw, timeout }))
         }
-    };
-    Ok((asked, json(own, around)?))
+    })
 }
 
-pub fn run(asked: Asked, json: bool, config: &Config, around: &Surroundings) -> Result<ExitCode, Error> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Error::internal("could not start the runtime").because(error))?;
-    let broker = Broker::open(config, around, manual::text(config));
+pub fn run(request: ToolsRequest, context: &CommandContext) -> Result<ExitCode, Failure> {
+    let runtime = runtime::single_threaded()?;
+    let CommandContext { config, env, json } = context;
+    let broker = Broker::open(&config.broker(), env, manual::text(&config.server_setup()));
     let answered = runtime.block_on(async {
         let answered = tokio::select! {
-            answered = answer(&broker, asked, json) => answered,
+            answered = answer(&broker, request, *json) => answered,
             _ = tokio::signal::ctrl_c() => Ok(None),
         };
         broker.close().await;
@@ -161,37 +131,33 @@ pub fn run(asked: Asked, json: bool, config: &Config, around: &Surroundings) -> 
     });
     match answered {
         Ok(Some(text)) => {
-            print(&text);
+            print_text(&text);
             Ok(ExitCode::SUCCESS)
         }
-        // As shells have it.
-        Ok(None) => Ok(ExitCode::from(128 + 2)),
+        Ok(None) => Ok(ExitCode::from(INTERRUPTED)),
         Err(problem) => {
             let hint = problem.hint().map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
-            let text = harmless(format!("{}{hint}", problem.message()));
-            let _ = writeln!(std::io::stderr(), "{text}");
-            Ok(ExitCode::from(cove_runner::failure_status(problem.kind().as_str())))
+            print_remark(neutralise(format!("{}{hint}", problem.message())));
+            Ok(ExitCode::from(cove_runner::exit_status(problem.kind().as_str())))
         }
     }
 }
 
-async fn answer(broker: &Broker, asked: Asked, json: bool) -> Result<Option<String>, Problem> {
-    let run = person();
-    match asked {
-        Asked::Find { query, limit, language } => {
-            let found = broker.find(&run, &query, limit, language).await;
-            Ok(Some(if json { pretty(&found.to_json()) } else { found.to_text() }))
+async fn answer(broker: &Broker, request: ToolsRequest, json: bool) -> Result<Option<String>, CallError> {
+    let run = local_scope();
+    match request {
+        ToolsRequest::Find { query, limit, language } => {
+            let hits = broker.find(&run, &query, limit, language).await;
+            Ok(Some(if json { pretty_json(&hits.to_json()) } else { hits.to_text() }))
         }
-        Asked::Show { server, tool } => {
-            let tools = broker.answer(&run, 0, Ask::Tools { server: server.clone() }).await?;
-            show(tools, &server, tool.as_deref(), json).map(Some)
+        ToolsRequest::Show { server, tool } => {
+            let tools = broker.answer(&run, CellId(0), BrokerRequest::Tools { server: server.clone() }).await?;
+            render_tools(tools, &server, tool.as_deref(), json).map(Some)
         }
-        Asked::Call(ask) => {
-            let answer = broker.answer(&run, 0, ask).await?;
+        ToolsRequest::Call(ask) => {
+            let answer = broker.answer(&run, CellId(0), ask).await?;
             let value = match answer {
-                Value::Object(fields) if fields.len() == 1 => {
-                    fields.into_iter().next().map(|(_, value)| value)
-                }
+                Value::Object(fields) if fields.len() == 1 => fields.into_iter().next().map(|(_, value)| value),
                 other => Some(other),
             };
             Ok(Some(match value.unwrap_or_default() {
@@ -202,30 +168,26 @@ async fn answer(broker: &Broker, asked: Asked, json: bool) -> Result<Option<Stri
     }
 }
 
-fn show(tools: Value, server: &str, tool: Option<&str>, json: bool) -> Result<String, Problem> {
+fn render_tools(tools: Value, server: &str, tool: Option<&str>, json: bool) -> Result<String, CallError> {
     let Value::Array(mut tools) = tools else { return Ok(String::new()) };
     if let Some(tool) = tool {
         tools.retain(|one| one["name"] == tool || one["alias"] == tool);
         if tools.is_empty() {
-            let message = format!("server `{}` has no tool `{}`", shown(server), shown(tool));
-            let hint = format!("`cove tools show {}` lists them", shown(server));
-            return Err(Problem::new(crate::broker::ask::Kind::UnknownTool, message).with_hint(hint));
+            let message = format!("server `{}` has no tool `{}`", display_value(server), display_value(tool));
+            let hint = format!("`cove tools show {}` lists them", display_value(server));
+            return Err(CallError::new(CallErrorKind::UnknownTool, message).with_hint(hint));
         }
     }
     if json {
-        return Ok(pretty(&Value::Array(tools)));
+        return Ok(pretty_json(&Value::Array(tools)));
     }
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     if let ([one], Some(_)) = (tools.as_slice(), tool) {
-        let schema = pretty(&one["input_schema"]);
-        return Ok(format!(
-            "{}\n\n{}\n\nparameters:\n{schema}",
-            text(&one["python"]),
-            text(&one["description"])
-        ));
+        let schema = pretty_json(&one["input_schema"]);
+        return Ok(format!("{}\n\n{}\n\nparameters:\n{schema}", text(&one["python"]), text(&one["description"])));
     }
     let row = |one: &Value| {
-        let about = crate::catalog::signature::summary(&text(&one["description"]));
+        let about = cove_upstream::catalog::signature::first_sentence(&text(&one["description"]));
         let about = if about.is_empty() { String::new() } else { format!("\n# {about}") };
         format!("{}{about}\n", text(&one["python"]))
     };
@@ -233,15 +195,15 @@ fn show(tools: Value, server: &str, tool: Option<&str>, json: bool) -> Result<St
     Ok(format!("{rows}# {} tools", tools.len()))
 }
 
-fn pretty(value: &Value) -> String {
+fn pretty_json(value: &Value) -> String {
     serde_json::to_string_pretty(value).unwrap_or_default()
 }
 
-/// Text of servers does nothing to a terminal; a program gets it as it is.
-fn print(text: &str) {
+/// Prints text of a server. For a terminal it is neutralised; a pipe gets the bytes unchanged.
+fn print_text(text: &str) {
     let mut out = std::io::stdout().lock();
-    let shown = if out.is_terminal() { harmless(text) } else { text.to_owned() };
-    // A reader that closed its end has seen what it wanted.
+    let shown = if out.is_terminal() { neutralise(text) } else { text.to_owned() };
+    // A reader that closes its end early is no error.
     let _ = out.write_all(shown.as_bytes());
     if !shown.ends_with('\n') {
         let _ = out.write_all(b"\n");

@@ -1,7 +1,9 @@
 //! Layers, origins and refusals of the whole configuration; single values are tested beside their parsers.
 
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
 use std::rc::Rc;
 
 use insta::assert_snapshot;
@@ -10,19 +12,17 @@ use tempfile::TempDir;
 use super::*;
 
 /// A directory with what paths in settings can name, and an environment of its own.
-struct Place {
+struct ConfigFixture {
     dir: Rc<TempDir>,
-    around: Surroundings,
-    flags: Flags,
+    process_env: ProcessEnv,
+    flags: SettingFlags,
 }
 
-impl Place {
+impl ConfigFixture {
     fn new() -> Self {
         let dir = TempDir::new().unwrap();
         let cwd = dir.path().canonicalize().unwrap();
-        for path in
-            ["home/.config/cove", "home/bin", "tree1/usr", "tree2/bin", "tree3/usr", "empty", "a", "b", "c"]
-        {
+        for path in ["home/.config/cove", "home/bin", "tree1/usr", "tree2/bin", "tree3/usr", "empty", "a", "b", "c"] {
             fs::create_dir_all(cwd.join(path)).unwrap();
         }
         for name in ["python1", "python2", "python3"] {
@@ -34,16 +34,16 @@ impl Place {
         let env = BTreeMap::from([("HOME".to_owned(), cwd.join("home").into())]);
         Self {
             dir: Rc::new(dir),
-            around: Surroundings { env, cwd, stdin_is_terminal: false },
-            flags: Flags::default(),
+            process_env: ProcessEnv { env, cwd, stdin_is_terminal: false },
+            flags: SettingFlags::default(),
         }
     }
 
     /// The same directory, without what was set before. To make a new one costs more than the rest of a case.
     fn fresh(&self) -> Self {
-        let mut around = self.around.clone();
-        around.env.retain(|name, _| name == "HOME");
-        Self { dir: Rc::clone(&self.dir), around, flags: Flags::default() }.file("")
+        let mut process_env = self.process_env.clone();
+        process_env.env.retain(|name, _| name == "HOME");
+        Self { dir: Rc::clone(&self.dir), process_env, flags: SettingFlags::default() }.file("")
     }
 
     fn flag(mut self, key: &'static str, value: &str) -> Self {
@@ -52,28 +52,28 @@ impl Place {
     }
 
     fn env(mut self, name: &str, value: &str) -> Self {
-        self.around.env.insert(name.to_owned(), value.into());
+        self.process_env.env.insert(name.to_owned(), value.into());
         self
     }
 
     /// The person's own file.
     fn file(self, text: &str) -> Self {
-        fs::write(self.around.cwd.join("home/.config/cove/cove.toml"), text).unwrap();
+        fs::write(self.process_env.cwd.join("home/.config/cove/cove.toml"), text).unwrap();
         self
     }
 
-    fn load(&self) -> Result<Config, Error> {
-        Config::load(&self.flags, &self.around)
+    fn load(&self) -> Result<Config, Failure> {
+        Config::load(&self.flags, &self.process_env)
     }
 
     fn shown(&self, text: &str) -> String {
-        text.replace(&*self.around.cwd.to_string_lossy(), "[DIR]")
+        text.replace(&*self.process_env.cwd.to_string_lossy(), "[DIR]")
     }
 
     #[track_caller]
     fn refused(&self) -> String {
         let error = self.load().unwrap_err();
-        assert_eq!(error.kind(), crate::error::Kind::Usage);
+        assert_eq!(error.kind(), cove_core::error::FailureKind::Usage);
         self.shown(&error.report().to_string())
     }
 }
@@ -94,9 +94,7 @@ fn samples(key: &str) -> [[&'static str; 2]; 3] {
         "workspace-size" => same(["1m", "2m", "3m"]),
         "tmp-size" => same(["1m", "2m", "3m"]),
         "rootfs" => [["tree1", "[DIR]/tree1"], ["tree2", "[DIR]/tree2"], ["./tree3", "[DIR]/tree3"]],
-        "python" => {
-            [["python1", "[DIR]/python1"], ["./python2", "[DIR]/python2"], ["python3", "[DIR]/python3"]]
-        }
+        "python" => [["python1", "[DIR]/python1"], ["./python2", "[DIR]/python2"], ["python3", "[DIR]/python3"]],
         "runtime" => same(["runsc", "runc", "kata"]),
         "image" => same(["python", "node", "mine"]),
         "image-dir" => [["a", "[DIR]/a"], ["b", "[DIR]/b"], ["/c", "/c"]],
@@ -117,9 +115,7 @@ fn samples(key: &str) -> [[&'static str; 2]; 3] {
         "auth" => same(["none", "token", "none"]),
         "token-file" => [["a", "[DIR]/a"], ["b/c", "[DIR]/b/c"], ["/c", "/c"]],
         "allow-host" => [["A.example", "a.example"], ["b:81", "b:81"], ["[::1]", "[::1]"]],
-        "allow-origin" => {
-            [["https://a:443", "https://a"], ["http://b:81", "http://b:81"], ["http://c", "http://c"]]
-        }
+        "allow-origin" => [["https://a:443", "https://a"], ["http://b:81", "http://b:81"], ["http://c", "http://c"]],
         "max-connections" => same(["1", "2", "3"]),
         "rate-limit" => same(["1", "2", "3"]),
         _ => panic!("`{key}` has no samples"),
@@ -128,30 +124,30 @@ fn samples(key: &str) -> [[&'static str; 2]; 3] {
 
 #[test]
 fn flag_over_environment_over_file_over_default() {
-    let base = Place::new();
+    let base = ConfigFixture::new();
     for setting in SETTINGS {
         let [flag, env, file] = samples(setting.key);
-        let line = match setting.count {
-            Count::One => format!("\n{} = \"{}\"\n", setting.key, file[0]),
-            Count::Many => format!("\n{} = [\"{}\"]\n", setting.key, file[0]),
+        let line = match setting.kind.is_list() {
+            false => format!("\n{} = \"{}\"\n", setting.key, file[0]),
+            true => format!("\n{} = [\"{}\"]\n", setting.key, file[0]),
         };
-        let check = |place: Place, value: Option<&str>, origin: &str| {
+        let check = |place: ConfigFixture, value: Option<&str>, origin: &str| {
             let config = place.load().unwrap();
             let values: Vec<String> = setting.show(&config).iter().map(|text| place.shown(text)).collect();
             assert_eq!(values, value.into_iter().collect::<Vec<_>>(), "{}", setting.key);
             assert_eq!(place.shown(&config.origin(setting).to_string()), origin, "{}", setting.key);
             for other in SETTINGS.iter().filter(|other| other.key != setting.key) {
-                assert_eq!(*config.origin(other), Origin::Default, "{}", other.key);
+                assert_eq!(*config.origin(other), SettingOrigin::Default, "{}", other.key);
             }
         };
         let from_file = "file [DIR]/home/.config/cove/cove.toml line 2";
-        let default = match setting.fallback {
+        let default = match setting.kind {
             // Shown in seconds, as every duration is.
-            Fallback::Value("30m") => Some("1800s"),
-            Fallback::Value(text) => Some(text),
-            // Found out on each machine.
-            Fallback::Absent { .. } if setting.key == "state-dir" => Some("[DIR]/home/.local/state/cove"),
-            Fallback::Absent { .. } => None,
+            SettingKind::WithDefault("30m") => Some("1800s"),
+            SettingKind::WithDefault(text) => Some(text),
+            // Depends on the machine.
+            SettingKind::Optional(_) if setting.key == "state-dir" => Some("[DIR]/home/.local/state/cove"),
+            SettingKind::Optional(_) | SettingKind::List(_) => None,
         };
         check(base.fresh(), default, "default");
         check(base.fresh().env(setting.env, ""), default, "default");
@@ -166,15 +162,12 @@ fn flag_over_environment_over_file_over_default() {
 
 #[test]
 fn defaults_are_what_the_design_says() {
-    let config = Place::new().load().unwrap();
+    let config = ConfigFixture::new().load().unwrap();
     let mib = 1024 * 1024;
-    let limits = Limits { memory: 512 * mib, cpus: 1.0, pids: 256, workspace: 256 * mib, tmp: 64 * mib };
-    let user = User { uid: 65534, gid: 65534 };
-    let (root, network) = (Root::Host, Network::None);
-    assert_eq!(
-        config.policy,
-        Policy { root, python: None, mounts: Vec::new(), network, runtime: None, user, limits }
-    );
+    let limits = SandboxLimits { memory: 512 * mib, cpus: 1.0, pids: 256, workspace: 256 * mib, tmp: 64 * mib };
+    let user = SandboxUser { uid: 65534, gid: 65534 };
+    let (root, network) = (SandboxRoot::Host, SandboxNetwork::None);
+    assert_eq!(config.policy, Policy { root, python: None, mounts: Vec::new(), network, runtime: None, user, limits });
     let seconds = Duration::from_secs;
     let [timeout, max_timeout, grace] = [seconds(30), seconds(120), seconds(1)];
     assert_eq!(config.cell, CellLimits { timeout, max_timeout, grace, max_output: 20_000 });
@@ -183,20 +176,20 @@ fn defaults_are_what_the_design_says() {
 
 #[test]
 fn lists_are_replaced_not_joined() {
-    let place = Place::new().file("mount = [\"a:/a\"]\n").env("COVE_MOUNT", "b:/b;c:/c;");
+    let place = ConfigFixture::new().file("mount = [\"a:/a\"]\n").env("COVE_MOUNT", "b:/b;c:/c;");
     let targets: Vec<_> = place.load().unwrap().policy.mounts.into_iter().map(|mount| mount.target).collect();
     assert_eq!(targets, [Path::new("/b"), Path::new("/c")]);
 }
 
 #[test]
 fn which_file() {
-    let memory = |place: &Place| place.load().unwrap().policy.limits.memory >> 20;
-    let place = Place::new().file("memory = '100m'\n");
-    let write = |path: &str, text: &str| fs::write(place.around.cwd.join(path), text).unwrap();
+    let memory = |place: &ConfigFixture| place.load().unwrap().policy.limits.memory >> 20;
+    let place = ConfigFixture::new().file("memory = '100m'\n");
+    let write = |path: &str, text: &str| fs::write(place.process_env.cwd.join(path), text).unwrap();
     write("named.toml", "memory = '200m'\n");
-    fs::create_dir_all(place.around.cwd.join("xdg/cove")).unwrap();
+    fs::create_dir_all(place.process_env.cwd.join("xdg/cove")).unwrap();
     write("xdg/cove/cove.toml", "memory = '300m'\n");
-    let xdg = place.around.cwd.join("xdg").to_str().unwrap().to_owned();
+    let xdg = place.process_env.cwd.join("xdg").to_str().unwrap().to_owned();
     assert_eq!(memory(&place), 100);
     let place = place.env("XDG_CONFIG_HOME", "relative");
     assert_eq!(memory(&place), 100);
@@ -207,27 +200,27 @@ fn which_file() {
     let mut place = place;
     place.flags.config = Some("/dev/null".to_owned());
     assert_eq!(memory(&place), 512);
-    assert_eq!(memory(&Place::new().env("HOME", "/dev/null")), 512);
-    assert_eq!(memory(&Place::new().env("HOME", "")), 512);
+    assert_eq!(memory(&ConfigFixture::new().env("HOME", "/dev/null")), 512);
+    assert_eq!(memory(&ConfigFixture::new().env("HOME", "")), 512);
 }
 
 #[test]
 fn paths_of_python() {
-    let python = |place: Place| {
+    let python = |place: ConfigFixture| {
         let config = place.load().unwrap();
         place.shown(&config.policy.python.unwrap().to_string_lossy())
     };
     // The link itself, not where it leads.
-    assert_eq!(python(Place::new().flag("python", "./venv-python")), "[DIR]/venv-python");
+    assert_eq!(python(ConfigFixture::new().flag("python", "./venv-python")), "[DIR]/venv-python");
     assert_eq!(
-        python(Place::new().flag("python", "/usr/bin/nothing").flag("rootfs", "tree1")),
+        python(ConfigFixture::new().flag("python", "/usr/bin/nothing").flag("rootfs", "tree1")),
         "/usr/bin/nothing"
     );
 }
 
 #[test]
 fn refused_paths() {
-    let base = Place::new();
+    let base = ConfigFixture::new();
     let cases = [
         ("rootfs", "/", "`/` is this machine's own root"),
         ("rootfs", "missing", "`missing` does not exist"),
@@ -252,8 +245,8 @@ fn refused_paths() {
 
 #[test]
 fn messages() {
-    let base = Place::new();
-    let refused = |place: Place| place.refused();
+    let base = ConfigFixture::new();
+    let refused = |place: ConfigFixture| place.refused();
     assert_snapshot!(refused(base.fresh().flag("memory", "lots")), @"
     could not read `--memory lots`
     caused by: `lots` is not a size
@@ -271,7 +264,7 @@ fn messages() {
     "#);
     assert_snapshot!(refused(base.fresh().file("memory = true\n")), @r#"
     could not read `memory = true` in `[DIR]/home/.config/cove/cove.toml`, line 1
-    caused by: `memory` cannot be of type boolean
+    caused by: `memory` cannot be a boolean
     hint: write `memory = "512m"`
     "#);
     assert_snapshot!(refused(base.fresh().file("cpus = 0.0\n")), @"
@@ -287,7 +280,7 @@ fn messages() {
     assert_snapshot!(refused(base.fresh().file("[limits]\nmemory = \"1g\"\n")), @"
     could not read `limits` in `[DIR]/home/.config/cove/cove.toml`, line 1
     caused by: `limits` is not a setting
-    hint: settings are `backend`, `network`, `runtime`, `image`, `image-dir`, `pull`, `allow-compose`, `memory`, `cpus`, `pids-limit`, `user`, `timeout`, `max-timeout`, `max-output`, `workspace-size`, `tmp-size`, `rootfs`, `python`, `mount`, `allow-mount`, `allow-call`, `deny-call`, `state-dir`, `tools`, `output`, `idle-timeout`, `max-sessions`, `log-level`, `log-format`, `http`, `auth`, `token-file`, `allow-host`, `allow-origin`, `max-connections`, `rate-limit`
+    hint: known keys are `backend`, `network`, `runtime`, `image`, `image-dir`, `pull`, `allow-compose`, `memory`, `cpus`, `pids-limit`, `user`, `timeout`, `max-timeout`, `max-output`, `workspace-size`, `tmp-size`, `rootfs`, `python`, `mount`, `allow-mount`, `allow-call`, `deny-call`, `state-dir`, `tools`, `output`, `idle-timeout`, `max-sessions`, `log-level`, `log-format`, `http`, `auth`, `token-file`, `allow-host`, `allow-origin`, `max-connections`, `rate-limit`
     ");
     assert_snapshot!(refused(base.fresh().file("memory = 1g\n")), @r#"
     could not read the configuration file `[DIR]/home/.config/cove/cove.toml`
@@ -306,7 +299,7 @@ fn messages() {
     "#);
     assert_snapshot!(refused(base.fresh().file("mount = \"a:/a\"\n")), @r#"
     could not read `mount = "a:/a"` in `[DIR]/home/.config/cove/cove.toml`, line 1
-    caused by: `mount` cannot be of type string
+    caused by: `mount` cannot be a string
     hint: write `mount = ["SOURCE:TARGET[:rw]"]`
     "#);
     assert_snapshot!(refused(base.fresh().file("mount = [\n  \"a:/a\",\n  \"/etc/ssl:/ssl\",\n]\n")), @r#"
@@ -357,7 +350,7 @@ fn messages() {
     assert_snapshot!(refused(base.fresh().flag("allow-origin", "null")), @"
     could not read `--allow-origin null`
     caused by: `null` is not an origin
-    hint: write scheme, host and perhaps a port, such as `https://app.example.com` or `http://10.0.0.5:3000`
+    hint: write scheme, host and an optional port, such as `https://app.example.com` or `http://10.0.0.5:3000`
     ");
     assert_snapshot!(refused(base.fresh().flag("token-file", "")), @"
     could not read `--token-file ''`
@@ -384,8 +377,8 @@ fn messages() {
 #[test]
 fn a_variable_that_is_not_text_is_refused() {
     use std::os::unix::ffi::OsStringExt;
-    let mut place = Place::new();
-    place.around.env.insert("COVE_MEMORY".to_owned(), OsString::from_vec(vec![0xff]));
+    let mut place = ConfigFixture::new();
+    place.process_env.env.insert("COVE_MEMORY".to_owned(), OsString::from_vec(vec![0xff]));
     assert_snapshot!(place.refused(), @"
     could not read `COVE_MEMORY=�`
     caused by: it is not valid UTF-8

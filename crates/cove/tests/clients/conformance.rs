@@ -1,6 +1,6 @@
-//! The official conformance suite. Cove has its own tools and not the suite's, so scenarios that need the suite's cannot
-//! pass and are listed in the baselines; nothing else may be. A scenario that passes without the tool that it needs (some
-//! take "there is no such tool" for an answer) is hollow: it is reported, and not counted.
+//! The official conformance suite. Cove has its own tools and not the suite's, so scenarios that need the suite's
+//! tools cannot pass. The baselines list exactly those. A scenario that passes without the tool that it needs (some
+//! accept "there is no such tool" as an answer) is hollow: it is reported, and not counted.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,12 +8,12 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::child::Running;
-use crate::judges::{Judges, here};
-use crate::server::Server;
+use crate::client_process::ClientProcess;
+use crate::cove_server::CoveServer;
+use crate::judges::{OutsideJudges, test_file};
 use crate::tokens::specification;
 
-/// Judge any server: all of their checks must pass.
+/// Scenarios for any server: all of their checks must pass.
 const DIRECT: &[&str] = &[
     "caching",
     "dns-rebinding-protection",
@@ -31,7 +31,7 @@ const DIRECT: &[&str] = &[
     "tools-list",
 ];
 
-/// Need tools, prompts or resources of the suite, wholly or in one check.
+/// Scenarios that need tools, prompts or resources of the suite, entirely or in one check.
 const FIXTURES: &[(&str, &str)] = &[
     ("completion-complete", "test_prompt_with_arguments"),
     ("elicitation-sep1034-defaults", "test_elicitation_sep1034_defaults"),
@@ -76,35 +76,35 @@ const FIXTURES: &[(&str, &str)] = &[
     ("tools-call-with-logging", "test_tool_with_logging"),
     ("tools-call-with-progress", "test_tool_with_progress"),
 ];
-/// An extension that Cove does not claim.
+/// Scenarios of an extension that Cove does not claim.
 const EXTENSION: &str = "tasks-";
 
 #[test]
 fn conformance_with_2025_11_25() {
-    judge("conformance_with_2025_11_25", "2025-11-25");
+    run_suite("conformance_with_2025_11_25", "2025-11-25");
 }
 
 #[test]
 fn conformance_with_2026_07_28() {
-    judge("conformance_with_2026_07_28", "2026-07-28");
+    run_suite("conformance_with_2026_07_28", "2026-07-28");
 }
 
-fn judge(test: &str, revision: &str) {
-    let Some(judges) = Judges::find(test) else { return };
-    let baseline = here(&format!("baseline-{revision}.yml"));
+fn run_suite(test: &str, revision: &str) {
+    let Some(judges) = OutsideJudges::find(test) else { return };
+    let baseline = test_file(&format!("baseline-{revision}.yml"));
     let mut problems: Vec<String> = entries(&baseline)
         .into_iter()
         .filter(|entry| !needs_fixture(entry))
         .map(|entry| format!("the baseline excuses `{entry}`, which needs no fixture"))
         .collect();
 
-    let server = Server::open(&judges, &["--tools", "all"]);
+    let server = CoveServer::open(&judges, &["--tools", "all"]);
     let results = judges.home().join("conformance");
     fs::create_dir(&results).expect("a folder can be made");
     let mut command = judges.conformance();
     command.args(["server", "--url", &server.url, "--requirements", revision, "--timeout", "60000"]);
     command.arg("--expected-failures").arg(&baseline).arg("-o").arg(&results);
-    let ended = Running::finish(command);
+    let ended = ClientProcess::run_to_end(command);
     if ended.code != Some(0) {
         let summary = ended.stdout.split_once("=== SUMMARY").map_or("", |(_, summary)| summary);
         problems.push(format!("the suite ended with {:?}\n{summary}\n{}", ended.code, ended.stderr));
@@ -121,12 +121,12 @@ fn judge(test: &str, revision: &str) {
         if !is_direct && !needs_fixture(scenario) {
             problems.push(format!("`{scenario}` is new: does it need a fixture?"));
         }
-        if !is_direct && !checks.iter().any(failed) {
+        if !is_direct && !checks.iter().any(is_failed) {
             hollow.push(scenario.clone());
         }
         for check in checks.iter().filter(|_| is_direct) {
             let id = format!("{scenario}:{}", check["id"].as_str().unwrap_or_default());
-            match (needs_fixture(&id), failed(check)) {
+            match (needs_fixture(&id), is_failed(check)) {
                 (true, true) => {}
                 (true, false) => hollow.push(id),
                 (false, true) => problems.push(format!("`{id}` failed: {}", check["errorMessage"])),
@@ -148,7 +148,7 @@ fn needs_fixture(entry: &str) -> bool {
 }
 
 /// As the suite counts: a warning is a "should" that is not met.
-fn failed(check: &Value) -> bool {
+fn is_failed(check: &Value) -> bool {
     check["status"] == "FAILURE" || check["status"] == "WARNING"
 }
 
@@ -157,7 +157,7 @@ fn entries(baseline: &Path) -> Vec<String> {
     text.lines().filter_map(|line| line.trim().strip_prefix("- ")).map(str::to_owned).collect()
 }
 
-/// What the suite left, by scenario: `server-SCENARIO-2026-11-15T23-53-21-381Z/checks.json`.
+/// The suite's results by scenario: `server-SCENARIO-2026-11-15T23-53-21-381Z/checks.json`.
 fn checks(results: &Path) -> BTreeMap<String, Vec<Value>> {
     let folders = fs::read_dir(results).expect("the suite left results").flatten();
     folders

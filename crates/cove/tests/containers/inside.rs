@@ -1,6 +1,6 @@
-//! Cove itself in a container, in each of the ways of `docs/guides/container.md`.
+//! Cove itself in a container, in each of the ways of `docs/guides/cove-in-a-container.md`.
 
-mod outer;
-mod served;
-mod sibling;
-mod ways;
+mod embedded_sandbox;
+mod outer_engine;
+mod server_image;
+mod sibling_containers;

@@ -1,20 +1,20 @@
-//! Against real daemons: Docker at `COVE_TEST_DOCKER`, Podman at `COVE_TEST_PODMAN`, both as `unix:///…`, which `cargo
-//! xtask test` starts. One that is not there is skipped by name.
+//! Tests against real engines: Docker at `COVE_TEST_DOCKER`, Podman at `COVE_TEST_PODMAN`, both as `unix:///…`, which
+//! `cargo xtask test --all` starts. A test without its engine is skipped by name.
 
 mod build;
+mod cleanup;
 mod compose;
-mod composed;
-mod declared;
-mod elsewhere;
-mod ends;
-mod examined;
+mod compose_sessions;
+mod container_ends;
+mod default_image;
+mod doctor_and_explain;
+mod error_causes;
+mod guide_walkthrough;
+mod image_declarations;
 mod images;
 mod inside;
-mod killed;
-mod standard;
-mod swept;
-mod told;
-mod walk;
+mod killed_servers;
+mod remote_engines;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -24,48 +24,47 @@ use std::time::{Duration, Instant};
 use bollard::Docker;
 use bollard::models::ContainerSummary;
 use bollard::query_parameters::{
-    ListContainersOptionsBuilder, ListNetworksOptionsBuilder, ListVolumesOptionsBuilder,
-    RemoveVolumeOptionsBuilder,
+    ListContainersOptionsBuilder, ListNetworksOptionsBuilder, ListVolumesOptionsBuilder, RemoveVolumeOptionsBuilder,
 };
-use cove_testkit::containers::Maker;
-use cove_testkit::program::Finished;
-use cove_testkit::{Program, Who};
+use cove_testkit::containers::TestEngine;
+use cove_testkit::program::FinishedProgram;
+use cove_testkit::{TestProgram, TestUser};
 
-/// Whoever removes what nobody needs must know all that is there: meanwhile no other test makes images or volumes.
+/// A test that prunes must know every image and volume, so no other test may create any meanwhile.
 static REMOVAL: RwLock<()> = RwLock::new(());
 
-/// While no other test removes more than its own.
-fn beside() -> RwLockReadGuard<'static, ()> {
+/// Held by tests that remove only their own objects.
+fn shared_turn() -> RwLockReadGuard<'static, ()> {
     REMOVAL.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn alone() -> RwLockWriteGuard<'static, ()> {
+fn exclusive_turn() -> RwLockWriteGuard<'static, ()> {
     REMOVAL.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Those that are here, with their addresses, and the turn of the test that asked for them.
-struct Daemons<Turn> {
-    left: std::vec::IntoIter<(Maker, String)>,
+/// The engines that exist here, with their addresses, and the turn of the test that asked for them.
+struct AvailableEngines<Turn> {
+    left: std::vec::IntoIter<(TestEngine, String)>,
     _turn: Turn,
 }
 
-impl<Turn> Daemons<Turn> {
+impl<Turn> AvailableEngines<Turn> {
     fn new(test: &str, turn: Turn) -> Self {
-        let here = Maker::ALL.into_iter().filter_map(|maker| Some((maker, maker.address(test)?)));
+        let here = TestEngine::ALL.into_iter().filter_map(|engine| Some((engine, engine.address(test)?)));
         Self { left: here.collect::<Vec<_>>().into_iter(), _turn: turn }
     }
 }
 
-impl<Turn> Iterator for Daemons<Turn> {
-    type Item = (Maker, String);
+impl<Turn> Iterator for AvailableEngines<Turn> {
+    type Item = (TestEngine, String);
 
     fn next(&mut self) -> Option<Self::Item> {
         self.left.next()
     }
 }
 
-fn daemons(test: &str) -> Daemons<RwLockReadGuard<'static, ()>> {
-    Daemons::new(test, beside())
+fn available_engines(test: &str) -> AvailableEngines<RwLockReadGuard<'static, ()>> {
+    AvailableEngines::new(test, shared_turn())
 }
 
 async fn connect(address: &str) -> Docker {
@@ -73,32 +72,40 @@ async fn connect(address: &str) -> Docker {
     docker.negotiate_version().await.expect("the daemon answers")
 }
 
-/// Runs a check against each daemon.
-fn each(test: &str, check: impl AsyncFn(Maker, &str, Docker)) {
-    in_turn(daemons(test), check);
+/// Runs a check against each daemon, all at once: they share nothing.
+fn for_each_engine(test: &str, check: impl AsyncFn(TestEngine, &str, Docker) + Sync) {
+    run_for_engines(available_engines(test), check);
 }
 
-/// As `each`, while no other test runs.
-fn each_alone(test: &str, check: impl AsyncFn(Maker, &str, Docker)) {
-    in_turn(Daemons::new(test, alone()), check);
+/// Like `for_each_engine`, while no other test runs.
+fn for_each_engine_alone(test: &str, check: impl AsyncFn(TestEngine, &str, Docker) + Sync) {
+    run_for_engines(AvailableEngines::new(test, exclusive_turn()), check);
 }
 
-fn in_turn<Turn>(daemons: Daemons<Turn>, check: impl AsyncFn(Maker, &str, Docker)) {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
-    for (maker, address) in daemons {
-        runtime.block_on(async { check(maker, &address, connect(&address).await).await });
-    }
+/// A thread for each engine, because checks wait for programs too, which blocks the thread.
+fn run_for_engines<Turn>(daemons: AvailableEngines<Turn>, check: impl AsyncFn(TestEngine, &str, Docker) + Sync) {
+    let check = &check;
+    // Dropped at the end, because it has the turn of this test.
+    let mut daemons = daemons;
+    std::thread::scope(|scope| {
+        for (engine, address) in daemons.by_ref() {
+            scope.spawn(move || {
+                let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+                runtime.block_on(async { check(engine, &address, connect(&address).await).await });
+            });
+        }
+    });
 }
 
-/// All containers with these labels. Podman has a state in passing that bollard does not know: asked again.
-async fn listed(docker: &Docker, label: &str) -> Vec<ContainerSummary> {
+/// All containers with this label. Asks again if Podman reports a transient state that bollard does not know.
+async fn list_containers(docker: &Docker, label: &str) -> Vec<ContainerSummary> {
     let filters = HashMap::from([("label", vec![label])]);
     let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
-    again(async || docker.list_containers(Some(options.clone())).await).await
+    retry(async || docker.list_containers(Some(options.clone())).await).await
 }
 
-/// Asks until it is answered: what other tests remove meanwhile can be an error.
-async fn again<T>(ask: impl AsyncFn() -> Result<T, bollard::errors::Error>) -> T {
+/// Repeats a request until it succeeds: objects that other tests remove meanwhile can make it fail.
+async fn retry<T>(ask: impl AsyncFn() -> Result<T, bollard::errors::Error>) -> T {
     for _ in 0..50 {
         if let Ok(found) = ask().await {
             return found;
@@ -109,21 +116,20 @@ async fn again<T>(ask: impl AsyncFn() -> Result<T, bollard::errors::Error>) -> T
 }
 
 /// Containers, networks and volumes with this label, each by its id or name with all its labels.
-async fn marked(docker: &Docker, label: &str) -> Vec<(String, HashMap<String, String>)> {
+async fn list_labelled(docker: &Docker, label: &str) -> Vec<(String, HashMap<String, String>)> {
     let filters = HashMap::from([("label", vec![label])]);
     let options = ListNetworksOptionsBuilder::new().filters(&filters).build();
-    let networks = again(async || docker.list_networks(Some(options.clone())).await).await;
+    let networks = retry(async || docker.list_networks(Some(options.clone())).await).await;
     let options = ListVolumesOptionsBuilder::new().filters(&filters).build();
-    let volumes = again(async || docker.list_volumes(Some(options.clone())).await).await.volumes;
-    let containers = listed(docker, label).await.into_iter();
+    let volumes = retry(async || docker.list_volumes(Some(options.clone())).await).await.volumes;
+    let containers = list_containers(docker, label).await.into_iter();
     let containers = containers.map(|one| (one.id.unwrap_or_default(), one.labels.unwrap_or_default()));
-    let networks =
-        networks.into_iter().map(|one| (one.name.unwrap_or_default(), one.labels.unwrap_or_default()));
+    let networks = networks.into_iter().map(|one| (one.name.unwrap_or_default(), one.labels.unwrap_or_default()));
     let volumes = volumes.into_iter().flatten().map(|one| (one.name, one.labels));
     containers.chain(networks).chain(volumes).collect()
 }
 
-/// A container that has just ended may hang on to it for a moment.
+/// Removes a volume. A container that has just ended may keep it for a moment.
 async fn remove_volume(docker: &Docker, name: &str) {
     let until = Instant::now() + Duration::from_secs(30);
     loop {
@@ -134,14 +140,14 @@ async fn remove_volume(docker: &Docker, name: &str) {
     }
 }
 
-fn cove() -> Program {
-    Program::new(env!("CARGO_BIN_EXE_cove"))
+fn cove() -> TestProgram {
+    TestProgram::new(env!("CARGO_BIN_EXE_cove"))
 }
 
-/// `cove run` of shell code in an image of a directory's.
-fn run_sh(maker: Maker, address: &str, images: &Path, image: &str, args: &[&str]) -> Finished {
-    let mut command = cove().command(Who::Root);
-    command.args(["run", "--backend", maker.name(), "--image", image, "--image-dir"]).arg(images);
-    command.args(["--language", "sh"]).args(args).env(maker.variable(), address);
-    Finished::of(command.output().expect("the program can be started"))
+/// Runs shell code with `cove run` in an image of this directory.
+fn run_sh(engine: TestEngine, address: &str, images: &Path, image: &str, args: &[&str]) -> FinishedProgram {
+    let mut command = cove().command(TestUser::Root);
+    command.args(["run", "--backend", engine.name(), "--image", image, "--image-dir"]).arg(images);
+    command.args(["--language", "sh"]).args(args).env(engine.variable(), address);
+    FinishedProgram::from_output(command.output().expect("the program can be started"))
 }

@@ -1,4 +1,4 @@
-//! The promises.
+//! What every backend promises.
 
 mod bounds;
 
@@ -9,25 +9,25 @@ pub(crate) use programs::*;
 
 use std::time::Duration;
 
-use cove::backend::Backend;
-use cove::output::{Collected, Collector};
-use cove::session::files::FileError;
-use cove::session::{Cell, CellEnd, Options, Session, Stop, Survived};
-use cove_protocol::{FileKind, Language, Problem};
+use cove_core::backend::Backend;
+use cove_core::output::{CollectedOutput, OutputCollector};
+use cove_core::session::files::FileError;
+use cove_core::session::{Cell, CellEnd, CellProcess, Session, SessionOptions, StopReason, SurvivingState};
+use cove_protocol::{FileKind, FileProblem, Language};
 use cove_testkit::measure;
 
-/// Between the interrupt and the kill: on a busy machine an interrupt may take seconds to be seen.
+/// Time between the interrupt and the kill: on a busy machine an interrupt may take seconds to arrive.
 const GRACE: Duration = Duration::from_secs(10);
 
 async fn open(backend: &dyn Backend) -> Session {
-    Session::start(backend, &measure::config().policy, Options::default()).await.expect("a session starts")
+    Session::start(backend, &measure::config().policy, SessionOptions::default()).await.expect("a session starts")
 }
 
 fn cell(language: Language, code: &str) -> Cell {
     Cell { language, name: "<cell>".into(), grace: GRACE, ..measure::cell(&measure::config(), code) }
 }
 
-async fn run(session: &Session, language: Language, code: &str) -> (CellEnd, Collected) {
+async fn run(session: &Session, language: Language, code: &str) -> (CellEnd, CollectedOutput) {
     run_within(session, language, code, Duration::from_secs(60)).await
 }
 
@@ -36,14 +36,14 @@ async fn run_within(
     language: Language,
     code: &str,
     timeout: Duration,
-) -> (CellEnd, Collected) {
-    let mut collector = Collector::new(20_000, None);
+) -> (CellEnd, CollectedOutput) {
+    let mut collector = OutputCollector::new(20_000, None);
     let cell = Cell { timeout, ..cell(language, code) };
-    let end = session.run(cell, |shown| collector.show(shown), std::future::pending()).await;
+    let end = session.run(cell, |shown| collector.push(shown), std::future::pending()).await;
     (end, collector.finish())
 }
 
-/// Runs code that must succeed in silence on standard error; what it printed.
+/// Runs code that must succeed and write nothing to standard error. Returns what it printed.
 async fn print(session: &Session, language: Language, code: &str) -> String {
     let (end, collected) = run(session, language, code).await;
     assert!(end.is_success() && collected.stderr.text.is_empty(), "{code}: {end:?} {collected:?}");
@@ -72,14 +72,11 @@ pub(crate) async fn languages_share_the_workspace(backend: &dyn Backend) {
     print(&session, Language::Python, "_ = open('passed', 'w').write('python')").await;
     print(&session, Language::Node, "require('fs').appendFileSync('passed', ' node')").await;
     print(&session, Language::Bash, "printf ' bash' >> passed").await;
-    assert_eq!(
-        print(&session, Language::Sh, "cat /workspace/passed; echo ' sh'").await,
-        "python node bash sh\n"
-    );
+    assert_eq!(print(&session, Language::Sh, "cat /workspace/passed; echo ' sh'").await, "python node bash sh\n");
     session.stop().await;
 }
 
-pub(crate) async fn a_soft_interrupt_keeps_variables_in_every_language(backend: &dyn Backend) {
+pub(crate) async fn interrupt_keeps_variables_in_every_language(backend: &dyn Backend) {
     let session = open(backend).await;
     for (language, set, spin, show) in [
         (Language::Python, "kept = 7", "while True: pass", "print(kept)"),
@@ -92,16 +89,16 @@ pub(crate) async fn a_soft_interrupt_keeps_variables_in_every_language(backend: 
     ] {
         print(&session, language, set).await;
         let (end, collected) = run_within(&session, language, spin, Duration::from_millis(500)).await;
-        let stopped = CellEnd::Stopped { why: Stop::Deadline, survived: Survived::Everything };
+        let stopped = CellEnd::Stopped { reason: StopReason::Deadline, survived: SurvivingState::Everything };
         assert_eq!(end, stopped, "{language} {spin}: {collected:?}");
         assert_eq!(print(&session, language, show).await, "7\n", "{language} {spin}");
     }
     session.stop().await;
 }
 
-pub(crate) async fn failures_are_told_in_every_language(backend: &dyn Backend) {
+pub(crate) async fn reports_failures_in_every_language(backend: &dyn Backend) {
     let session = open(backend).await;
-    for (language, code, kind, exit, told) in [
+    for (language, code, kind, exit, reported) in [
         (Language::Python, "x = 1\nint('z')", "raised", 1, "ValueError: invalid literal"),
         (Language::Python, "def f(:", "raised", 1, "SyntaxError"),
         (Language::Node, "const y = 1;\nnull.z", "raised", 1, "TypeError: Cannot read properties of null"),
@@ -116,33 +113,33 @@ pub(crate) async fn failures_are_told_in_every_language(backend: &dyn Backend) {
         let (end, collected) = run(&session, language, code).await;
         assert_eq!((end.kind(), end.exit_code()), (kind, exit), "{language} {code}: {collected:?}");
         assert!(!end.is_success());
-        assert!(collected.stderr.text.contains(told), "{language} {code}: {collected:?}");
+        assert!(collected.stderr.text.contains(reported), "{language} {code}: {collected:?}");
     }
     session.stop().await;
 }
 
-pub(crate) async fn a_language_that_was_killed_starts_afresh_and_says_so(backend: &dyn Backend) {
+pub(crate) async fn killed_interpreter_restarts_and_says_so(backend: &dyn Backend) {
     let session = open(backend).await;
     print(&session, Language::Python, "x = 1").await;
     let (end, _) = run(&session, Language::Python, "import os; os.kill(os.getpid(), 9)").await;
-    assert_eq!(end, CellEnd::Killed { who: Language::Python.into(), signal: 9 });
-    // That was told, so the next one is not news.
+    assert_eq!(end, CellEnd::Killed { process: CellProcess::Interpreter(Language::Python), signal: 9 });
+    // The last result reported the loss, so the next one does not.
     let (end, _) = run(&session, Language::Python, "x").await;
     assert!(
         matches!(end, CellEnd::Raised { ref exception, forgotten: false, .. } if exception == "NameError"),
         "{end:?}"
     );
-    // Between cells it is.
+    // A loss between cells is reported by the next cell.
     let code = "import os, threading, time\ndef leave():\n    while not os.path.exists('go'): time.sleep(0.01)\n    \
                 os._exit(0)\nthreading.Thread(target=leave).start()\nprint(os.getpid())";
     let pid = print(&session, Language::Python, code).await;
-    session.put("go", b"").await.expect("a file goes in");
+    session.write_file("go", b"").await.expect("a file goes in");
     let pid = pid.trim();
     let gone = format!(
         "for i in $(seq 300); do kill -0 {pid} 2>/dev/null || break; sleep 0.1; done; kill -0 {pid} 2>/dev/null && echo there; true"
     );
     assert_eq!(print(&session, Language::Sh, &gone).await, "");
-    // The runner has collected it, and is about to see what that means.
+    // The runner has reaped the interpreter, and is about to handle its end.
     tokio::time::sleep(Duration::from_millis(300)).await;
     let (end, _) = run(&session, Language::Python, "1").await;
     assert_eq!(end, CellEnd::Completed { forgotten: true });
@@ -154,14 +151,14 @@ pub(crate) async fn files_go_in_and_out_while_a_cell_runs(backend: &dyn Backend)
     let waits = "import os, time\nwhile not os.path.exists('in/go'): time.sleep(0.01)\n\
                  _ = open('out.bin', 'wb').write(open('in/go', 'rb').read()[::-1])";
     let moves = async {
-        session.put("in/go", b"\x00\xffabc").await.expect("a file goes in");
+        session.write_file("in/go", b"\x00\xffabc").await.expect("a file goes in");
         loop {
-            match session.get("/workspace/out.bin").await {
+            match session.read_file("/workspace/out.bin").await {
                 Ok(content) if content == b"cba\xff\x00" => break,
                 _ => tokio::time::sleep(Duration::from_millis(10)).await,
             }
         }
-        let listing = session.list(".").await.expect("a folder can be listed");
+        let listing = session.list_directory(".").await.expect("a folder can be listed");
         let seen: Vec<(&str, FileKind)> = listing.entries.iter().map(|e| (e.name.as_str(), e.kind)).collect();
         assert_eq!(seen, [("in", FileKind::Folder), ("out.bin", FileKind::File)]);
     };
@@ -170,40 +167,40 @@ pub(crate) async fn files_go_in_and_out_while_a_cell_runs(backend: &dyn Backend)
     session.stop().await;
 }
 
-pub(crate) async fn bad_paths_are_refused_and_leave_nothing(backend: &dyn Backend) {
+pub(crate) async fn rejects_bad_paths_and_leaves_nothing(backend: &dyn Backend) {
     let session = open(backend).await;
     let long = "n".repeat(5000);
     for path in ["../outside", "/etc/passwd", "a\0b", "", long.as_str(), "/workspace_evil", "a/../../b"] {
         for refused in [
-            session.put(path, b"x").await.err(),
-            session.get(path).await.err(),
-            session.list(path).await.err(),
+            session.write_file(path, b"x").await.err(),
+            session.read_file(path).await.err(),
+            session.list_directory(path).await.err(),
         ] {
             let Some(FileError::Refused { source, .. }) = refused else { panic!("{path:?}: {refused:?}") };
-            assert!(matches!(source, Problem::BadPath { .. } | Problem::Outside {}), "{path:?}: {source}");
+            assert!(matches!(source, FileProblem::BadPath { .. } | FileProblem::Outside {}), "{path:?}: {source}");
         }
     }
     print(&session, Language::Sh, "mkfifo pipe; mkdir folder; ln -s /etc/passwd link").await;
     for path in ["pipe", "folder", "link"] {
-        assert!(session.get(path).await.is_err(), "{path}");
+        assert!(session.read_file(path).await.is_err(), "{path}");
     }
     let large = vec![0; 4 * 1024 * 1024 + 1];
     assert!(matches!(
-        session.put("large", &large).await,
-        Err(FileError::Refused { source: Problem::TooLarge { .. }, .. })
+        session.write_file("large", &large).await,
+        Err(FileError::Refused { source: FileProblem::TooLarge { .. }, .. })
     ));
     assert_eq!(print(&session, Language::Sh, "ls").await, "folder\nlink\npipe\n");
     session.stop().await;
 }
 
-pub(crate) async fn a_full_disk_leaves_no_half_file(backend: &dyn Backend) {
+pub(crate) async fn full_disk_leaves_no_partial_file(backend: &dyn Backend) {
     let session = open(backend).await;
-    session.put("kept", b"before").await.expect("there is room");
+    session.write_file("kept", b"before").await.expect("there is room");
     let (end, _) = run(&session, Language::Sh, "head -c 300000000 /dev/zero > fill").await;
     assert!(!end.is_success(), "the disk is full: {end:?}");
-    let refused = session.put("kept", &vec![b'x'; 3 * 1024 * 1024]).await;
-    assert!(matches!(refused, Err(FileError::Refused { source: Problem::NoSpace {}, .. })), "{refused:?}");
-    assert_eq!(session.get("kept").await.expect("the old file is whole"), b"before");
+    let refused = session.write_file("kept", &vec![b'x'; 3 * 1024 * 1024]).await;
+    assert!(matches!(refused, Err(FileError::Refused { source: FileProblem::NoSpace {}, .. })), "{refused:?}");
+    assert_eq!(session.read_file("kept").await.expect("the old file is whole"), b"before");
     assert_eq!(print(&session, Language::Sh, "ls -A").await, "fill\nkept\n");
     session.stop().await;
 }
@@ -219,7 +216,7 @@ pub(crate) async fn two_sessions_do_not_see_each_other(backend: &dyn Backend) {
         pid.trim()
     );
     assert_eq!(print(&two, Language::Python, &code).await, "[False, False, False]\nTrue\nno process\n");
-    // A listener of one is not there for the other.
+    // Code in one session cannot reach a listener in another.
     print(&one, Language::Python, "import socket; s = socket.create_server(('127.0.0.1', 4567))").await;
     let connect = "import socket\ntry:\n    socket.create_connection(('127.0.0.1', 4567), 1); print('connected')\nexcept OSError as e:\n    print(e.strerror)";
     assert_eq!(print(&one, Language::Python, connect).await, "connected\n");
@@ -229,10 +226,10 @@ pub(crate) async fn two_sessions_do_not_see_each_other(backend: &dyn Backend) {
 
 pub(crate) async fn output_of_child_processes_is_captured_in_order(backend: &dyn Backend) {
     let session = open(backend).await;
-    let python = "import os, subprocess\nprint('a')\nsubprocess.run(['echo', 'b'])\n_ = os.write(1, b'c\\n')\nprint('d')";
+    let python =
+        "import os, subprocess\nprint('a')\nsubprocess.run(['echo', 'b'])\n_ = os.write(1, b'c\\n')\nprint('d')";
     assert_eq!(print(&session, Language::Python, python).await, "a\nb\nc\nd\n");
-    let node =
-        "console.log('a'); require('child_process').execSync('echo b', {stdio: 'inherit'}); console.log('c')";
+    let node = "console.log('a'); require('child_process').execSync('echo b', {stdio: 'inherit'}); console.log('c')";
     assert_eq!(print(&session, Language::Node, node).await, "a\nb\nc\n");
     let (end, collected) = run(&session, Language::Bash, "echo out; ls /missing; echo again").await;
     assert!(end.is_success());
@@ -241,7 +238,7 @@ pub(crate) async fn output_of_child_processes_is_captured_in_order(backend: &dyn
     session.stop().await;
 }
 
-pub(crate) async fn a_child_that_keeps_its_output_open_does_not_hold_the_cell(backend: &dyn Backend) {
+pub(crate) async fn child_with_open_output_does_not_block_the_cell(backend: &dyn Backend) {
     let session = open(backend).await;
     assert_eq!(print(&session, Language::Bash, "sleep 100 & echo started").await, "started\n");
     let code = "import subprocess; p = subprocess.Popen(['sleep', '100']); print('started')";
@@ -249,13 +246,13 @@ pub(crate) async fn a_child_that_keeps_its_output_open_does_not_hold_the_cell(ba
     session.stop().await;
 }
 
-pub(crate) async fn output_between_cells_comes_with_the_next(backend: &dyn Backend) {
+pub(crate) async fn output_between_cells_arrives_with_the_next_cell(backend: &dyn Backend) {
     let session = open(backend).await;
     let code = "(while [ ! -e go ]; do sleep 0.05; done; echo late; touch said) &";
     print(&session, Language::Bash, code).await;
-    session.put("go", b"").await.expect("a file goes in");
+    session.write_file("go", b"").await.expect("a file goes in");
     let said = async {
-        while session.get("said").await.is_err() {
+        while session.read_file("said").await.is_err() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
@@ -264,14 +261,14 @@ pub(crate) async fn output_between_cells_comes_with_the_next(backend: &dyn Backe
     session.stop().await;
 }
 
-pub(crate) async fn images_that_code_shows_come_back(backend: &dyn Backend) {
+pub(crate) async fn returns_images_that_code_displays(backend: &dyn Backend) {
     let session = open(backend).await;
     let (end, collected) = run(&session, Language::Python, "x = 1\nb'\\x89PNG\\r\\n\\x1a\\nrest'").await;
     assert!(end.is_success(), "{end:?}");
     assert_eq!(collected.images.len(), 1, "{collected:?}");
     assert_eq!(collected.images[0].bytes, b"\x89PNG\r\n\x1a\nrest");
     assert_eq!(collected.stdout.text, "");
-    // Code that talks past its shim gets no further than its shim would.
+    // Code that bypasses its shim gets no further than the shim would.
     let flood = "import os\nfor n in range(40):\n    data = b'Ip\\x89PNG'\n    _ = os.write(3, len(data).to_bytes(4, 'big') + data)";
     let (end, collected) = run(&session, Language::Python, flood).await;
     assert!(end.is_success(), "{end:?}");
@@ -284,15 +281,15 @@ pub(crate) async fn standard_input_is_empty_unless_given(backend: &dyn Backend) 
     assert_eq!(print(&session, Language::Python, "import sys; print(repr(sys.stdin.read()))").await, "''\n");
     assert_eq!(print(&session, Language::Bash, "cat; echo end").await, "end\n");
     session.stop().await;
-    let options = Options { input: Some(Box::new(&b"one\ntwo\n"[..])), warm: None, ..Options::default() };
-    let session =
-        Session::start(backend, &measure::config().policy, options).await.expect("a session starts");
+    let options =
+        SessionOptions { input: Some(Box::new(&b"one\ntwo\n"[..])), warm_language: None, ..SessionOptions::default() };
+    let session = Session::start(backend, &measure::config().policy, options).await.expect("a session starts");
     assert_eq!(print(&session, Language::Bash, "read line; echo $line").await, "one\n");
     assert_eq!(print(&session, Language::Bash, "read line; echo $line").await, "two\n");
     session.stop().await;
 }
 
-pub(crate) async fn control_sequences_are_taken_out_and_counted(backend: &dyn Backend) {
+pub(crate) async fn strips_and_counts_control_sequences(backend: &dyn Backend) {
     let session = open(backend).await;
     let (_, collected) =
         run(&session, Language::Bash, r"printf 'a\033[2Jb\033]52;c;eA==\007c\r\n\342\200\256d\n'").await;
@@ -300,12 +297,12 @@ pub(crate) async fn control_sequences_are_taken_out_and_counted(backend: &dyn Ba
     session.stop().await;
 }
 
-pub(crate) async fn a_cancelled_cell_stops(backend: &dyn Backend) {
+pub(crate) async fn cancelled_cell_stops(backend: &dyn Backend) {
     let session = open(backend).await;
     print(&session, Language::Python, "x = 3").await;
     let stop = tokio::time::sleep(Duration::from_millis(300));
     let end = session.run(cell(Language::Python, "while True: pass"), |_| {}, stop).await;
-    assert_eq!(end, CellEnd::Stopped { why: Stop::Cancelled, survived: Survived::Everything });
+    assert_eq!(end, CellEnd::Stopped { reason: StopReason::Cancelled, survived: SurvivingState::Everything });
     assert_eq!(print(&session, Language::Python, "print(x)").await, "3\n");
     session.stop().await;
 }

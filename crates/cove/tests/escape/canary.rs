@@ -1,5 +1,5 @@
-//! What an attack would reach on the host if it got out: files, a process, listeners and secrets, made anew for every
-//! run. After it each must be as it was, and no secret may have been seen.
+//! Targets on the host that an attack would reach if it got out: files, a process, listeners and secrets, created for
+//! every run. Afterwards each must be unchanged, and no secret may have been seen.
 
 use std::fs::{self, Permissions};
 use std::io::{ErrorKind, Write};
@@ -10,45 +10,46 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
-use cove_testkit::{Program, Who};
+use cove_testkit::{TestProgram, TestUser};
 use tempfile::{NamedTempFile, TempDir};
 
-pub(crate) struct Canaries {
-    /// Belongs to whoever runs Cove, and so, for an ordinary user, to the very user that the sandbox is on the host.
+pub(crate) struct HostCanaries {
+    /// Belongs to the user that runs Cove. For an ordinary user this is also the user that the sandbox has on the
+    /// host.
     folder: TempDir,
-    /// Anybody's to read and to write.
+    /// Every user can read and write it.
     world: NamedTempFile,
     process: Child,
     niceness: String,
     tcp: TcpListener,
-    /// Not every machine has it.
+    /// `None` on a machine without IPv6.
     tcp6: Option<TcpListener>,
     udp: UdpSocket,
     unix: UnixListener,
     abstract_unix: UnixListener,
-    secrets: Secrets,
+    secrets: CanarySecrets,
 }
 
-struct Secrets {
+struct CanarySecrets {
     file: String,
     world: String,
     environment: String,
-    /// Not secret: what is looked for in the command lines of processes that should be gone, and in a socket's name.
+    /// Not secret: a word to look for in the command lines of processes that should be gone, and in a socket's name.
     marker: String,
 }
 
-/// An environment that has a secret in many names that leak elsewhere.
+/// Variables that hold a secret, under many names that leak elsewhere.
 const SECRET_VARIABLES: &[&str] =
     &["CANARY_SECRET", "AWS_SECRET_ACCESS_KEY", "LD_CANARY", "PYTHONCANARY", "COVE_CANARY"];
 
-impl Canaries {
+impl HostCanaries {
     /// `sleep` is a copy of the machine's sleep(1).
-    pub(crate) fn new(who: Who, sleep: &Program) -> Self {
-        let secrets = Secrets {
-            file: format!("canary-file-{}", random()),
-            world: format!("canary-world-{}", random()),
-            environment: format!("canary-environment-{}", random()),
-            marker: format!("canary-marker-{}", random()),
+    pub(crate) fn new(who: TestUser, sleep: &TestProgram) -> Self {
+        let secrets = CanarySecrets {
+            file: format!("canary-file-{}", random_hex()),
+            world: format!("canary-world-{}", random_hex()),
+            environment: format!("canary-environment-{}", random_hex()),
+            marker: format!("canary-marker-{}", random_hex()),
         };
         let process = sleep
             .command(who)
@@ -63,12 +64,11 @@ impl Canaries {
         fs::write(&file, &secrets.file).expect("a file");
         fs::set_permissions(&file, Permissions::from_mode(0o600)).expect("it can be closed");
         let unix = UnixListener::bind(folder.path().join("socket")).expect("a socket with a path");
-        if who == Who::User && rustix::process::geteuid().is_root() {
+        if who == TestUser::Ordinary && rustix::process::geteuid().is_root() {
             // The canary process runs as that user already.
             let user = fs::metadata(format!("/proc/{}", process.id())).expect("it runs");
             use std::os::unix::fs::MetadataExt;
-            std::os::unix::fs::chown(&file, Some(user.uid()), Some(user.gid()))
-                .expect("it can be given away");
+            std::os::unix::fs::chown(&file, Some(user.uid()), Some(user.gid())).expect("it can be given away");
         }
         let mut world = tempfile::Builder::new().prefix("cove-canary-").tempfile_in("/tmp").expect("a file");
         world.write_all(secrets.world.as_bytes()).expect("it can be written");
@@ -94,7 +94,7 @@ impl Canaries {
         canaries
     }
 
-    /// The program as a case has it, with the places of the canaries filled in.
+    /// The program of a case, with the places of the canaries filled in.
     pub(crate) fn fill_in(&self, program: &str) -> String {
         let port = |listener: &TcpListener| listener.local_addr().expect("it has an address").port();
         let values = [
@@ -103,7 +103,7 @@ impl Canaries {
             ("canary_world", self.world.path().display().to_string()),
             ("canary_pid", self.process.id().to_string()),
             ("canary_port", port(&self.tcp).to_string()),
-            // Any port will do where nobody can listen: there is nobody to reach.
+            // Without a listener any port will do, because there is nothing to reach.
             ("canary_port6", self.tcp6.as_ref().map_or(9, port).to_string()),
             ("canary_udp_port", self.udp.local_addr().expect("it has an address").port().to_string()),
             ("canary_socket", self.folder.path().join("socket").display().to_string()),
@@ -115,15 +115,12 @@ impl Canaries {
             filled = filled.replace(&format!("{{{{{name}}}}}"), &value);
         }
         if let Some((_, rest)) = filled.split_once("{{") {
-            panic!(
-                "the program has an unknown place `{{{{{}`",
-                rest.split_once("}}").map_or(rest, |(name, _)| name)
-            );
+            panic!("the program has an unknown place `{{{{{}`", rest.split_once("}}").map_or(rest, |(name, _)| name));
         }
         filled
     }
 
-    /// Where the program lies on the host.
+    /// The path of the program on the host.
     pub(crate) fn program_file(&self) -> PathBuf {
         self.folder.path().join("program.py")
     }
@@ -136,8 +133,8 @@ impl Canaries {
         self.folder.path().join("secret")
     }
 
-    /// Everything that is not as it was. `output` is all that anybody has seen of the run.
-    pub(crate) fn harmed(mut self, output: &[&str]) -> Vec<String> {
+    /// Everything that has changed. `output` is all visible output of the run.
+    pub(crate) fn find_harm(mut self, output: &[&str]) -> Vec<String> {
         let mut harm = Vec::new();
         let mut expect = |holds: bool, what: &str| {
             if !holds {
@@ -164,10 +161,7 @@ impl Canaries {
         let unchanged = !alive || niceness(self.process.id()) == self.niceness;
         expect(unchanged, "the canary process's priority was changed");
         expect(is_idle(self.tcp.accept()), "the host's loopback was connected to");
-        expect(
-            self.tcp6.iter().all(|tcp| is_idle(tcp.accept())),
-            "the host's IPv6 loopback was connected to",
-        );
+        expect(self.tcp6.iter().all(|tcp| is_idle(tcp.accept())), "the host's IPv6 loopback was connected to");
         expect(is_idle(self.udp.recv(&mut [0; 1])), "a datagram came over the host's loopback");
         expect(is_idle(self.unix.accept()), "the host's socket was connected to");
         expect(is_idle(self.abstract_unix.accept()), "the host's abstract socket was connected to");
@@ -176,9 +170,9 @@ impl Canaries {
     }
 }
 
-impl Drop for Canaries {
+impl Drop for HostCanaries {
     fn drop(&mut self) {
-        // It may be dead already, which `harmed` has told of.
+        // The process may be dead already, which `find_harm` has reported.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -195,7 +189,7 @@ fn niceness(pid: u32) -> String {
     behind_name.split_whitespace().skip(15).take(2).collect::<Vec<_>>().join(" ")
 }
 
-/// Whether any process of the machine has this in its command line.
+/// True if any process of the machine has this in its command line.
 fn is_running(marker: &str) -> bool {
     let processes = fs::read_dir("/proc").expect("there is a /proc");
     processes.flatten().any(|process| {
@@ -205,7 +199,7 @@ fn is_running(marker: &str) -> bool {
 }
 
 /// 64 bits in hexadecimal, from the hasher's random keys.
-fn random() -> String {
+fn random_hex() -> String {
     use std::hash::{BuildHasher, Hasher, RandomState};
     let state = RandomState::new();
     format!("{:016x}{:016x}", state.build_hasher().finish(), RandomState::new().hash_one(std::process::id()))
@@ -223,15 +217,15 @@ mod tests {
     use super::*;
     use crate::run::programs;
 
-    /// Does one harm to canaries that are well, and names what they should say of it.
-    fn check(harm: impl FnOnce(&Canaries) -> String, expected: &[&str]) {
-        let canaries = Canaries::new(Who::Root, &programs().sleep);
+    /// Does one kind of harm to intact canaries, and checks what they report.
+    fn check(harm: impl FnOnce(&HostCanaries) -> String, expected: &[&str]) {
+        let canaries = HostCanaries::new(TestUser::Root, &programs().sleep);
         fs::write(canaries.program_file(), "").unwrap();
         let output = harm(&canaries);
-        assert_eq!(canaries.harmed(&["", &output]), expected);
+        assert_eq!(canaries.find_harm(&["", &output]), expected);
     }
 
-    fn quietly(harm: impl FnOnce(&Canaries)) -> impl FnOnce(&Canaries) -> String {
+    fn without_output(harm: impl FnOnce(&HostCanaries)) -> impl FnOnce(&HostCanaries) -> String {
         |canaries| {
             harm(canaries);
             String::new()
@@ -239,48 +233,47 @@ mod tests {
     }
 
     #[test]
-    fn canaries_notice_what_is_done_to_them() {
+    fn canaries_detect_every_kind_of_harm() {
         check(|_| String::new(), &[]);
         check(|canaries| canaries.secrets.file.clone(), &["the secret in a file was seen"]);
         check(|canaries| canaries.secrets.world.clone(), &["the secret in a file open to all was seen"]);
         check(|canaries| canaries.secrets.environment.clone(), &["the secret in the environment was seen"]);
-        check(quietly(|canaries| fs::write(canaries.file(), "").unwrap()), &["the canary file was changed"]);
+        check(without_output(|canaries| fs::write(canaries.file(), "").unwrap()), &["the canary file was changed"]);
         check(
-            quietly(|canaries| fs::write(canaries.world.path(), "").unwrap()),
+            without_output(|canaries| fs::write(canaries.world.path(), "").unwrap()),
             &["the file open to all was changed"],
         );
-        let planted = |canaries: &Canaries| fs::write(canaries.folder.path().join("planted"), "").unwrap();
-        check(quietly(planted), &["the canary folder was changed"]);
-        let loopback =
-            |canaries: &Canaries| drop(TcpStream::connect(canaries.tcp.local_addr().unwrap()).unwrap());
-        check(quietly(loopback), &["the host's loopback was connected to"]);
-        let datagram = |canaries: &Canaries| {
+        let planted = |canaries: &HostCanaries| fs::write(canaries.folder.path().join("planted"), "").unwrap();
+        check(without_output(planted), &["the canary folder was changed"]);
+        let loopback = |canaries: &HostCanaries| drop(TcpStream::connect(canaries.tcp.local_addr().unwrap()).unwrap());
+        check(without_output(loopback), &["the host's loopback was connected to"]);
+        let datagram = |canaries: &HostCanaries| {
             let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
             sender.send_to(b"x", canaries.udp.local_addr().unwrap()).unwrap();
         };
-        check(quietly(datagram), &["a datagram came over the host's loopback"]);
+        check(without_output(datagram), &["a datagram came over the host's loopback"]);
         let socket =
-            |canaries: &Canaries| drop(UnixStream::connect(canaries.folder.path().join("socket")).unwrap());
-        check(quietly(socket), &["the host's socket was connected to"]);
-        let named = |canaries: &Canaries| {
+            |canaries: &HostCanaries| drop(UnixStream::connect(canaries.folder.path().join("socket")).unwrap());
+        check(without_output(socket), &["the host's socket was connected to"]);
+        let named = |canaries: &HostCanaries| {
             let address = SocketAddr::from_abstract_name(&canaries.secrets.marker).unwrap();
             drop(UnixStream::connect_addr(&address).unwrap());
         };
-        check(quietly(named), &["the host's abstract socket was connected to"]);
-        let killed = |canaries: &Canaries| {
+        check(without_output(named), &["the host's abstract socket was connected to"]);
+        let killed = |canaries: &HostCanaries| {
             let pid = rustix::process::Pid::from_raw(canaries.process.id() as i32).unwrap();
             rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
             let until_dead = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
             rustix::process::waitid(WaitId::Pid(pid), until_dead).unwrap();
         };
-        check(quietly(killed), &["the canary process is not alive"]);
+        check(without_output(killed), &["the canary process is not alive"]);
     }
 
     #[test]
-    fn a_process_left_behind_is_noticed() {
-        let marker = format!("left-behind-{}", random());
+    fn canaries_detect_a_leftover_process() {
+        let marker = format!("left-behind-{}", random_hex());
         let mut left = Command::new("/bin/sleep").arg0(&marker).arg("600").spawn().unwrap();
-        // The kernel shows a command line a moment after it has let the parent go on.
+        // The kernel shows a command line a moment after the parent continues.
         let noticed = (0..1000).any(|_| {
             std::thread::sleep(std::time::Duration::from_millis(5));
             is_running(&marker)

@@ -1,74 +1,74 @@
-//! One attack as data: what it promises, the hostile program, and which results keep the promise. Judging is pure.
+//! One attack as data: its claim, the hostile program, and the results that keep the claim. Judging is pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
 use std::path::PathBuf;
 
-use cove_testkit::Who;
-use cove_testkit::containers::Maker;
+use cove_testkit::TestUser;
+use cove_testkit::containers::TestEngine;
 use serde::Deserialize;
 
-/// A file of `cases/`.
+/// A file in `cases/`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Case {
-    /// As in the list of attacks; also how the file's name begins.
+pub(crate) struct AttackCase {
+    /// The id in the list of attacks; the file's name begins with it too.
     pub(crate) id: String,
     pub(crate) title: String,
-    /// The promise, one sentence, for `docs/security.md`.
+    /// The claim in one sentence, for `docs/security.md`.
     pub(crate) claim: String,
-    /// What keeps the promise, one layer behind the other.
+    /// The layers that keep the claim, one behind the other.
     pub(crate) layers: String,
-    /// Nothing but the system call filter keeps it, so there is nothing to prove without.
+    /// Only the system call filter keeps the claim, so there is nothing to prove without it.
     #[serde(default)]
     pub(crate) filter_only: bool,
-    pub(crate) language: Language,
+    pub(crate) language: CaseLanguage,
     /// Further flags of `cove run`.
     #[serde(default)]
     pub(crate) flags: Vec<String>,
-    /// By attempt, the results that hold: the name of an error, or the whole result.
+    /// By attempt, the results that keep the claim: the name of an error, or the whole result.
     #[serde(default)]
-    attempts: Results,
-    /// The same where they are others without the filter.
+    attempts: CaseResults,
+    /// Results that differ without the filter.
     #[serde(default)]
-    without_filter: Results,
+    without_filter: CaseResults,
     /// Attempts that only the filter stops, with the reason why that is enough.
     #[serde(default)]
     filter_only_attempts: BTreeMap<String, String>,
-    /// The same where they are others in containers: there the image's own files are seen, and Docker and Podman hide by
-    /// covering.
+    /// Results that differ in containers: there the code sees the image's own files, and Docker and Podman hide files
+    /// by mounting over them.
     #[serde(default)]
-    in_container: Results,
-    /// By `root`, `user`, `docker` or `podman`: attempts that succeed although they should not, with the reason. A gap
-    /// that has closed is a failure too, so that this list stays true.
+    in_container: CaseResults,
+    /// By `root`, `user`, `docker` or `podman`: attempts that succeed although they should not, with the reason. A
+    /// gap that has closed is a failure too, so that this list stays true.
     #[serde(default)]
     gaps: BTreeMap<String, BTreeMap<String, String>>,
     #[serde(default)]
-    ending: Ending,
+    ending: ExpectedEnding,
     pub(crate) program: String,
 }
 
-type Results = BTreeMap<String, Vec<String>>;
+type CaseResults = BTreeMap<String, Vec<String>>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Language {
+pub(crate) enum CaseLanguage {
     Python,
 }
 
-/// How the cell has to end.
+/// How the cell must end.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct Ending {
-    /// Any of these words of `cove run --json`.
+struct ExpectedEnding {
+    /// Any of these outcomes of `cove run --json`.
     outcome: Vec<String>,
     exit_code: Option<u8>,
-    /// What its `status` has to name.
+    /// What its `status` must contain.
     status: Option<String>,
 }
 
-impl Default for Ending {
+impl Default for ExpectedEnding {
     fn default() -> Self {
         Self { outcome: vec!["completed".into()], exit_code: None, status: None }
     }
@@ -76,57 +76,57 @@ impl Default for Ending {
 
 /// Whether system calls are filtered in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub(crate) enum CaseFiltering {
     Filtered,
     Unfiltered,
 }
 
-/// Everything that a case is run in.
+/// Every environment that a case runs in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum CaseEnvironment {
     /// The embedded sandbox.
-    Jail(Who, Mode),
-    /// Filtered, and as whoever may use Docker or Podman, which is root.
-    Container(Maker),
+    Jail(TestUser, CaseFiltering),
+    /// Filtered, and as a user that may use Docker or Podman, which is root.
+    Container(TestEngine),
 }
 
-impl Way {
-    /// As the gaps of a case know it.
-    fn whose(self) -> &'static str {
+impl CaseEnvironment {
+    /// The key of this environment in the gaps of a case.
+    fn gap_key(self) -> &'static str {
         match self {
-            Self::Jail(Who::Root, _) => "root",
-            Self::Jail(Who::User, _) => "user",
-            Self::Container(maker) => maker.name(),
+            Self::Jail(TestUser::Root, _) => "root",
+            Self::Jail(TestUser::Ordinary, _) => "user",
+            Self::Container(engine) => engine.name(),
         }
     }
 
-    pub(crate) fn mode(self) -> Mode {
+    pub(crate) fn mode(self) -> CaseFiltering {
         match self {
             Self::Jail(_, mode) => mode,
-            Self::Container(_) => Mode::Filtered,
+            Self::Container(_) => CaseFiltering::Filtered,
         }
     }
 
-    pub(crate) fn who(self) -> Who {
+    pub(crate) fn who(self) -> TestUser {
         match self {
             Self::Jail(who, _) => who,
-            Self::Container(_) => Who::Root,
+            Self::Container(_) => TestUser::Root,
         }
     }
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for CaseEnvironment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Jail(_, mode) => write!(f, "as {} {mode:?}", self.whose()),
-            Self::Container(_) => write!(f, "in {}", self.whose()),
+            Self::Jail(_, mode) => write!(f, "as {} {mode:?}", self.gap_key()),
+            Self::Container(_) => write!(f, "in {}", self.gap_key()),
         }
     }
 }
 
-/// What one run left, as `cove run --json` tells it.
+/// The result of one run, as `cove run --json` prints it.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Report {
+pub(crate) struct CaseReport {
     pub(crate) outcome: String,
     pub(crate) exit_code: u8,
     pub(crate) stdout: String,
@@ -135,9 +135,9 @@ pub(crate) struct Report {
     pub(crate) status: String,
 }
 
-impl Report {
-    /// For a person who wants to know what went wrong.
-    pub(crate) fn shown(&self) -> String {
+impl CaseReport {
+    /// Describes the run for a failure message.
+    pub(crate) fn describe(&self) -> String {
         let Self { outcome, exit_code, stdout, stderr, status } = self;
         format!("{outcome}, exit code {exit_code}; {status}\nstdout:\n{stdout}\nstderr:\n{stderr}")
     }
@@ -147,16 +147,16 @@ pub(crate) fn folder() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/escape/cases"))
 }
 
-impl Case {
+impl AttackCase {
     pub(crate) fn load(name: &str) -> Self {
         let path = folder().join(format!("{name}.toml"));
         let text = fs::read_to_string(&path).expect("the case is there");
         let case: Self = toml::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        case.check_itself();
+        case.validate();
         case
     }
 
-    fn check_itself(&self) {
+    fn validate(&self) {
         let known = |name: &String| {
             assert!(self.attempts.contains_key(name), "{}: `{name}` is not among its attempts", self.id)
         };
@@ -172,23 +172,19 @@ impl Case {
             assert!(known_ways.contains(&whose.as_str()), "{}: nobody is called `{whose}`", self.id);
             gaps.keys().for_each(known);
         }
-        assert!(
-            [&self.title, &self.claim, &self.layers].iter().all(|text| !text.trim().is_empty()),
-            "{}",
-            self.id
-        );
+        assert!([&self.title, &self.claim, &self.layers].iter().all(|text| !text.trim().is_empty()), "{}", self.id);
     }
 
-    /// Whether there is anything to prove in it.
-    pub(crate) fn has(&self, way: Way) -> bool {
+    /// True if there is anything to prove in this environment.
+    pub(crate) fn runs_in(&self, way: CaseEnvironment) -> bool {
         match way {
-            Way::Jail(_, mode) => mode == Mode::Filtered || !self.filter_only,
-            Way::Container(_) => true,
+            CaseEnvironment::Jail(_, mode) => mode == CaseFiltering::Filtered || !self.filter_only,
+            CaseEnvironment::Container(_) => true,
         }
     }
 
-    /// Everything that is wrong with a run; nothing if the claim holds.
-    pub(crate) fn judge(&self, way: Way, report: &Report) -> Vec<String> {
+    /// Everything that is wrong with a run; empty if the claim holds.
+    pub(crate) fn find_violations(&self, way: CaseEnvironment, report: &CaseReport) -> Vec<String> {
         let mut wrong = Vec::new();
         let mut seen = BTreeSet::new();
         let gaps = self.gaps(way);
@@ -196,12 +192,12 @@ impl Case {
             if !seen.insert(name) {
                 wrong.push(format!("`{name}` was attempted twice"));
             }
-            let Some(accepted) = self.accepted(name, way) else {
+            let Some(accepted) = self.accepted_results(name, way) else {
                 wrong.push(format!("`{name}` -> {result}, of which the case knows nothing"));
                 continue;
             };
             let holds = accepted.iter().any(|accepted| matches(accepted, result));
-            let excused = way.mode() == Mode::Unfiltered && self.filter_only_attempts.contains_key(name);
+            let excused = way.mode() == CaseFiltering::Unfiltered && self.filter_only_attempts.contains_key(name);
             match (gaps.contains_key(name), holds) {
                 (true, true) => wrong.push(format!("`{name}` is listed as a gap, but holds: {result}")),
                 (false, false) if !excused => wrong.push(format!("`{name}` -> {result}")),
@@ -209,41 +205,41 @@ impl Case {
             }
         }
         for name in self.attempts.keys().filter(|name| !seen.contains(name.as_str())) {
-            // Where the attempt's success is its only word, silence is what holds: `killed`.
-            if !self.ends(name, way) {
+            // An attempt that prints only its success holds if it prints nothing: `killed`.
+            if !self.may_kill(name, way) {
                 wrong.push(format!("`{name}` was not attempted"));
             } else if gaps.contains_key(name) {
                 wrong.push(format!("`{name}` is listed as a gap, but holds"));
             }
         }
-        // Who should have been killed and was not ends otherwise.
-        if !gaps.keys().any(|name| self.ends(name, way)) {
-            wrong.extend(self.ending.judge(report));
+        // A program that should have been killed and was not ends in another way.
+        if !gaps.keys().any(|name| self.may_kill(name, way)) {
+            wrong.extend(self.ending.find_violations(report));
         }
         wrong
     }
 
-    fn ends(&self, name: &str, way: Way) -> bool {
-        self.accepted(name, way).is_some_and(|accepted| accepted.iter().any(|result| result == "killed"))
+    fn may_kill(&self, name: &str, way: CaseEnvironment) -> bool {
+        self.accepted_results(name, way).is_some_and(|accepted| accepted.iter().any(|result| result == "killed"))
     }
 
-    fn accepted(&self, name: &str, way: Way) -> Option<&Vec<String>> {
+    fn accepted_results(&self, name: &str, way: CaseEnvironment) -> Option<&Vec<String>> {
         let others = match way {
-            Way::Jail(_, Mode::Filtered) => None,
-            Way::Jail(_, Mode::Unfiltered) => self.without_filter.get(name),
-            Way::Container(_) => self.in_container.get(name),
+            CaseEnvironment::Jail(_, CaseFiltering::Filtered) => None,
+            CaseEnvironment::Jail(_, CaseFiltering::Unfiltered) => self.without_filter.get(name),
+            CaseEnvironment::Container(_) => self.in_container.get(name),
         };
         others.or_else(|| self.attempts.get(name))
     }
 
-    /// What is known not to hold.
-    pub(crate) fn gaps(&self, way: Way) -> BTreeMap<String, String> {
-        self.gaps.get(way.whose()).cloned().unwrap_or_default()
+    /// The attempts that are known to succeed here.
+    pub(crate) fn gaps(&self, way: CaseEnvironment) -> BTreeMap<String, String> {
+        self.gaps.get(way.gap_key()).cloned().unwrap_or_default()
     }
 }
 
-impl Ending {
-    fn judge(&self, report: &Report) -> Vec<String> {
+impl ExpectedEnding {
+    fn find_violations(&self, report: &CaseReport) -> Vec<String> {
         let mut wrong = Vec::new();
         if !self.outcome.contains(&report.outcome) {
             wrong.push(format!("it ended as `{}`, not as any of {:?}", report.outcome, self.outcome));
@@ -264,8 +260,7 @@ fn parse_attempt(line: &str) -> Option<(&str, &str)> {
 
 /// `EPERM` is short for `denied EPERM`.
 fn matches(accepted: &str, result: &str) -> bool {
-    let is_error =
-        accepted.starts_with('E') && accepted.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit());
+    let is_error = accepted.starts_with('E') && accepted.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit());
     if is_error { result.strip_prefix("denied ") == Some(accepted) } else { result == accepted }
 }
 
@@ -296,24 +291,24 @@ mod tests {
         hide = "it cannot"
     "#;
 
-    fn check(way: Way, stdout: &str, expected: &[&str]) {
-        let case: Case = toml::from_str(CASE).unwrap();
-        case.check_itself();
-        let report = Report {
+    fn check(way: CaseEnvironment, stdout: &str, expected: &[&str]) {
+        let case: AttackCase = toml::from_str(CASE).unwrap();
+        case.validate();
+        let report = CaseReport {
             outcome: "completed".into(),
             exit_code: 0,
             stdout: stdout.into(),
             stderr: String::new(),
             status: String::new(),
         };
-        assert_eq!(case.judge(way, &report), expected, "{stdout}");
+        assert_eq!(case.find_violations(way, &report), expected, "{stdout}");
     }
 
     #[test]
-    fn attempts_are_judged() {
-        let root = Way::Jail(Who::Root, Mode::Filtered);
-        let unfiltered = Way::Jail(Who::Root, Mode::Unfiltered);
-        let user = Way::Jail(Who::User, Mode::Filtered);
+    fn judges_attempt_results() {
+        let root = CaseEnvironment::Jail(TestUser::Root, CaseFiltering::Filtered);
+        let unfiltered = CaseEnvironment::Jail(TestUser::Root, CaseFiltering::Unfiltered);
+        let user = CaseEnvironment::Jail(TestUser::Ordinary, CaseFiltering::Filtered);
         let good = "attempt read -> denied EPERM\nother words\nattempt hide -> denied EPERM\n";
         check(root, good, &[]);
         check(root, "attempt read -> absent\nattempt hide -> denied EPERM", &[]);
@@ -333,26 +328,26 @@ mod tests {
         let twice = format!("{good}attempt read -> absent");
         check(root, &twice, &["`read` was attempted twice"]);
         let covered = "attempt read -> empty\nattempt hide -> denied EPERM\n";
-        check(Way::Container(Maker::Docker), covered, &[]);
-        check(Way::Container(Maker::Docker), good, &["`read` -> denied EPERM"]);
+        check(CaseEnvironment::Container(TestEngine::Docker), covered, &[]);
+        check(CaseEnvironment::Container(TestEngine::Docker), good, &["`read` -> denied EPERM"]);
         check(root, covered, &["`read` -> empty"]);
         let closed = "`hide` is listed as a gap, but holds: denied EPERM";
-        check(Way::Container(Maker::Podman), covered, &[closed]);
-        check(Way::Container(Maker::Podman), "attempt read -> empty\nattempt hide -> allowed 1", &[]);
+        check(CaseEnvironment::Container(TestEngine::Podman), covered, &[closed]);
+        check(CaseEnvironment::Container(TestEngine::Podman), "attempt read -> empty\nattempt hide -> allowed 1", &[]);
     }
 
     #[test]
-    fn endings_are_judged() {
+    fn judges_cell_endings() {
         let ending =
-            Ending { outcome: vec!["deadline".into()], exit_code: Some(124), status: Some("limit".into()) };
-        let report = |outcome: &str, exit_code, status: &str| Report {
+            ExpectedEnding { outcome: vec!["deadline".into()], exit_code: Some(124), status: Some("limit".into()) };
+        let report = |outcome: &str, exit_code, status: &str| CaseReport {
             outcome: outcome.into(),
             exit_code,
             stdout: String::new(),
             stderr: String::new(),
             status: status.into(),
         };
-        assert_eq!(ending.judge(&report("deadline", 124, "the limit")), [""; 0]);
-        assert_eq!(ending.judge(&report("completed", 0, "")).len(), 3);
+        assert_eq!(ending.find_violations(&report("deadline", 124, "the limit")), [""; 0]);
+        assert_eq!(ending.find_violations(&report("completed", 0, "")).len(), 3);
     }
 }

@@ -1,5 +1,5 @@
-//! The attack suite: hostile programs as data, in `cases/`. Each names the claim of `docs/security.md` that it holds,
-//! and runs as root and as an ordinary user, with the system call filter and without, and in containers of Docker and of
+//! The attack suite: hostile programs as data, in `cases/`. Each names the claim of `docs/security.md` that it tests,
+//! and runs as root and as an ordinary user, with the system call filter and without, and in containers of Docker and
 //! Podman, among canaries on the host.
 
 mod canary;
@@ -25,7 +25,7 @@ macro_rules! cases {
                 #[test]
                 fn $test() {
                     let test = concat!("docker::", stringify!($test));
-                    crate::run::check_in_container(test, $name, cove_testkit::containers::Maker::Docker);
+                    crate::run::check_in_container(test, $name, cove_testkit::containers::TestEngine::Docker);
                 }
             )*
         }
@@ -35,7 +35,7 @@ macro_rules! cases {
                 #[test]
                 fn $test() {
                     let test = concat!("podman::", stringify!($test));
-                    crate::run::check_in_container(test, $name, cove_testkit::containers::Maker::Podman);
+                    crate::run::check_in_container(test, $name, cove_testkit::containers::TestEngine::Podman);
                 }
             )*
         }
@@ -100,7 +100,7 @@ cases! {
 }
 
 #[test]
-fn every_file_is_a_case_of_the_list() {
+fn every_case_file_is_listed() {
     let listed: BTreeSet<String> = CASES.iter().map(|name| format!("{name}.toml")).collect();
     let found: BTreeSet<String> = std::fs::read_dir(case::folder())
         .expect("there is a folder of cases")
@@ -110,7 +110,7 @@ fn every_file_is_a_case_of_the_list() {
     assert_eq!(found, listed);
 }
 
-/// Not a test: the part of one that has to run in a process of its own.
+/// Not a test: the part of one that must run in a process of its own.
 #[test]
 #[ignore = "started by the cases themselves"]
 fn unfiltered_child() {

@@ -1,4 +1,4 @@
-//! Runs a case: as everybody, with the system call filter and, where another layer stands behind it, without; and in
+//! Runs a case as every user, with the system call filter and, if another layer stands behind it, without; and in
 //! containers.
 
 use std::fs;
@@ -7,50 +7,51 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use cove::backend::jail::Jail;
-use cove::cli::{self, Action};
-use cove::config::{Config, Surroundings};
-use cove::ending::{self, Audience};
-use cove::image::Source;
-use cove::output::Collector;
-use cove::session::{Cell, Options, Session};
-use cove_jail::plan::Filter;
-use cove_testkit::containers::{Maker, recipe};
-use cove_testkit::{Program, Who};
+use cove::cli::{self, CliAction};
+use cove::config::Config;
+use cove_core::advice::{self, Audience};
+use cove_core::backend::jail::Jail;
+use cove_core::output::OutputCollector;
+use cove_core::policy::ImageSource;
+use cove_core::process_env::ProcessEnv;
+use cove_core::session::{Cell, Session, SessionOptions};
+use cove_jail::plan::FilterMode;
+use cove_testkit::containers::{TestEngine, recipe};
+use cove_testkit::{TestProgram, TestUser};
 use tempfile::TempDir;
 
-use crate::canary::Canaries;
-use crate::case::{Case, Language, Mode, Report, Way};
+use crate::canary::HostCanaries;
+use crate::case::{AttackCase, CaseEnvironment, CaseFiltering, CaseLanguage, CaseReport};
 
-/// Far more than any case takes, also on a machine that is busy: only what hangs gets here.
+/// Far more than any case needs, even on a busy machine: only a program that hangs reaches it.
 const HANGS: Duration = Duration::from_secs(180);
-/// A result is bounded, whatever the code writes.
+/// A result is limited, whatever the code writes.
 const MOST_OUTPUT: usize = 256 * 1024;
-/// How the child that runs without the filter knows what to run, and marks its report among libtest's own words.
+/// Tells the child that runs without the filter what to run, and marks its report in libtest's output.
 const ARGUMENTS: &str = "ESCAPE_ARGUMENTS";
 const PROGRAM: &str = "ESCAPE_PROGRAM";
 const REPORT: &str = "unfiltered report: ";
 
-/// Copies that every user can execute, made once: while one is written nothing else of this process may fork, or it
-/// would hold the file open for writing and nobody could execute it.
-pub(crate) struct Programs {
-    cove: Program,
-    this: Program,
-    pub(crate) sleep: Program,
+/// Copies that every user can execute, made once. While a copy is being written, this process must not fork: the
+/// child would hold the file open for writing, and the kernel would refuse to execute it.
+pub(crate) struct CasePrograms {
+    cove: TestProgram,
+    this: TestProgram,
+    pub(crate) sleep: TestProgram,
 }
 
-pub(crate) fn programs() -> &'static Programs {
-    static PROGRAMS: OnceLock<Programs> = OnceLock::new();
-    PROGRAMS.get_or_init(|| Programs {
-        cove: Program::new(env!("CARGO_BIN_EXE_cove")),
-        this: Program::new(std::env::current_exe().expect("this program has a file")),
-        sleep: Program::new("/bin/sleep"),
+pub(crate) fn programs() -> &'static CasePrograms {
+    static PROGRAMS: OnceLock<CasePrograms> = OnceLock::new();
+    PROGRAMS.get_or_init(|| CasePrograms {
+        cove: TestProgram::new(env!("CARGO_BIN_EXE_cove")),
+        this: TestProgram::new(std::env::current_exe().expect("this program has a file")),
+        sleep: TestProgram::new("/bin/sleep"),
     })
 }
 
 /// A directory with the image that has every language, as an operator would offer it.
-fn offered() -> TempDir {
-    let Source::Reference(reference) = recipe().source else { panic!("it has a name") };
+fn attacked_image_dir() -> TempDir {
+    let ImageSource::Reference(reference) = recipe().source else { panic!("it has a name") };
     let folder = tempfile::tempdir_in("/tmp").expect("a folder");
     let image = folder.path().join("attacked");
     fs::create_dir(&image).expect("a folder in it");
@@ -59,28 +60,28 @@ fn offered() -> TempDir {
     folder
 }
 
-/// Runs the case in every way the embedded sandbox has, and ends the test if its claim does not hold in one.
+/// Runs the case in every environment of the embedded sandbox. Panics if its claim does not hold in one.
 pub(crate) fn check(name: &str) {
-    let modes = [Mode::Filtered, Mode::Unfiltered];
-    let everybody = Who::all(name).into_iter();
-    check_in(name, everybody.flat_map(|who| modes.map(|mode| Way::Jail(who, mode))).collect());
+    let modes = [CaseFiltering::Filtered, CaseFiltering::Unfiltered];
+    let everybody = TestUser::all(name).into_iter();
+    run_in_environments(name, everybody.flat_map(|who| modes.map(|mode| CaseEnvironment::Jail(who, mode))).collect());
 }
 
-/// The same in containers of one kind.
-pub(crate) fn check_in_container(test: &str, name: &str, maker: Maker) {
-    if maker.address(test).is_some() {
-        check_in(name, vec![Way::Container(maker)]);
+/// The same in containers of one engine.
+pub(crate) fn check_in_container(test: &str, name: &str, engine: TestEngine) {
+    if engine.address(test).is_some() {
+        run_in_environments(name, vec![CaseEnvironment::Container(engine)]);
     }
 }
 
-fn check_in(name: &str, ways: Vec<Way>) {
-    let case = Case::load(name);
+fn run_in_environments(name: &str, ways: Vec<CaseEnvironment>) {
+    let case = AttackCase::load(name);
     assert!(name.starts_with(&format!("{}-", case.id)), "`{name}` does not begin with its id");
     let mut failures = Vec::new();
-    for way in ways.into_iter().filter(|&way| case.has(way)) {
+    for way in ways.into_iter().filter(|&way| case.runs_in(way)) {
         let (report, mut wrong) = run(&case.program, case.language, &case.flags, way);
         match &report {
-            Some(report) => wrong.extend(case.judge(way, report)),
+            Some(report) => wrong.extend(case.find_violations(way, report)),
             None => wrong.push("it gave no report".into()),
         }
         let verdict = match (wrong.is_empty(), case.gaps(way).len()) {
@@ -90,44 +91,44 @@ fn check_in(name: &str, ways: Vec<Way>) {
         };
         eprintln!("escape: {name} {way}: {verdict}");
         if !wrong.is_empty() {
-            let shown = report.map(|report| report.shown()).unwrap_or_default();
+            let shown = report.map(|report| report.describe()).unwrap_or_default();
             failures.push(format!("{way}:\n  {}\n{shown}", wrong.join("\n  ")));
         }
     }
     assert!(failures.is_empty(), "{name}: \"{}\" does not hold\n{}", case.claim, failures.join("\n"));
 }
 
-/// One run of a program among its canaries: what it left, and what it did to them.
+/// Runs a program once among its canaries. Returns its report, and the harm that it did.
 pub(crate) fn run(
     program: &str,
-    language: Language,
+    language: CaseLanguage,
     flags: &[String],
-    way: Way,
-) -> (Option<Report>, Vec<String>) {
+    way: CaseEnvironment,
+) -> (Option<CaseReport>, Vec<String>) {
     let prelude = match language {
-        Language::Python => include_str!("prelude.py"),
+        CaseLanguage::Python => include_str!("prelude.py"),
     };
-    let Programs { cove, this, sleep } = programs();
+    let CasePrograms { cove, this, sleep } = programs();
     let (who, mode) = (way.who(), way.mode());
-    let canaries = Canaries::new(who, sleep);
+    let canaries = HostCanaries::new(who, sleep);
     let file = canaries.program_file();
     fs::write(&file, canaries.fill_in(&format!("{prelude}\n{program}"))).expect("the program can be written");
     let mut arguments = vec!["run".to_owned(), "--json".to_owned()];
     arguments.extend(flags.iter().cloned());
-    let images = offered();
-    if let Way::Container(maker) = way {
+    let images = attacked_image_dir();
+    if let CaseEnvironment::Container(engine) = way {
         let folder = images.path().display().to_string();
-        let more = ["--backend", maker.name(), "--image-dir", &folder, "--image", "attacked"];
+        let more = ["--backend", engine.name(), "--image-dir", &folder, "--image", "attacked"];
         arguments.extend(more.map(str::to_owned));
     }
     arguments.push(file.display().to_string());
     let mut command = match mode {
-        Mode::Filtered => {
+        CaseFiltering::Filtered => {
             let mut command = cove.command(who);
             command.args(&arguments);
             command
         }
-        Mode::Unfiltered => {
+        CaseFiltering::Unfiltered => {
             let mut command = this.command(who);
             command.args(["--ignored", "--exact", "unfiltered_child", "--nocapture"]);
             command.env(ARGUMENTS, serde_json::to_string(&arguments).expect("arguments are text"));
@@ -136,12 +137,12 @@ pub(crate) fn run(
         }
     };
     command.envs(canaries.environment());
-    if let Way::Container(maker) = way {
-        command.env(maker.variable(), maker.address("escape").expect("it was there"));
+    if let CaseEnvironment::Container(engine) = way {
+        command.env(engine.variable(), engine.address("escape").expect("it was there"));
     }
     let before = fs::metadata(cove.path()).and_then(|found| found.modified()).ok();
-    let (stdout, stderr) = finish(command);
-    let mut wrong = canaries.harmed(&[&stdout, &stderr]);
+    let (stdout, stderr) = run_to_end(command);
+    let mut wrong = canaries.find_harm(&[&stdout, &stderr]);
     if fs::metadata(cove.path()).and_then(|found| found.modified()).ok() != before {
         wrong.push("the program itself was changed".into());
     }
@@ -149,32 +150,30 @@ pub(crate) fn run(
         wrong.push(format!("it left {} bytes of output", stdout.len() + stderr.len()));
     }
     let line = match mode {
-        Mode::Filtered => stdout.lines().next_back(),
-        Mode::Unfiltered => stdout.lines().find_map(|line| Some(line.split_once(REPORT)?.1)),
+        CaseFiltering::Filtered => stdout.lines().next_back(),
+        CaseFiltering::Unfiltered => stdout.lines().find_map(|line| Some(line.split_once(REPORT)?.1)),
     };
-    let report: Option<Report> = line.and_then(|line| serde_json::from_str(line).ok());
+    let report: Option<CaseReport> = line.and_then(|line| serde_json::from_str(line).ok());
     match &report {
-        Some(report) if !is_mode(mode, report) => wrong.push(format!("it did not run {mode:?}")),
+        Some(report) if !matches_filtering(mode, report) => wrong.push(format!("it did not run {mode:?}")),
         Some(_) => {}
         None => wrong.push(format!("no report in:\n{stdout}\n{stderr}")),
     }
     (report, wrong)
 }
 
-/// The prelude says how system calls are filtered. This process may be filtered itself, in a container.
-fn is_mode(mode: Mode, report: &Report) -> bool {
-    let is_filtered_here =
-        fs::read_to_string("/proc/self/status").is_ok_and(|status| status.contains("Seccomp:\t2"));
+/// True if the prelude reports the expected filtering. In a container this process may be filtered itself.
+fn matches_filtering(mode: CaseFiltering, report: &CaseReport) -> bool {
+    let is_filtered_here = fs::read_to_string("/proc/self/status").is_ok_and(|status| status.contains("Seccomp:\t2"));
     match mode {
-        Mode::Filtered => report.stdout.starts_with("seccomp 2\n"),
-        Mode::Unfiltered => is_filtered_here || report.stdout.starts_with("seccomp 0\n"),
+        CaseFiltering::Filtered => report.stdout.starts_with("seccomp 2\n"),
+        CaseFiltering::Unfiltered => is_filtered_here || report.stdout.starts_with("seccomp 0\n"),
     }
 }
 
-/// Everything that it writes until its end, which has to come.
-fn finish(mut command: Command) -> (String, String) {
-    let mut child =
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program can be started");
+/// All output until the program ends, which it must.
+fn run_to_end(mut command: Command) -> (String, String) {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program can be started");
     let read = |mut source: Box<dyn Read + Send>| {
         std::thread::spawn(move || {
             let mut bytes = Vec::new();
@@ -197,17 +196,18 @@ fn finish(mut command: Command) -> (String, String) {
     (text(stdout), text(stderr))
 }
 
-/// In a process of its own, as the user that the case wants: `cove run` with the filter off, which no flag can do.
+/// Runs `cove run` without the filter, which no flag can do, in a process of its own, as the user of the case.
 pub(crate) fn unfiltered_child() {
     let Ok(arguments) = std::env::var(ARGUMENTS) else { return };
     let program = std::env::var_os(PROGRAM).expect("the program is named").into();
     let arguments: Vec<String> = serde_json::from_str(&arguments).expect("arguments are a list");
-    let around = Surroundings::of_this_process().expect("there are surroundings");
+    let process_env = ProcessEnv::read().expect("there are surroundings");
     let all = ["cove".to_owned()].into_iter().chain(arguments).map(Into::into);
-    let Action::Run { mut run, config, .. } = cli::parse(all, &around).expect("the arguments are right")
+    let CliAction::Run(mut run, context) = cli::parse_command_line(all, &process_env).expect("the arguments are right")
     else {
         panic!("the arguments do not run anything");
     };
+    let config = context.config;
     let source = run.cells.pop().expect("there is one cell");
     let cell = Cell {
         language: run.language,
@@ -217,21 +217,21 @@ pub(crate) fn unfiltered_child() {
         timeout: config.cell.timeout,
         grace: config.cell.grace,
     };
-    let jail = Jail::with_program(program, Filter::OffToTestTheOtherLayers);
+    let jail = Jail::with_program(program, FilterMode::OffToTestTheOtherLayers);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let report = runtime.block_on(run_unfiltered(&jail, cell, &config));
     println!("{REPORT}{report}");
 }
 
 async fn run_unfiltered(jail: &Jail, cell: Cell, config: &Config) -> serde_json::Value {
-    let options = Options {
+    let options = SessionOptions {
         input: Some(Box::new(tokio::io::empty())),
-        warm: Some(cell.language),
-        ..Options::default()
+        warm_language: Some(cell.language),
+        ..SessionOptions::default()
     };
     let session = Session::start(jail, &config.policy, options).await.expect("the sandbox starts");
-    let mut collector = Collector::new(config.cell.max_output, None);
-    let end = session.run(cell, |shown| collector.show(shown), std::future::pending()).await;
+    let mut collector = OutputCollector::new(config.cell.max_output, None);
+    let end = session.run(cell, |shown| collector.push(shown), std::future::pending()).await;
     session.stop().await;
     let collected = collector.finish();
     serde_json::json!({
@@ -239,6 +239,6 @@ async fn run_unfiltered(jail: &Jail, cell: Cell, config: &Config) -> serde_json:
         "exit_code": end.exit_code(),
         "stdout": collected.stdout.text,
         "stderr": collected.stderr.text,
-        "status": ending::tell(&end, config.bounds(), Audience::Person).map(|told| told.message).unwrap_or_default(),
+        "status": advice::advise(&end, config.bounds(), Audience::Person).map(|reported| reported.message).unwrap_or_default(),
     })
 }

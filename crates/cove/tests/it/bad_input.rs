@@ -1,11 +1,12 @@
-//! Bad input is refused in our form, names what is allowed, exits with 2, and starts nothing.
+//! Bad input is refused in Cove's message format; the message names what is allowed, the exit code is 2, and nothing
+//! starts.
 
-use cove_testkit::Who;
+use cove_testkit::TestUser;
 
 use crate::cove;
 
 fn check(args: &[&str], message: &str, allowed: &str) {
-    let finished = cove().run(Who::User, args);
+    let finished = cove().run(TestUser::Ordinary, args);
     assert_eq!(finished.code, Some(2), "{args:?}: {finished:#?}");
     assert_eq!(finished.stdout, "", "{args:?}: nothing ran");
     assert!(finished.stderr.starts_with(message), "{args:?}: {finished:#?}");
@@ -14,7 +15,7 @@ fn check(args: &[&str], message: &str, allowed: &str) {
 }
 
 #[test]
-fn wrong_values_name_what_is_right() {
+fn wrong_values_name_the_allowed_ones() {
     let code = ["-c", "print('ran')"];
     let run = |args: &[&str], message: &str, allowed: &str| {
         check(&[&["run"], args, code.as_slice()].concat(), message, allowed);
@@ -35,7 +36,7 @@ fn wrong_values_name_what_is_right() {
 }
 
 #[test]
-fn code_must_be_there_be_text_and_fit() {
+fn rejects_missing_binary_and_oversized_code() {
     check(&["run"], "could not find code to run", "cove run hello.py");
     check(&["run", "/does/not/exist.py"], "could not read", "hint: ");
     let folder = tempfile::tempdir().unwrap();
@@ -54,9 +55,9 @@ fn code_must_be_there_be_text_and_fit() {
 }
 
 #[test]
-fn a_wrong_variable_names_itself() {
+fn wrong_environment_variable_is_named() {
     let output =
-        cove().command(Who::User).env("COVE_MEMORY", "x").args(["run", "-c", "print(1)"]).output().unwrap();
+        cove().command(TestUser::Ordinary).env("COVE_MEMORY", "x").args(["run", "-c", "print(1)"]).output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr.starts_with("could not read `COVE_MEMORY=x`"), "{stderr}");

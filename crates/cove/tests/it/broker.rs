@@ -1,21 +1,21 @@
-//! Code calls other MCP servers, through the real program with the fixture server behind it: what is granted, what is
-//! refused before anything is sent, what is written down, and what changes while the server runs.
+//! Code calls other MCP servers, through the real program with the fixture server behind it: what is granted, what
+//! Cove refuses before it sends anything, what the audit records, and what changes while the server runs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cove_testkit::mcp::{Era, Stdio};
-use cove_testkit::program::Finished;
-use cove_testkit::{Who, fixture};
+use cove_testkit::mcp::{ClientEra, TestStdioClient};
+use cove_testkit::program::FinishedProgram;
+use cove_testkit::{TestUser, fixture};
 use serde_json::{Value, json};
 
 use crate::{cove, process, wait_until};
 
-/// A home of its own, with servers configured in it.
-struct Home(tempfile::TempDir);
+/// A home folder with configured servers.
+struct BrokerHome(tempfile::TempDir);
 
-impl Home {
+impl BrokerHome {
     fn new(servers: Value) -> Self {
         let home = Self(tempfile::tempdir().expect("a folder"));
         fs::create_dir_all(home.servers_d()).expect("its folders");
@@ -37,20 +37,20 @@ impl Home {
     }
 
     fn command(&self, args: &[&str]) -> Command {
-        let mut command = cove().command(Who::Root);
+        let mut command = cove().command(TestUser::Root);
         command.env("HOME", self.0.path()).env("COVE_CANARY", "canary-of-the-environment").args(args);
         command
     }
 
-    fn run(&self, args: &[&str]) -> Finished {
-        Finished::of(self.command(args).output().expect("the program starts"))
+    fn run(&self, args: &[&str]) -> FinishedProgram {
+        FinishedProgram::from_output(self.command(args).output().expect("the program starts"))
     }
 
-    fn serve(&self, args: &[&str]) -> Stdio {
-        Stdio::start(self.command(&[&["serve"], args].concat()), Era::Modern)
+    fn serve(&self, args: &[&str]) -> TestStdioClient {
+        TestStdioClient::start(self.command(&[&["serve"], args].concat()), ClientEra::Modern)
     }
 
-    /// Lines of the audit, whole.
+    /// All lines of the audit.
     fn audit(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.path(".local/state/cove/audit.jsonl")).unwrap_or_default();
         text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
@@ -59,14 +59,12 @@ impl Home {
     /// `server.tool outcome` of each line of the audit.
     fn outcomes(&self) -> Vec<String> {
         let text = |line: &Value, key: &str| line[key].as_str().unwrap_or_default().to_owned();
-        let row = |line: &Value| {
-            format!("{}.{} {}", text(line, "server"), text(line, "tool"), text(line, "outcome"))
-        };
+        let row = |line: &Value| format!("{}.{} {}", text(line, "server"), text(line, "tool"), text(line, "outcome"));
         self.audit().iter().map(row).collect()
     }
 
     /// The methods and tools that reached the server which logs to this file.
-    fn heard(&self, log: &str) -> Vec<String> {
+    fn received_methods(&self, log: &str) -> Vec<String> {
         let text = fs::read_to_string(self.path(log)).unwrap_or_default();
         let row = |line: &str| {
             let message: Value = serde_json::from_str(line).unwrap_or_default();
@@ -84,22 +82,22 @@ impl Home {
     }
 }
 
-fn python(client: &mut Stdio, code: &str) -> String {
+fn python(client: &mut TestStdioClient, code: &str) -> String {
     client.call("execute_code", json!({"code": code})).ok()
 }
 
-/// A home whose one server writes down what it hears.
-fn logged() -> Home {
-    let home = Home::new(json!({}));
+/// A home whose only server logs every request.
+fn with_logged_fixture() -> BrokerHome {
+    let home = BrokerHome::new(json!({}));
     let log = home.path("log").to_string_lossy().into_owned();
     home.define("servers", json!({"fixture": home.fixture(&["--log", &log])}));
     home
 }
 
 #[test]
-fn agents_are_shown_two_tools_and_the_servers() {
-    let home = Home::new(json!({}));
-    let list = |client: &mut Stdio| client.request("tools/list", Value::Null).unwrap()["tools"].clone();
+fn agents_see_two_tools_and_the_servers() {
+    let home = BrokerHome::new(json!({}));
+    let list = |client: &mut TestStdioClient| client.request("tools/list", Value::Null).unwrap()["tools"].clone();
     let names = |tools: &Value| -> Vec<String> {
         tools.as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
     };
@@ -116,7 +114,7 @@ fn agents_are_shown_two_tools_and_the_servers() {
     assert_eq!(tools[0]["annotations"]["openWorldHint"], true);
     assert_eq!(tools[1]["annotations"]["readOnlyHint"], true);
 
-    // What is not granted is not shown, and what is shown never changes.
+    // A server without a grant is not shown, and the tools of a running server never change.
     let denied = list(&mut home.serve(&["--deny-call", "files"]));
     assert!(denied[0]["description"].as_str().unwrap().ends_with(": git_hub"), "{denied}");
     assert_eq!(names(&list(&mut home.serve(&["--tools", "python"]))), ["run_python"]);
@@ -126,8 +124,8 @@ fn agents_are_shown_two_tools_and_the_servers() {
 }
 
 #[test]
-fn tools_are_found_by_agents_and_by_code() {
-    let home = Home::new(json!({}));
+fn agents_and_code_find_tools() {
+    let home = BrokerHome::new(json!({}));
     home.define(
         "servers",
         json!({
@@ -158,45 +156,41 @@ fn tools_are_found_by_agents_and_by_code() {
     }
     let nothing = client.call("find_tools", json!({"query": "zzzqqq"})).ok();
     assert!(nothing.starts_with("# 0 of 0 tools; nothing matches"), "{nothing}");
-    for (wrong, told) in
-        [(json!({"query": "x", "limit": 0}), "from 1 to 50"), (json!({}), "`query` is missing")]
-    {
-        assert!(client.call("find_tools", wrong).failed().contains(told));
+    for (wrong, reported) in [(json!({"query": "x", "limit": 0}), "from 1 to 50"), (json!({}), "`query` is missing")] {
+        assert!(client.call("find_tools", wrong).failed().contains(reported));
     }
-    let code = "r = mcp.find('number 7', limit=1)\nprint(r[0].server, r[0].tool)\nprint(getattr(mcp.fixture, r[0].tool)())";
+    let code =
+        "r = mcp.find('number 7', limit=1)\nprint(r[0].server, r[0].tool)\nprint(getattr(mcp.fixture, r[0].tool)())";
     assert_eq!(python(&mut client, code), "fixture tool-7\ntool-7\n");
 }
 
 #[test]
-fn what_is_not_granted_is_refused_before_anything_is_sent() {
-    let home = logged();
+fn rejects_calls_without_a_grant() {
+    let home = with_logged_fixture();
     let mut client =
         home.serve(&["--tools", "all", "--deny-call", "fixture.ad*", "--deny-call", "fixture.resources/*"]);
     let tried = "def tried(f):\n    try: return f()\n    except mcp.MCPError as e: return f'{type(e).__name__}: {e}'\n";
     python(&mut client, tried);
-    let told = python(&mut client, "tried(lambda: mcp.fixture.add(a=1, b=2))");
-    assert!(told.contains("Refused: `fixture.add` is not granted: the operator denies it"), "{told}");
-    let told = python(&mut client, "tried(lambda: mcp.fixture.resources.read('fixture://a'))");
-    assert!(told.contains("Refused") && told.contains("resources/read"), "{told}");
+    let reported = python(&mut client, "tried(lambda: mcp.fixture.add(a=1, b=2))");
+    assert!(reported.contains("Refused: `fixture.add` is not granted: the operator denies it"), "{reported}");
+    let reported = python(&mut client, "tried(lambda: mcp.fixture.resources.read('fixture://a'))");
+    assert!(reported.contains("Refused") && reported.contains("resources/read"), "{reported}");
     assert_eq!(
         python(&mut client, "[t.tool for t in mcp.find('adds two numbers', limit=50) if t.tool == 'add']"),
         "[]\n"
     );
     assert_eq!(python(&mut client, "mcp.fixture.echo(x=1)"), "{'x': 1}\n");
     assert_eq!(home.outcomes(), ["fixture.add refused", "fixture.resources/read refused", "fixture.echo ok"]);
-    assert!(!home.heard("log").contains(&"tools/call add".to_owned()), "{:?}", home.heard("log"));
+    assert!(!home.received_methods("log").contains(&"tools/call add".to_owned()), "{:?}", home.received_methods("log"));
 
-    // A run can name its servers, and has no others then.
-    let run = |client: &mut Stdio, servers: Value, code: &str| {
+    // A run can name its servers, and then has no others.
+    let run = |client: &mut TestStdioClient, servers: Value, code: &str| {
         client.call("run_python", json!({"code": code, "servers": servers}))
     };
     assert_eq!(run(&mut client, json!(["fixture"]), "mcp.fixture.echo(x=2)").ok(), "{'x': 2}\n");
-    let none = run(
-        &mut client,
-        json!([]),
-        "print(mcp.runtime.discovered_servers())\ntried(lambda: mcp.fixture.echo(x=3))",
-    )
-    .ok();
+    let none =
+        run(&mut client, json!([]), "print(mcp.runtime.discovered_servers())\ntried(lambda: mcp.fixture.echo(x=3))")
+            .ok();
     assert!(none.starts_with("()\n") && none.contains("this run named other servers"), "{none}");
     let unknown = run(&mut client, json!(["nope"]), "1").failed();
     assert!(
@@ -206,43 +200,42 @@ fn what_is_not_granted_is_refused_before_anything_is_sent() {
 
     let mut client = home.serve(&["--allow-call", "fixture.echo"]);
     python(&mut client, tried);
-    let told = python(&mut client, "tried(lambda: mcp.fixture.slow(ms=1))");
-    assert!(told.contains("the operator does not allow it"), "{told}");
+    let reported = python(&mut client, "tried(lambda: mcp.fixture.slow(ms=1))");
+    assert!(reported.contains("the operator does not allow it"), "{reported}");
     assert_eq!(python(&mut client, "mcp.fixture.echo(x=4)"), "{'x': 4}\n");
 }
 
 #[test]
-fn wrong_arguments_never_reach_the_server() {
-    let home = logged();
+fn invalid_arguments_never_reach_the_server() {
+    let home = with_logged_fixture();
     let mut client = home.serve(&[]);
     let code = "for bad in [dict(a='1', b=2), dict(a=1), dict(a=1, b='x' * 7_000_000), dict(a=1, bb=2)]:\n    \
                 try: mcp.fixture.add(**bad)\n    except mcp.BadArguments as e: print(str(e)[:70])";
-    let told = python(&mut client, code);
-    assert_eq!(told.lines().count(), 4, "{told}");
-    assert!(told.lines().all(|line| line.starts_with("could not call `fixture.add`: ")), "{told}");
+    let reported = python(&mut client, code);
+    assert_eq!(reported.lines().count(), 4, "{reported}");
+    assert!(reported.lines().all(|line| line.starts_with("could not call `fixture.add`: ")), "{reported}");
     let ten = "try: mcp.fixture.echo(x='y' * 10_000_000)\nexcept mcp.MCPError as e: print(e)";
     assert!(python(&mut client, ten).contains("bytes"), "a request of 10 MB is refused");
     assert_eq!(python(&mut client, "mcp.fixture.add(a=1, b=2).sum"), "3.0\n");
     let calls: Vec<String> =
-        home.heard("log").into_iter().filter(|line| line.starts_with("tools/call")).collect();
+        home.received_methods("log").into_iter().filter(|line| line.starts_with("tools/call")).collect();
     assert_eq!(calls, ["tools/call add"]);
     assert_eq!(home.outcomes().iter().filter(|line| *line == "fixture.add bad_arguments").count(), 4);
 }
 
 #[test]
-fn every_call_leaves_a_line_without_its_arguments() {
-    let home = logged();
+fn audits_every_call_without_its_arguments() {
+    let home = with_logged_fixture();
     let mut client = home.serve(&[]);
     python(&mut client, "mcp.fixture.echo(token='canary-in-an-argument')");
     python(&mut client, "x = 1");
     let code = "import asyncio\nasyncio.get_event_loop()\nfor f in [mcp.fixture.fail, mcp.fixture.refuse, mcp.fixture.nope, lambda: mcp.call('nope', 'x')]:\n    \
                 try: f()\n    except mcp.MCPError: pass";
     python(&mut client, code);
-    // Stopped in the middle of a call, which the server is told.
-    let late =
-        client.call("execute_code", json!({"code": "mcp.fixture.slow(ms=60000)", "timeout": 1})).failed();
+    // Stopped in the middle of a call: the server gets a cancellation.
+    let late = client.call("execute_code", json!({"code": "mcp.fixture.slow(ms=60000)", "timeout": 1})).failed();
     assert!(late.contains("stopped after 1 s"), "{late}");
-    wait_until("the server is told", || home.heard("log").contains(&"notifications/cancelled".to_owned()));
+    wait_until("the server is told", || home.received_methods("log").contains(&"notifications/cancelled".to_owned()));
     wait_until("the call is written down", || home.audit().len() >= 6);
     let outcomes = home.outcomes();
     let expected = [
@@ -256,41 +249,32 @@ fn every_call_leaves_a_line_without_its_arguments() {
     assert_eq!(outcomes, expected);
     let lines = home.audit();
     let (first, last) = (&lines[0], &lines[5]);
-    assert!(
-        first["time"].as_u64().unwrap() > 1_700_000_000_000 && last["ms"].as_u64().unwrap() >= 500,
-        "{last}"
-    );
-    assert_eq!(
-        (&first["principal"], &first["cell"], &lines[1]["cell"]),
-        (&json!("local"), &json!(1), &json!(3))
-    );
+    assert!(first["time"].as_u64().unwrap() > 1_700_000_000_000 && last["ms"].as_u64().unwrap() >= 500, "{last}");
+    assert_eq!((&first["principal"], &first["cell"], &lines[1]["cell"]), (&json!("local"), &json!(1), &json!(3)));
     assert!(first["session"].as_str().unwrap().starts_with("s_"), "{first}");
     assert_eq!(first["arguments"].as_str().unwrap().len(), 64);
     let file = home.path(".local/state/cove/audit.jsonl");
     assert!(!fs::read_to_string(&file).unwrap().contains("canary"));
     let shown = home.run(&["audit", "-n", "2"]).expect_success();
-    assert!(
-        shown.lines().count() == 2 && shown.contains("fixture.slow") && shown.contains("cancelled"),
-        "{shown}"
-    );
+    assert!(shown.lines().count() == 2 && shown.contains("fixture.slow") && shown.contains("cancelled"), "{shown}");
     let listed: Value = serde_json::from_str(&home.run(&["audit", "--json"]).expect_success()).unwrap();
     assert_eq!(listed.as_array().unwrap().len(), 6);
 
-    // What cannot be written down is not done.
+    // A call that cannot be recorded is not made.
     fs::remove_file(&file).unwrap();
     fs::create_dir(&file).unwrap();
-    let told = client.call("execute_code", json!({"code": "mcp.fixture.echo(x=1)"})).ok();
-    assert_eq!(told, "{'x': 1}\n", "the line of this call is owed");
-    let told = client.call("execute_code", json!({"code": "mcp.fixture.echo(x=2)"})).failed();
-    assert!(told.contains("none can be written to the audit file"), "{told}");
+    let reported = client.call("execute_code", json!({"code": "mcp.fixture.echo(x=1)"})).ok();
+    assert_eq!(reported, "{'x': 1}\n", "the line of this call is owed");
+    let reported = client.call("execute_code", json!({"code": "mcp.fixture.echo(x=2)"})).failed();
+    assert!(reported.contains("none can be written to the audit file"), "{reported}");
     fs::remove_dir(&file).unwrap();
     assert_eq!(python(&mut client, "mcp.fixture.echo(x=3)"), "{'x': 3}\n");
     assert_eq!(home.outcomes(), ["fixture.echo ok", "fixture.echo ok"]);
 }
 
 #[test]
-fn servers_come_and_go_while_it_runs() {
-    let home = logged();
+fn picks_up_server_changes_while_running() {
+    let home = with_logged_fixture();
     let mut client = home.serve(&[]);
     assert_eq!(python(&mut client, "mcp.runtime.discovered_servers()"), "('fixture',)\n");
     home.define("another", json!({"late-comer": home.fixture(&[])}));
@@ -303,15 +287,15 @@ fn servers_come_and_go_while_it_runs() {
     let code = "while 'fixture' in mcp.runtime.discovered_servers(): time.sleep(0.1)\n\
                 try: mcp_servers['fixture'].echo(x=3)\nexcept mcp.MCPError as e: print(type(e).__name__)";
     assert_eq!(python(&mut client, code), "UnknownServer\n");
-    let starts = home.heard("log").iter().filter(|line| *line == "server/discover").count();
+    let starts = home.received_methods("log").iter().filter(|line| *line == "server/discover").count();
     assert_eq!(starts, 1, "what did not change went on");
 }
 
 #[test]
-fn what_is_known_needs_no_start() {
-    let home = logged();
+fn cached_tools_need_no_server_start() {
+    let home = with_logged_fixture();
     python(&mut home.serve(&[]), "mcp.find('add')");
-    assert!(home.heard("log").contains(&"tools/list".to_owned()));
+    assert!(home.received_methods("log").contains(&"tools/list".to_owned()));
     fs::remove_file(home.path("log")).unwrap();
     let mut client = home.serve(&[]);
     let code = "import asyncio\nfrom mcp import runtime\n\
@@ -324,35 +308,34 @@ fn what_is_known_needs_no_start() {
 }
 
 #[test]
-fn progress_of_a_call_is_told() {
-    let home = logged();
+fn reports_progress_of_an_upstream_call() {
+    let home = with_logged_fixture();
     let mut client = home.serve(&[]);
     let params = json!({
         "name": "execute_code", "arguments": {"code": "mcp.fixture.slow(ms=2500)"}, "_meta": {"progressToken": "p"},
     });
     client.request("tools/call", params).unwrap();
-    let told = |note: &Value| note["params"]["message"] == "calling fixture.slow";
-    assert!(client.notes.iter().any(told), "{:?}", client.notes);
+    let reported = |note: &Value| note["params"]["message"] == "calling fixture.slow";
+    assert!(client.notifications.iter().any(reported), "{:?}", client.notifications);
 }
 
 #[test]
-fn long_output_can_be_had_in_the_next_cell() {
-    let home = Home::new(json!({}));
+fn next_cell_can_read_truncated_output() {
+    let home = BrokerHome::new(json!({}));
     let mut client = home.serve(&[]);
     let answer = python(&mut client, "for n in range(20000): print('line', n)");
-    let handle =
-        answer.split("cove://outputs/").nth(1).unwrap().split([' ', '\n']).next().unwrap().to_owned();
+    let handle = answer.split("cove://outputs/").nth(1).unwrap().split([' ', '\n']).next().unwrap().to_owned();
     for written in [handle.clone(), format!("cove://outputs/{handle}")] {
         let code = format!("t = mcp.output('{written}'); print(len(t.splitlines()), t.splitlines()[-1])");
         assert_eq!(python(&mut client, &code), "20000 line 19999\n");
     }
-    let told = client.call("execute_code", json!({"code": "mcp.output('o_00')"})).failed();
-    assert!(told.contains("there is no output `o_00`"), "{told}");
+    let reported = client.call("execute_code", json!({"code": "mcp.output('o_00')"})).failed();
+    assert!(reported.contains("there is no output `o_00`"), "{reported}");
 }
 
 #[test]
-fn servers_end_with_cove() {
-    let home = Home::new(json!({}));
+fn upstream_servers_end_with_cove() {
+    let home = BrokerHome::new(json!({}));
     let pids = home.path("pids");
     let flags = ["--stubborn", "--pids", pids.to_str().unwrap()];
     home.define("servers", json!({"fixture": home.fixture(&flags)}));
@@ -368,10 +351,10 @@ fn servers_end_with_cove() {
     client.close_input();
     assert!(client.wait().success());
     assert!(gone(&ids), "the server and what it started are gone when Cove is");
-    // The same for who runs code by hand.
+    // The same for code that a person runs.
     home.run(&["run", "-c", "mcp.fixture.echo(x=1)"]).expect_success();
     assert!(gone(&both(&pids)), "{:?}", both(&pids));
-    // Killed without a word, all that a server hears is the end of its input.
+    // If Cove is killed, a server only sees the end of its input.
     home.define("servers", json!({"fixture": home.fixture(&flags[1..])}));
     let mut client = home.serve(&[]);
     python(&mut client, "mcp.fixture.echo(x=1)");
@@ -382,8 +365,8 @@ fn servers_end_with_cove() {
 }
 
 #[test]
-fn people_find_show_and_call_tools() {
-    let home = logged();
+fn tools_command_finds_shows_and_calls() {
+    let home = with_logged_fixture();
     let found = home.run(&["tools", "find", "add", "two", "numbers", "--limit", "1"]).expect_success();
     assert!(found.contains("mcp.fixture.add(*, a: float, b: float)"), "{found}");
     let shell = home.run(&["tools", "find", "add", "--language", "shell", "--json"]).expect_success();
@@ -402,23 +385,22 @@ fn people_find_show_and_call_tools() {
         (&["tools", "call", "fixture.die"], 4, "was gone before it answered"),
         (&["tools", "call", "../../etc.passwd"], 2, "write `SERVER.TOOL`"),
     ];
-    for (args, code, told) in cases {
+    for (args, code, reported) in cases {
         let ended = home.run(args);
-        assert!(ended.code == Some(code) && ended.stderr.contains(told), "{args:?}: {ended:?}");
+        assert!(ended.code == Some(code) && ended.stderr.contains(reported), "{args:?}: {ended:?}");
     }
     assert_eq!(home.run(&["tools", "call", "fixture"]).code, Some(2));
 }
 
 #[test]
-fn a_hundred_calls_at_once_are_one_wait() {
-    let home = logged();
+fn hundred_parallel_calls_take_the_time_of_one() {
+    let home = with_logged_fixture();
     let mut client = home.serve(&[]);
     let code = "import asyncio, time\nawait mcp_fixture.echo(x=0)\nt = time.monotonic()\n\
                 r = await asyncio.gather(*[mcp_fixture.slow(ms=300) for _ in range(100)])\n\
                 print(len(r), time.monotonic() - t < 15)";
-    // One after another it would be 30 s, which is more than a cell has.
+    // One after another the calls would take 30 s, which is longer than the cell's timeout.
     assert_eq!(python(&mut client, code), "100 True\n");
-    let code =
-        "t = mcp.fixture.big(n=10_000_000); print(len(t)); print(len(mcp.fixture.echo(x='é' * 500_000).x))";
+    let code = "t = mcp.fixture.big(n=10_000_000); print(len(t)); print(len(mcp.fixture.echo(x='é' * 500_000).x))";
     assert_eq!(python(&mut client, code), "10000000\n500000\n");
 }

@@ -1,4 +1,4 @@
-//! `cove doctor` where everything works, and in places where it cannot: each cause is told with its own fixing line.
+//! `cove doctor` where everything works, and in places where it cannot: each cause is reported with its own fix.
 
 use std::fs;
 use std::net::TcpListener;
@@ -6,21 +6,21 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
-use cove_testkit::program::Finished;
+use cove_testkit::program::FinishedProgram;
 use cove_testkit::skip::skip;
-use cove_testkit::{Program, Who};
+use cove_testkit::{TestProgram, TestUser};
 use serde_json::{Value, json};
 
 use crate::cove;
 
-/// The checks of `cove doctor --json`, whatever came of them.
+/// The checks of `cove doctor --json`, whatever their results.
 #[track_caller]
-fn checks(finished: &Finished) -> Vec<Value> {
+fn checks(finished: &FinishedProgram) -> Vec<Value> {
     assert_eq!(finished.stderr, "", "{finished:#?}");
     serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {finished:#?}"))
 }
 
-/// `section status check: detail` of one.
+/// One check as `section status check: detail`.
 fn line(check: &Value) -> String {
     let text = |key: &str| check[key].as_str().unwrap_or_default().to_owned();
     format!("{} {} {}: {}", text("section"), text("status"), text("check"), text("detail"))
@@ -32,18 +32,18 @@ fn find<'a>(checks: &'a [Value], section: &str, name: &str) -> &'a Value {
     found.unwrap_or_else(|| panic!("no {section} {name} in {checks:#?}"))
 }
 
-/// Runs it in a place made by `doctor/place.py`.
-fn in_place(who: Who, place: &str) -> Finished {
+/// Runs it in an environment made by `doctor/place.py`.
+fn run_in_place(who: TestUser, place: &str) -> FinishedProgram {
     let cove = cove();
-    let mut command = Program::new("/bin/sh").command(who);
+    let mut command = TestProgram::new("/bin/sh").command(who);
     command.args(["-c", "exec /usr/bin/python3 -I -c \"$@\"", "sh", include_str!("doctor/place.py"), place]);
     command.arg(cove.path()).args(["doctor", "--json"]);
-    Finished::of(command.output().unwrap())
+    FinishedProgram::from_output(command.output().unwrap())
 }
 
-/// It failed at its start, said why in these words, and offered this fix; nothing else is claimed.
+/// Asserts that the start failed for this reason and with this fix, and that the report claims nothing else.
 #[track_caller]
-fn assert_no_sandbox(finished: &Finished, why: &str, fix: &str) {
+fn assert_no_sandbox(finished: &FinishedProgram, why: &str, fix: &str) {
     assert_eq!(finished.code, Some(1), "{finished:#?}");
     let checks = checks(finished);
     let start = find(&checks, "sandbox", "start");
@@ -59,14 +59,13 @@ fn assert_no_sandbox(finished: &Finished, why: &str, fix: &str) {
 
 #[test]
 fn doctor_proves_every_protection_and_limit() {
-    for who in Who::all("doctor_proves_every_protection_and_limit") {
+    for who in TestUser::all("doctor_proves_every_protection_and_limit") {
         let finished = cove().run(who, &["doctor", "--json"]);
         assert_eq!(finished.code, Some(0), "{who:?}: {finished:#?}");
         let checks = checks(&finished);
         let failed: Vec<String> = checks.iter().filter(|check| check["status"] == "fail").map(line).collect();
         assert_eq!(failed, Vec::<String>::new(), "{who:?}");
-        let protections: Vec<&Value> =
-            checks.iter().filter(|check| check["section"] == "protections").collect();
+        let protections: Vec<&Value> = checks.iter().filter(|check| check["section"] == "protections").collect();
         assert_eq!(protections.len(), 20, "{who:?}: {protections:#?}");
         assert!(protections.iter().all(|check| check["status"] == "ok"), "{who:?}: {protections:#?}");
         for limit in ["files", "processes", "time", "memory"] {
@@ -76,7 +75,7 @@ fn doctor_proves_every_protection_and_limit() {
         assert!(python.starts_with("interpreters ok python: 3."), "{who:?}: {python}");
         let verdict = line(find(&checks, "verdict", "isolation"));
         assert!(verdict.starts_with("verdict ok isolation: full: "), "{who:?}: {verdict}");
-        // The level is the one that `cove explain` names.
+        // The same level as in `cove explain`.
         let level = find(&checks, "limits", "level")["detail"].as_str().unwrap().to_owned();
         let level = level.split(',').next().unwrap();
         let plan = cove().run(who, &["explain"]).expect_success();
@@ -85,8 +84,8 @@ fn doctor_proves_every_protection_and_limit() {
 }
 
 #[test]
-fn doctor_has_a_line_for_each_check() {
-    let who = Who::all("doctor_has_a_line_for_each_check")[0];
+fn doctor_prints_a_line_for_each_check() {
+    let who = TestUser::all("doctor_prints_a_line_for_each_check")[0];
     let text = cove().run(who, &["doctor"]).expect_success();
     let (checks, others): (Vec<&str>, Vec<&str>) =
         text.lines().partition(|line| ["  ok    ", "  note  "].iter().any(|status| line.starts_with(status)));
@@ -101,15 +100,15 @@ fn doctor_has_a_line_for_each_check() {
 }
 
 #[test]
-fn doctor_sees_what_is_reached() {
-    // A mount that shows the folder in which the doctor puts up its canary.
+fn doctor_detects_a_reached_canary() {
+    // A mount that exposes the folder in which the doctor puts its canary.
     let folder = tempfile::Builder::new().prefix("cove-shown-").tempdir_in("/var/tmp").unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let mount = format!("{0}:{0}", folder.path().display());
-    for who in Who::all("doctor_sees_what_is_reached") {
+    for who in TestUser::all("doctor_detects_a_reached_canary") {
         let mut command = cove().command(who);
         command.args(["doctor", "--json", "--mount", &mount]).env("TMPDIR", folder.path());
-        let finished = Finished::of(command.output().unwrap());
+        let finished = FinishedProgram::from_output(command.output().unwrap());
         assert_eq!(finished.code, Some(1), "{who:?}: {finished:#?}");
         let checks = checks(&finished);
         let files = find(&checks, "protections", "host files");
@@ -122,9 +121,9 @@ fn doctor_sees_what_is_reached() {
     }
 }
 
-/// What is tried would work if there were no sandbox: else it would prove nothing.
+/// Every attempt would succeed without a sandbox; otherwise it would prove nothing.
 #[test]
-fn doctor_s_attempts_go_through_outside() {
+fn doctor_attempts_succeed_outside_the_sandbox() {
     let folder = tempfile::Builder::new().prefix("cove-open-").tempdir_in("/var/tmp").unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let file = folder.path().join("secret");
@@ -141,38 +140,40 @@ fn doctor_s_attempts_go_through_outside() {
         "socket": name,
         "variables": {},
     });
-    for who in Who::all("doctor_s_attempts_go_through_outside").into_iter().filter(|&who| who == Who::User) {
+    for who in TestUser::all("doctor_attempts_succeed_outside_the_sandbox")
+        .into_iter()
+        .filter(|&who| who == TestUser::Ordinary)
+    {
         let attempts = include_str!("../../src/cli/doctor/attempts.py");
-        let mut command = Program::new("/bin/sh").command(who);
+        let mut command = TestProgram::new("/bin/sh").command(who);
         command.args(["-c", "exec /usr/bin/python3 -I -c \"$@\"", "sh", attempts]).arg(targets.to_string());
-        let finished = Finished::of(command.output().unwrap());
-        let told: Vec<Value> =
-            finished.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        assert_eq!(told.len(), 20, "{finished:#?}");
-        // Not those that an ordinary user is denied everywhere, or that depend on the machine.
+        let finished = FinishedProgram::from_output(command.output().unwrap());
+        let reported: Vec<Value> = finished.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(reported.len(), 20, "{finished:#?}");
+        // Without the checks that an ordinary user is denied everywhere, or that depend on the machine.
         for name in ["host files", "host processes", "network", "kernel settings", "environment"] {
-            let check = told.iter().find(|check| check["check"] == name).unwrap();
+            let check = reported.iter().find(|check| check["check"] == name).unwrap();
             assert_eq!(check["result"], "allowed", "{check}");
         }
     }
 }
 
 #[test]
-fn doctor_without_python() {
-    for who in Who::all("doctor_without_python") {
+fn doctor_reports_a_missing_python() {
+    for who in TestUser::all("doctor_reports_a_missing_python") {
         let mut command = cove().command(who);
-        // The program that changes the user is found by this process's own search path.
+        // This process's own search path finds the program that changes the user.
         if command.get_program() == "setpriv" {
             let cove = cove();
-            command = Program::new("/bin/sh").command(who);
+            command = TestProgram::new("/bin/sh").command(who);
             command.args(["-c", "PATH=/nonexistent exec \"$@\"", "sh"]).arg(cove.path());
         } else {
             command.env("PATH", "/nonexistent");
         }
-        let finished = Finished::of(command.args(["doctor", "--json"]).output().unwrap());
+        let finished = FinishedProgram::from_output(command.args(["doctor", "--json"]).output().unwrap());
         assert_eq!(finished.code, Some(1), "{who:?}: {finished:#?}");
         let checks = checks(&finished);
-        // The sandbox itself is not to blame.
+        // The sandbox itself is not at fault.
         assert_eq!(find(&checks, "sandbox", "start")["status"], "ok", "{who:?}: {finished:#?}");
         let python = find(&checks, "interpreters", "python");
         assert_eq!(line(python), "interpreters fail python: not found on the search path");
@@ -185,10 +186,10 @@ fn doctor_without_python() {
 }
 
 #[test]
-fn doctor_where_no_user_namespace_may_be_made() {
-    for who in Who::all("doctor_where_no_user_namespace_may_be_made") {
+fn doctor_explains_forbidden_user_namespaces() {
+    for who in TestUser::all("doctor_explains_forbidden_user_namespaces") {
         assert_no_sandbox(
-            &in_place(who, "closed"),
+            &run_in_place(who, "closed"),
             "could not create a user namespace: No space left on device (os error 28)",
             "`sudo sysctl user.max_user_namespaces=15000`",
         );
@@ -196,12 +197,12 @@ fn doctor_where_no_user_namespace_may_be_made() {
 }
 
 #[test]
-fn doctor_where_no_cgroup_namespace_may_be_made() {
-    for who in Who::all("doctor_where_no_cgroup_namespace_may_be_made") {
-        // The child fails while its parent is still busy with it: that must not hide what it says.
+fn doctor_explains_forbidden_cgroup_namespaces() {
+    for who in TestUser::all("doctor_explains_forbidden_cgroup_namespaces") {
+        // The child fails while its parent is still setting it up; that must not hide the child's message.
         for _ in 0..5 {
             assert_no_sandbox(
-                &in_place(who, "half-closed"),
+                &run_in_place(who, "half-closed"),
                 "could not create a cgroup namespace: No space left on device (os error 28)",
                 "`sudo sysctl user.max_cgroup_namespaces=15000`",
             );
@@ -210,9 +211,9 @@ fn doctor_where_no_cgroup_namespace_may_be_made() {
 }
 
 #[test]
-fn doctor_where_proc_is_masked() {
-    for who in Who::all("doctor_where_proc_is_masked") {
-        let finished = in_place(who, "masked");
+fn doctor_explains_a_masked_proc() {
+    for who in TestUser::all("doctor_explains_a_masked_proc") {
+        let finished = run_in_place(who, "masked");
         assert_no_sandbox(
             &finished,
             "could not mount `/proc`: Operation not permitted (os error 1)",
@@ -224,9 +225,9 @@ fn doctor_where_proc_is_masked() {
 }
 
 #[test]
-fn doctor_where_a_filter_forbids_namespaces() {
-    for who in Who::all("doctor_where_a_filter_forbids_namespaces") {
-        let finished = in_place(who, "filtered");
+fn doctor_explains_a_seccomp_filter() {
+    for who in TestUser::all("doctor_explains_a_seccomp_filter") {
+        let finished = run_in_place(who, "filtered");
         assert_no_sandbox(
             &finished,
             "could not create a user namespace: Function not implemented (os error 38)",
@@ -238,21 +239,21 @@ fn doctor_where_a_filter_forbids_namespaces() {
 }
 
 #[test]
-fn doctor_where_the_namespaces_around_are_used_up() {
-    const NAME: &str = "doctor_where_the_namespaces_around_are_used_up";
+fn doctor_explains_exhausted_namespaces() {
+    const NAME: &str = "doctor_explains_exhausted_namespaces";
     let bwrap = "/usr/bin/bwrap";
     if !fs::exists(bwrap).unwrap() {
-        skip(NAME, "not on this machine: there is no bwrap");
+        skip(NAME, "there is no bwrap; run `cargo xtask test`, which installs it");
         return;
     }
-    // Root inside it would have no ids to give, which is another failure.
-    for who in Who::all(NAME).into_iter().filter(|&who| who == Who::User) {
+    // Root inside it would have no ids to map, which is a different failure.
+    for who in TestUser::all(NAME).into_iter().filter(|&who| who == TestUser::Ordinary) {
         let cove = cove();
-        let mut command = Program::new(bwrap).command(who);
+        let mut command = TestProgram::new(bwrap).command(who);
         command.args(["--dev-bind", "/", "/", "--unshare-user", "--disable-userns"]);
         command.arg(cove.path()).args(["doctor", "--json"]);
         assert_no_sandbox(
-            &Finished::of(command.output().unwrap()),
+            &FinishedProgram::from_output(command.output().unwrap()),
             "could not create a user namespace: No space left on device (os error 28)",
             "no more namespaces may be made here; ",
         );
@@ -260,13 +261,13 @@ fn doctor_where_the_namespaces_around_are_used_up() {
 }
 
 #[test]
-fn doctor_as_root_of_a_namespace_with_one_id() {
-    for who in Who::all("doctor_as_root_of_a_namespace_with_one_id") {
+fn doctor_explains_a_namespace_with_one_id() {
+    for who in TestUser::all("doctor_explains_a_namespace_with_one_id") {
         let cove = cove();
-        let mut command = Program::new("/usr/bin/unshare").command(who);
+        let mut command = TestProgram::new("/usr/bin/unshare").command(who);
         command.args(["--user", "--map-root-user"]).arg(cove.path()).args(["doctor", "--json"]);
         assert_no_sandbox(
-            &Finished::of(command.output().unwrap()),
+            &FinishedProgram::from_output(command.output().unwrap()),
             "could not give the sandbox a user of its own",
             "in a user namespace with at least 1024 ids",
         );
@@ -274,16 +275,14 @@ fn doctor_as_root_of_a_namespace_with_one_id() {
 }
 
 #[test]
-fn own_images_and_what_they_lack_are_named() {
+fn doctor_names_own_images_and_their_problems() {
     let images = tempfile::tempdir().unwrap();
     fs::create_dir(images.path().join("tools")).unwrap();
     fs::write(images.path().join("tools/Dockerfile"), "FROM debian:12\n").unwrap();
     let doctor = |directory: &str| {
-        let mut command = cove().command(Who::Root);
-        command
-            .args(["doctor", "--json", "--image-dir", directory])
-            .env("DOCKER_HOST", "unix:///nowhere.sock");
-        Finished::of(command.output().unwrap())
+        let mut command = cove().command(TestUser::Root);
+        command.args(["doctor", "--json", "--image-dir", directory]).env("DOCKER_HOST", "unix:///nowhere.sock");
+        FinishedProgram::from_output(command.output().unwrap())
     };
     let finished = doctor(images.path().to_str().unwrap());
     assert_eq!(finished.code, Some(1), "an image cannot start: {finished:#?}");

@@ -1,5 +1,5 @@
-//! Killed at any moment, or started thousands of times: nothing is left behind and nothing grows. A sample by default,
-//! all of it with `cargo xtask test --full`.
+//! Killed at any moment, or started thousands of times: nothing is left behind and nothing grows. By default a sample
+//! runs; `cargo xtask test --full` runs all of it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use cove_testkit::{Program, Who, measure};
+use cove_testkit::{TestProgram, TestUser, measure};
 
 use crate::{cove, wait_until};
 
@@ -16,16 +16,16 @@ fn count(sample: usize, full: usize) -> usize {
     if std::env::var_os("COVE_TEST_FULL").is_some() { full } else { sample }
 }
 
-/// A copy that no other test runs, so that its processes can be told from theirs.
-fn private_copy(name: &str) -> (tempfile::TempDir, Program) {
+/// A copy that no other test runs, so that its processes can be identified.
+fn private_copy(name: &str) -> (tempfile::TempDir, TestProgram) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(name);
     fs::copy(env!("CARGO_BIN_EXE_cove"), &path).unwrap();
-    let program = Program::new(&path);
+    let program = TestProgram::new(&path);
     (folder, program)
 }
 
-/// Processes that execute this very file, wherever they see it mounted.
+/// The processes that execute this very file, at whatever path they see it.
 fn processes_of(program: &Path) -> Vec<i32> {
     let file = fs::metadata(program).unwrap();
     let same = |pid: &i32| {
@@ -36,7 +36,7 @@ fn processes_of(program: &Path) -> Vec<i32> {
     all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(same).collect()
 }
 
-/// Cgroups of ours that no jail holds any more.
+/// Cove's cgroups that no jail holds any more.
 fn abandoned_cgroups() -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     let mut folders = vec![PathBuf::from("/sys/fs/cgroup")];
@@ -47,8 +47,7 @@ fn abandoned_cgroups() -> BTreeSet<PathBuf> {
             }
             let ours = entry.file_name().to_str().is_some_and(|name| name.starts_with("cove-"));
             let lock = rustix::fs::FlockOperation::NonBlockingLockExclusive;
-            let is_free =
-                || fs::File::open(entry.path()).is_ok_and(|dir| rustix::fs::flock(&dir, lock).is_ok());
+            let is_free = || fs::File::open(entry.path()).is_ok_and(|dir| rustix::fs::flock(&dir, lock).is_ok());
             if ours && is_free() {
                 found.insert(entry.path());
             } else {
@@ -60,8 +59,8 @@ fn abandoned_cgroups() -> BTreeSet<PathBuf> {
 }
 
 #[test]
-fn a_host_killed_at_any_moment_leaves_nothing() {
-    for who in Who::all("a_host_killed_at_any_moment_leaves_nothing") {
+fn host_killed_at_any_moment_leaves_nothing() {
+    for who in TestUser::all("host_killed_at_any_moment_leaves_nothing") {
         let (_folder, program) = private_copy(&format!("cove-killed-{who:?}"));
         let code = "import time, subprocess\nsubprocess.Popen(['sleep', '1000'])\ntime.sleep(0.02)";
         let rounds = count(24, 200);
@@ -73,16 +72,17 @@ fn a_host_killed_at_any_moment_leaves_nothing() {
                 .stderr(Stdio::null())
                 .spawn()
                 .unwrap();
-            // From before the jail is there to after all has ended, spread evenly with a step that shares no rhythm.
+            // From before the jail exists to after everything has ended, in steps that are spread evenly and share no
+            // rhythm.
             std::thread::sleep(Duration::from_micros((round as u64 * 7919) % 80_000));
             child.kill().unwrap();
             child.wait().unwrap();
         }
         let path = program.path().to_owned();
         wait_until("every process of the killed hosts ends", || processes_of(&path).is_empty());
-        if who == Who::Root {
-            // What a jail could not remove, because it was not there yet or not any more, the next start does. Other
-            // tests kill jails as well, so only what several starts have left is left.
+        if who == TestUser::Root {
+            // The next start removes what a jail could not remove, because the object did not exist yet or the jail
+            // was gone. Other tests kill jails too, so only cgroups that survive several starts count.
             let mut left = abandoned_cgroups();
             for _ in 0..10 {
                 program.run(who, &["run", "-c", "print(1)"]).expect_success();
@@ -94,8 +94,8 @@ fn a_host_killed_at_any_moment_leaves_nothing() {
 }
 
 #[test]
-fn a_jail_killed_at_any_moment_takes_its_sandbox_along() {
-    for who in Who::all("a_jail_killed_at_any_moment_takes_its_sandbox_along") {
+fn jail_killed_at_any_moment_ends_its_sandbox() {
+    for who in TestUser::all("jail_killed_at_any_moment_ends_its_sandbox") {
         let (_folder, program) = private_copy(&format!("cove-jail-killed-{who:?}"));
         for round in 0..count(8, 100) {
             let mut child = program
@@ -106,7 +106,7 @@ fn a_jail_killed_at_any_moment_takes_its_sandbox_along() {
                 .spawn()
                 .unwrap();
             std::thread::sleep(Duration::from_micros(3000 + (round as u64 * 7919) % 60_000));
-            // The jail is the one of its processes whose argument is that role. There may be none yet.
+            // The jail is the process whose argument is that role. It may not exist yet.
             let mut killed = false;
             for pid in processes_of(program.path()) {
                 let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -118,7 +118,7 @@ fn a_jail_killed_at_any_moment_takes_its_sandbox_along() {
             if !killed {
                 child.kill().unwrap();
             }
-            // A host whose jail is gone must say so and fail.
+            // A host whose jail is gone must report that and fail.
             let status = child.wait().unwrap();
             assert!(!status.success(), "{who:?}: {status}");
         }
@@ -128,7 +128,7 @@ fn a_jail_killed_at_any_moment_takes_its_sandbox_along() {
 }
 
 #[test]
-fn thousands_of_starts_leave_no_trace() {
+fn thousands_of_starts_leak_nothing() {
     let rounds = count(60, 10_000);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (config, jail) = (measure::config(), measure::jail(cove().path()));
@@ -154,18 +154,18 @@ fn thousands_of_starts_leave_no_trace() {
             .filter(|s| is_zombie_of_ours(s.clone()))
             .count()
     };
-    // The first ones fill caches.
+    // The first rounds fill caches.
     (0..10).for_each(|_| start_and_stop());
     measure::reset_peak();
     let before = (measure::peak_kilobytes(), mounts());
     (0..rounds).for_each(|_| start_and_stop());
-    // Other tests of this process open and close descriptors of their own: growth with the rounds would be far larger.
+    // Other tests in this process open and close descriptors too; growth with the rounds would be far larger.
     assert!(descriptors() < 200, "{} descriptors", descriptors());
     let grown = measure::peak_kilobytes().saturating_sub(before.0);
     assert!(grown < 32 * 1024, "{grown} kB more after {rounds} starts");
     assert_eq!(mounts(), before.1);
     wait_until("every jail is reaped", || {
-        // The runtime reaps when it runs.
+        // The runtime reaps children only while it runs.
         runtime.block_on(async { tokio::time::sleep(Duration::from_millis(10)).await });
         zombies() < 10
     });

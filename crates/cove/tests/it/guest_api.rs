@@ -1,15 +1,15 @@
-//! The libraries that code in a sandbox has for tools, python's and node's, from the cell to the host and back. What they
-//! do is tested beside them against a stand-in; here the runner and the session are the real ones, and the host's side
-//! answers from a script.
+//! The Python and Node libraries with which code in a sandbox calls tools, from the cell to the host and back. Their
+//! own tests run against a stand-in; here the runner and the session are real, and the host's side answers from a
+//! script.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use cove::backend::Pending;
 use cove::config::Config;
-use cove::output::{Collected, Collector};
-use cove::session::{Calls, Cell, CellEnd, Options, Session, Stop, Survived};
+use cove_core::BoxFuture;
+use cove_core::output::{CollectedOutput, OutputCollector};
+use cove_core::session::{CallHandler, Cell, CellEnd, Session, SessionOptions, StopReason, SurvivingState};
 use cove_protocol::{CellId, Language};
 use cove_testkit::measure;
 use serde_json::{Value, json};
@@ -17,13 +17,13 @@ use serde_json::{Value, json};
 use crate::cove;
 
 #[derive(Default)]
-struct Script {
+struct GuestApiHost {
     now: AtomicUsize,
     most: AtomicUsize,
     finished: AtomicUsize,
 }
 
-impl Script {
+impl GuestApiHost {
     async fn reply(&self, request: &Value) -> Value {
         let arguments = &request["arguments"];
         match (request["ask"].as_str().unwrap_or_default(), request["tool"].as_str().unwrap_or_default()) {
@@ -66,7 +66,7 @@ impl Script {
             ("call", "fail") => json!({"error": {
                 "kind": "tool", "message": "no such repo", "hint": "look again", "server": "git-hub", "tool": "fail",
             }}),
-            // Spellings are the host's business: names come as they were written.
+            // The host resolves spellings: names arrive as the code wrote them.
             ("call", "get_sum") => {
                 let plain = arguments.as_object().into_iter().flatten();
                 let right = |name: &str| name.replace("cik_A", "cik-A").replace("from_", "from");
@@ -80,8 +80,8 @@ impl Script {
     }
 }
 
-impl Calls for Script {
-    fn answer<'a>(&'a self, _cell: CellId, request: Vec<u8>) -> Pending<'a, Vec<u8>> {
+impl CallHandler for GuestApiHost {
+    fn answer<'a>(&'a self, _cell: CellId, request: Vec<u8>) -> BoxFuture<'a, Vec<u8>> {
         Box::pin(async move {
             self.most.fetch_max(self.now.fetch_add(1, SeqCst) + 1, SeqCst);
             let request: Value = serde_json::from_slice(&request).expect("libraries send JSON");
@@ -93,27 +93,25 @@ impl Calls for Script {
     }
 }
 
-struct Bench {
+struct GuestApiFixture {
     config: Config,
     session: Session,
-    script: Arc<Script>,
+    script: Arc<GuestApiHost>,
 }
 
-impl Bench {
+impl GuestApiFixture {
     async fn new() -> Self {
         let config = measure::config();
         let jail = measure::jail(cove().path());
-        let session =
-            Session::start(&jail, &config.policy, Options::default()).await.expect("a session starts");
+        let session = Session::start(&jail, &config.policy, SessionOptions::default()).await.expect("a session starts");
         Self { config, session, script: Arc::default() }
     }
 
-    async fn run(&self, language: Language, code: &str, timeout: Duration) -> (CellEnd, Collected) {
+    async fn run(&self, language: Language, code: &str, timeout: Duration) -> (CellEnd, CollectedOutput) {
         let cell = Cell { language, timeout, ..measure::cell(&self.config, code) };
-        let mut collector = Collector::new(100_000, None);
-        let calls = Arc::clone(&self.script) as Arc<dyn Calls>;
-        let end =
-            self.session.run_with(cell, |shown| collector.show(shown), std::future::pending(), calls).await;
+        let mut collector = OutputCollector::new(100_000, None);
+        let calls = Arc::clone(&self.script) as Arc<dyn CallHandler>;
+        let end = self.session.run_with_calls(cell, |shown| collector.push(shown), std::future::pending(), calls).await;
         (end, collector.finish())
     }
 
@@ -123,90 +121,87 @@ impl Bench {
         assert_eq!((found.stdout.text.as_str(), found.stderr.text.as_str()), (expected, ""), "{code}");
     }
 
-    async fn python(&self, code: &str, expected: &str) {
+    async fn check_python(&self, code: &str, expected: &str) {
         self.check(Language::Python, code, expected).await;
     }
 
-    async fn node(&self, code: &str, expected: &str) {
+    async fn check_node(&self, code: &str, expected: &str) {
         self.check(Language::Node, code, expected).await;
     }
 }
 
 #[tokio::test]
 async fn python_calls_tools() {
-    let bench = Bench::new().await;
-    bench.python("mcp.find('sum')", "python\n# sum\n").await;
-    bench.python("mcp.help()", "the manual\n").await;
-    bench.python("git_hub.echo(a=None, b='é')", "{'a': None, 'b': 'é'}\n").await;
-    bench.python("mcp.git_hub.get_sum(cik_A=1, from_=2)", "{'cik-A': 1, 'from': 2}\n").await;
-    bench.python("await mcp_git_hub.get_sum(cik_A=1), await mcp.time.now()", "({'cik-A': 1}, {})\n").await;
-    bench.python("from mcp.servers.git_hub import *\nget_sum(cik_A=3)", "{'cik-A': 3}\n").await;
-    bench
-        .python(
+    let fixture = GuestApiFixture::new().await;
+    fixture.check_python("mcp.find('sum')", "python\n# sum\n").await;
+    fixture.check_python("mcp.help()", "the manual\n").await;
+    fixture.check_python("git_hub.echo(a=None, b='é')", "{'a': None, 'b': 'é'}\n").await;
+    fixture.check_python("mcp.git_hub.get_sum(cik_A=1, from_=2)", "{'cik-A': 1, 'from': 2}\n").await;
+    fixture.check_python("await mcp_git_hub.get_sum(cik_A=1), await mcp.time.now()", "({'cik-A': 1}, {})\n").await;
+    fixture.check_python("from mcp.servers.git_hub import *\nget_sum(cik_A=3)", "{'cik-A': 3}\n").await;
+    fixture
+        .check_python(
             "from mcp import runtime\nawait runtime.list_servers(), LOADED_MCP_SERVERS[0]",
             "(('git-hub', 'time', 'servers', 'class'), 'git-hub')\n",
         )
         .await;
-    bench
-        .python("len(mcp.git_hub.large()), mcp.git_hub.size(text='x' * 1_000_000)", "(5000000, 1000000)\n")
+    fixture
+        .check_python("len(mcp.git_hub.large()), mcp.git_hub.size(text='x' * 1_000_000)", "(5000000, 1000000)\n")
         .await;
-    let (end, found) = bench.run(Language::Python, "mcp.git_hub.image()", Duration::from_secs(60)).await;
+    let (end, found) = fixture.run(Language::Python, "mcp.git_hub.image()", Duration::from_secs(60)).await;
     assert!(end.is_success());
     assert_eq!((found.stdout.text.as_str(), found.images.len()), ("see\n", 1));
-    let (end, found) = bench.run(Language::Python, "1\nmcp.git_hub.fail()", Duration::from_secs(60)).await;
+    let (end, found) = fixture.run(Language::Python, "1\nmcp.git_hub.fail()", Duration::from_secs(60)).await;
     let CellEnd::Raised { exception, message, .. } = &end else { panic!("{end:?}") };
     assert_eq!(
         (exception.as_str(), message.as_str()),
         ("mcp.ToolError", "git-hub.fail: no such repo\nhint: look again")
     );
     assert!(!found.stderr.text.contains("<mcp>"), "{}", found.stderr.text);
-    bench.session.stop().await;
+    fixture.session.stop().await;
 }
 
 #[tokio::test]
 async fn node_calls_tools() {
-    let bench = Bench::new().await;
-    bench.node("await mcp.find('sum')", "node\n// sum\n").await;
-    bench.node("await mcp.git_hub.get_sum({ cik_A: 1, from: 2 })", "{ 'cik-A': 1, from: 2 }\n").await;
-    bench.node("[await mcp.time.now(), (await mcp.servers).length]", "[ {}, 4 ]\n").await;
-    bench
-        .node(
+    let fixture = GuestApiFixture::new().await;
+    fixture.check_node("await mcp.find('sum')", "node\n// sum\n").await;
+    fixture.check_node("await mcp.git_hub.get_sum({ cik_A: 1, from: 2 })", "{ 'cik-A': 1, from: 2 }\n").await;
+    fixture.check_node("[await mcp.time.now(), (await mcp.servers).length]", "[ {}, 4 ]\n").await;
+    fixture
+        .check_node(
             "[(await mcp.time.large()).length, await mcp.time.size({ text: 'x'.repeat(1e6) })]",
             "[ 5000000, 1000000 ]\n",
         )
         .await;
-    let (end, found) = bench.run(Language::Node, "await mcp.time.image()", Duration::from_secs(60)).await;
+    let (end, found) = fixture.run(Language::Node, "await mcp.time.image()", Duration::from_secs(60)).await;
     assert!(end.is_success());
     assert_eq!((found.stdout.text.as_str(), found.images.len()), ("see\n", 1));
-    let (end, _) = bench.run(Language::Node, "await mcp.time.fail()", Duration::from_secs(60)).await;
+    let (end, _) = fixture.run(Language::Node, "await mcp.time.fail()", Duration::from_secs(60)).await;
     let CellEnd::Raised { exception, message, .. } = &end else { panic!("{end:?}") };
-    assert_eq!(
-        (exception.as_str(), message.as_str()),
-        ("ToolError", "git-hub.fail: no such repo\nhint: look again")
-    );
-    bench.session.stop().await;
+    assert_eq!((exception.as_str(), message.as_str()), ("ToolError", "git-hub.fail: no such repo\nhint: look again"));
+    fixture.session.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_run_together_and_are_waited_for() {
-    let bench = Bench::new().await;
+async fn guest_calls_run_in_parallel_and_are_awaited() {
+    let fixture = GuestApiFixture::new().await;
     let code = "import asyncio\nlen(await asyncio.gather(*[mcp_time.slow(n=n) for n in range(100)]))";
-    bench.python(code, "100\n").await;
-    assert_eq!(bench.script.most.swap(0, SeqCst), 64, "the rest waits in the sandbox");
+    fixture.check_python(code, "100\n").await;
+    assert_eq!(fixture.script.most.swap(0, SeqCst), 64, "the rest waits in the sandbox");
     let code = "(await Promise.all(Array.from({ length: 100 }, (_, n) => mcp.time.slow({ n })))).length";
-    bench.node(code, "100\n").await;
-    assert_eq!(bench.script.most.load(SeqCst), 64);
-    // Begun and left alone: they are done when the cell is.
-    let before = bench.script.finished.load(SeqCst);
-    bench.python("for n in range(3):\n    mcp_time.slow(n=n)\nx = 1", "").await;
-    bench.node("for (let n = 0; n < 3; n += 1) mcp.time.slow({ n }); undefined", "").await;
-    assert_eq!(bench.script.finished.load(SeqCst), before + 6);
-    bench.session.stop().await;
+    fixture.check_node(code, "100\n").await;
+    assert_eq!(fixture.script.most.load(SeqCst), 64);
+    // Calls that the code does not await finish before the cell does.
+    let before = fixture.script.finished.load(SeqCst);
+    fixture.check_python("for n in range(3):\n    mcp_time.slow(n=n)\nx = 1", "").await;
+    fixture.check_node("for (let n = 0; n < 3; n += 1) mcp.time.slow({ n }); undefined", "").await;
+    assert_eq!(fixture.script.finished.load(SeqCst), before + 6);
+    fixture.session.stop().await;
 }
 
 #[tokio::test]
-async fn a_call_that_hangs_can_be_stopped_and_the_next_one_works() {
-    let bench = Bench::new().await;
+async fn interrupts_a_hanging_call_and_continues() {
+    let fixture = GuestApiFixture::new().await;
     let cells = [
         (Language::Python, "mcp.time.hang()"),
         (Language::Python, "mcp_time.hang()"),
@@ -216,58 +211,58 @@ async fn a_call_that_hangs_can_be_stopped_and_the_next_one_works() {
         (Language::Node, "mcp.time.hang(); 1"),
     ];
     for (language, code) in cells {
-        let (end, _) = bench.run(language, code, Duration::from_millis(700)).await;
-        let kept = matches!(end, CellEnd::Stopped { why: Stop::Deadline, survived: Survived::Everything });
+        let (end, _) = fixture.run(language, code, Duration::from_millis(700)).await;
+        let kept =
+            matches!(end, CellEnd::Stopped { reason: StopReason::Deadline, survived: SurvivingState::Everything });
         assert!(kept, "{code}: {end:?}");
-        bench.python("mcp.time.echo(a=1), await mcp_time.echo(a=2)", "({'a': 1}, {'a': 2})\n").await;
-        bench.node("await mcp.time.echo({ a: 1 })", "{ a: 1 }\n").await;
+        fixture.check_python("mcp.time.echo(a=1), await mcp_time.echo(a=2)", "({'a': 1}, {'a': 2})\n").await;
+        fixture.check_node("await mcp.time.echo({ a: 1 })", "{ a: 1 }\n").await;
     }
-    bench.session.stop().await;
+    fixture.session.stop().await;
 }
 
-/// The same in each language: names that mean something else there, whole results, what is no call.
+/// In each language: names that mean something else there, whole results, and attributes that are not calls.
 #[tokio::test]
-async fn names_that_mean_something_else_are_servers_too() {
-    let bench = Bench::new().await;
-    bench.python("mcp_servers['servers'].echo(self=1)", "{'self': 1}\n").await;
-    bench.python("await mcp_class.echo(a=1), mcp.servers.class_.echo(a=2)", "({'a': 1}, {'a': 2})\n").await;
-    bench.python("git_hub['echo'](**{'from': 1}), mcp.time['__class__']()", "({'from': 1}, {})\n").await;
-    bench
-        .python(
+async fn reserved_names_work_as_server_names() {
+    let fixture = GuestApiFixture::new().await;
+    fixture.check_python("mcp_servers['servers'].echo(self=1)", "{'self': 1}\n").await;
+    fixture.check_python("await mcp_class.echo(a=1), mcp.servers.class_.echo(a=2)", "({'a': 1}, {'a': 2})\n").await;
+    fixture.check_python("git_hub['echo'](**{'from': 1}), mcp.time['__class__']()", "({'from': 1}, {})\n").await;
+    fixture
+        .check_python(
             "import json\njson.dumps(mcp_time.echo(a=1)), mcp_time.typed(year='1').upper()",
             "('{\"a\": 1}', '1')\n",
         )
         .await;
-    bench
-        .node("[await mcp_class.echo({ a: 1 }), await mcp_servers.servers.echo()]", "[ { a: 1 }, {} ]\n")
+    fixture
+        .check_node("[await mcp_class.echo({ a: 1 }), await mcp_servers.servers.echo()]", "[ { a: 1 }, {} ]\n")
         .await;
-    let before = bench.script.finished.load(SeqCst);
-    bench.node("[await mcp.time, `${mcp.time}`, mcp.time + 1].length", "3\n").await;
-    assert_eq!(bench.script.finished.load(SeqCst), before, "a server is no promise, and its text is no call");
-    bench.session.stop().await;
+    let before = fixture.script.finished.load(SeqCst);
+    fixture.check_node("[await mcp.time, `${mcp.time}`, mcp.time + 1].length", "3\n").await;
+    assert_eq!(fixture.script.finished.load(SeqCst), before, "a server is no promise, and its text is no call");
+    fixture.session.stop().await;
 }
 
 #[tokio::test]
-async fn the_shell_types_by_the_schema_and_prints_json() {
-    let bench = Bench::new().await;
+async fn shell_converts_arguments_by_schema_and_prints_json() {
+    let fixture = GuestApiFixture::new().await;
     let code = r#"mcp call time.typed year=2024; mcp call time text; mcp call time.text --text
 echo '{"a": [1]}' | mcp call time.echo - b=2; mcp tools time get_sum | head -c 17; echo; mcp call time.fail; echo $?
 mcp call time.typed year:=2024; echo $?; mcp tools time nope; echo $?"#;
-    let (end, found) = bench.run(Language::Bash, code, Duration::from_secs(60)).await;
+    let (end, found) = fixture.run(Language::Bash, code, Duration::from_secs(60)).await;
     assert!(end.is_success(), "{end:?}");
-    let expected =
-        "\"2024\"\n\"two\\nlines\"\ntwo\nlines\n{\"a\":[1],\"b\":2}\n{\"name\":\"get-sum\"\n1\n2\n3\n";
+    let expected = "\"2024\"\n\"two\\nlines\"\ntwo\nlines\n{\"a\":[1],\"b\":2}\n{\"name\":\"get-sum\"\n1\n2\n3\n";
     assert_eq!(found.stdout.text, expected);
     let expected = "mcp: git-hub.fail: no such repo\nhint: look again\nmcp: `year` is not a text\n\
-                    mcp: the server has no tool `nope`\nhint: `mcp tools SERVER` lists what it has\n";
+                    mcp: the server has no tool `nope`\nhint: `mcp tools SERVER` lists its tools\n";
     assert_eq!(found.stderr.text, expected);
-    bench.session.stop().await;
+    fixture.session.stop().await;
 }
 
-/// Threads, children of a fork, and other programs, all at the same time and through one runner.
+/// Threads, forked children and other programs, all at the same time and through one runner.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn everything_in_a_sandbox_calls_at_once() {
-    let bench = Bench::new().await;
+async fn threads_forks_and_programs_call_in_parallel() {
+    let fixture = GuestApiFixture::new().await;
     let code = r#"
 import concurrent.futures, multiprocessing, subprocess, asyncio, sys
 first = mcp.time.echo(n=0)
@@ -281,22 +276,22 @@ with multiprocessing.get_context("fork").Pool(3) as pool, concurrent.futures.Thr
     print(found, sum(children.get()), [loop.result() for loop in loops])
 print(sorted(p.communicate()[0].strip() for p in programs) == [f'{{"n":{n}}}' for n in range(5)])
 "#;
-    bench.python(code, "1560 132 [190, 190]\nTrue\n").await;
-    bench.python("mcp.time.echo(n=1).n", "1\n").await;
-    assert_eq!(bench.script.now.load(SeqCst), 0);
-    bench.session.stop().await;
+    fixture.check_python(code, "1560 132 [190, 190]\nTrue\n").await;
+    fixture.check_python("mcp.time.echo(n=1).n", "1\n").await;
+    assert_eq!(fixture.script.now.load(SeqCst), 0);
+    fixture.session.stop().await;
 }
 
 #[tokio::test]
-async fn without_servers_code_is_told_so() {
-    let bench = Bench::new().await;
+async fn code_learns_that_no_servers_are_configured() {
+    let fixture = GuestApiFixture::new().await;
     let cell = measure::cell(
-        &bench.config,
+        &fixture.config,
         "try:\n    mcp.find('x')\nexcept mcp.ServerUnavailable as e:\n    print(e)\ntime.x",
     );
-    let mut collector = Collector::new(100_000, None);
-    let end = bench.session.run(cell, |shown| collector.show(shown), std::future::pending()).await;
+    let mut collector = OutputCollector::new(100_000, None);
+    let end = fixture.session.run(cell, |shown| collector.push(shown), std::future::pending()).await;
     assert!(matches!(&end, CellEnd::Raised { exception, .. } if exception == "NameError"), "{end:?}");
     assert!(collector.finish().stdout.text.contains("no MCP servers are configured"));
-    bench.session.stop().await;
+    fixture.session.stop().await;
 }

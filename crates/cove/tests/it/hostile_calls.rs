@@ -1,38 +1,40 @@
-//! A runner that breaks the rules of calls: the session ends it. One that only dawdles costs nobody else anything.
+//! Runners that break the rules of calls: the session ends them. A runner that is only slow does not affect other
+//! sessions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use cove::backend::{Ending, Pending};
-use cove::session::{Calls, Cell, CellEnd, Options, Session, Stop, Survived};
+use cove_core::BoxFuture;
+use cove_core::backend::SandboxEnd;
+use cove_core::session::{CallHandler, Cell, CellEnd, Session, SessionOptions, StopReason, SurvivingState};
 use cove_protocol::limits::{FREE_REPLY, MAX_CALL, MAX_CALLS};
-use cove_protocol::{CallId, CellId, FromRunner, Language, Outcome, ToRunner};
+use cove_protocol::{CallId, CellId, CellOutcome, FromRunner, Language, ToRunner};
 use cove_testkit::fake::FakeRunner;
 use cove_testkit::{FakeBackend, measure};
 
-/// Answers `now` at once, `long` at length, and nothing else ever.
+/// Answers `now` at once, `long` at length, and no other call.
 #[derive(Default)]
-struct Patient {
+struct SlowHost {
     dropped: Arc<AtomicUsize>,
 }
 
-struct Counted(Arc<AtomicUsize>);
+struct DropCounter(Arc<AtomicUsize>);
 
-impl Drop for Counted {
+impl Drop for DropCounter {
     fn drop(&mut self) {
         self.0.fetch_add(1, SeqCst);
     }
 }
 
-impl Calls for Patient {
-    fn answer<'a>(&'a self, _cell: CellId, request: Vec<u8>) -> Pending<'a, Vec<u8>> {
+impl CallHandler for SlowHost {
+    fn answer<'a>(&'a self, _cell: CellId, request: Vec<u8>) -> BoxFuture<'a, Vec<u8>> {
         Box::pin(async move {
             match &request[..] {
                 b"now" => b"{\"ok\":1}".to_vec(),
                 b"long" => format!("{{\"ok\":\"{}\"}}", "x".repeat(1 << 20)).into_bytes(),
                 _ => {
-                    let _counted = Counted(Arc::clone(&self.dropped));
+                    let _counted = DropCounter(Arc::clone(&self.dropped));
                     std::future::pending().await
                 }
             }
@@ -52,26 +54,26 @@ fn cell(timeout: Duration) -> Cell {
 }
 
 async fn open(backend: &FakeBackend) -> Session {
-    Session::start(backend, &measure::config().policy, Options::default()).await.unwrap()
+    Session::start(backend, &measure::config().policy, SessionOptions::default()).await.unwrap()
 }
 
-async fn run(session: &Session, calls: &Arc<Patient>, timeout: Duration) -> CellEnd {
-    let calls = Arc::clone(calls) as Arc<dyn Calls>;
-    session.run_with(cell(timeout), |_| {}, std::future::pending(), calls).await
+async fn run(session: &Session, calls: &Arc<SlowHost>, timeout: Duration) -> CellEnd {
+    let calls = Arc::clone(calls) as Arc<dyn CallHandler>;
+    session.run_with_calls(cell(timeout), |_| {}, std::future::pending(), calls).await
 }
 
-async fn call(runner: &mut FakeRunner, cell: CellId, call: u64, request: &[u8]) {
-    runner.say(FromRunner::Call { cell, call: CallId(call) }, request).await;
+async fn send_call(runner: &mut FakeRunner, cell: CellId, call: u64, request: &[u8]) {
+    runner.send(FromRunner::Call { cell, call: CallId(call) }, request).await;
 }
 
-async fn done(runner: &mut FakeRunner, cell: CellId) {
-    runner.say(FromRunner::Done { cell, outcome: Outcome::Completed {}, fresh: false }, &[]).await;
+async fn send_done(runner: &mut FakeRunner, cell: CellId) {
+    runner.send(FromRunner::Done { cell, outcome: CellOutcome::Completed {}, fresh: false }, &[]).await;
 }
 
-/// Until the host has answered this call; how long the answer was.
-async fn hear_reply(runner: &mut FakeRunner, call: u64) -> usize {
+/// Waits until the host has answered this call, and returns the length of the answer.
+async fn wait_for_reply(runner: &mut FakeRunner, call: u64) -> usize {
     loop {
-        match runner.hear().await {
+        match runner.receive().await {
             Some((ToRunner::Reply { call: found }, object)) if found == CallId(call) => return object.len(),
             Some(_) => {}
             None => panic!("the host has gone"),
@@ -81,46 +83,46 @@ async fn hear_reply(runner: &mut FakeRunner, call: u64) -> usize {
 
 const LONG: Duration = Duration::from_secs(20);
 
-/// In its second cell the runner says something wrong: the session must end as lost, and all calls with it.
+/// In its second cell the runner sends something wrong: the session must end as lost, and all calls with it.
 async fn check_lost<F>(says: impl Fn(FakeRunner, CellId) -> F + Send + Sync + Copy + 'static, why: &str)
 where
     F: Future<Output = ()> + Send + 'static,
 {
     let backend = FakeBackend::new(move |mut runner| async move {
-        runner.greet().await;
-        let (first, _) = runner.cell().await.unwrap();
-        call(&mut runner, first, 1, b"now").await;
-        assert_eq!(hear_reply(&mut runner, 1).await, 8);
-        done(&mut runner, first).await;
-        let (second, _) = runner.cell().await.unwrap();
-        call(&mut runner, second, 2, b"never").await;
+        runner.answer_hello().await;
+        let (first, _) = runner.next_cell().await.unwrap();
+        send_call(&mut runner, first, 1, b"now").await;
+        assert_eq!(wait_for_reply(&mut runner, 1).await, 8);
+        send_done(&mut runner, first).await;
+        let (second, _) = runner.next_cell().await.unwrap();
+        send_call(&mut runner, second, 2, b"never").await;
         says(runner, second).await;
         std::future::pending::<()>().await;
     });
     let session = open(&backend).await;
-    let calls = Arc::new(Patient::default());
+    let calls = Arc::new(SlowHost::default());
     assert!(run(&session, &calls, LONG).await.is_success());
     let end = run(&session, &calls, LONG).await;
-    let CellEnd::SandboxEnded(Ending::Lost(reason)) = &end else { panic!("{why}: {end:?}") };
+    let CellEnd::SandboxEnded(SandboxEnd::Lost(reason)) = &end else { panic!("{why}: {end:?}") };
     assert!(reason.contains(why), "{why}: {reason}");
     assert_eq!(backend.kills(), 1, "{why}");
 }
 
 #[tokio::test]
-async fn a_runner_that_breaks_the_rules_of_calls_is_ended() {
-    check_lost(|mut r, _| async move { call(&mut r, CellId(1), 3, b"x").await }, "called out of turn").await;
-    check_lost(|mut r, _| async move { call(&mut r, CellId(9), 3, b"x").await }, "called out of turn").await;
-    check_lost(|mut r, cell| async move { call(&mut r, cell, 2, b"x").await }, "called out of turn").await;
-    check_lost(|mut r, cell| async move { call(&mut r, cell, 1, b"x").await }, "called out of turn").await;
+async fn ends_a_runner_that_breaks_the_call_protocol() {
+    check_lost(|mut r, _| async move { send_call(&mut r, CellId(1), 3, b"x").await }, "called out of turn").await;
+    check_lost(|mut r, _| async move { send_call(&mut r, CellId(9), 3, b"x").await }, "called out of turn").await;
+    check_lost(|mut r, cell| async move { send_call(&mut r, cell, 2, b"x").await }, "called out of turn").await;
+    check_lost(|mut r, cell| async move { send_call(&mut r, cell, 1, b"x").await }, "called out of turn").await;
     check_lost(
-        |mut r, cell| async move { call(&mut r, cell, 3, &vec![b'x'; MAX_CALL + 1]).await },
+        |mut r, cell| async move { send_call(&mut r, cell, 3, &vec![b'x'; MAX_CALL + 1]).await },
         "calls more than it may",
     )
     .await;
     check_lost(
         |mut r, cell| async move {
             for n in 3..MAX_CALLS as u64 + 3 {
-                call(&mut r, cell, n, b"never").await;
+                send_call(&mut r, cell, n, b"never").await;
             }
         },
         "calls more than it may",
@@ -129,7 +131,7 @@ async fn a_runner_that_breaks_the_rules_of_calls_is_ended() {
     check_lost(
         |mut r, cell| async move {
             for n in 3..8 {
-                call(&mut r, cell, n, &vec![b'x'; MAX_CALL]).await;
+                send_call(&mut r, cell, n, &vec![b'x'; MAX_CALL]).await;
             }
         },
         "calls more than it may",
@@ -137,106 +139,103 @@ async fn a_runner_that_breaks_the_rules_of_calls_is_ended() {
     .await;
     let forget = |call| FromRunner::Forget { call: CallId(call) };
     let taken = |call| FromRunner::Taken { call: CallId(call) };
-    check_lost(move |mut r, _| async move { r.say(forget(3), &[]).await }, "never made").await;
-    check_lost(move |mut r, _| async move { r.say(taken(1), &[]).await }, "nobody sent").await;
+    check_lost(move |mut r, _| async move { r.send(forget(3), &[]).await }, "never made").await;
+    check_lost(move |mut r, _| async move { r.send(taken(1), &[]).await }, "was not sent").await;
 }
 
 #[tokio::test]
-async fn a_call_after_its_cell_has_ended_is_a_breach() {
+async fn call_after_the_cell_ended_breaks_the_protocol() {
     let backend = FakeBackend::new(|mut runner| async move {
-        runner.greet().await;
-        let (first, _) = runner.cell().await.unwrap();
-        done(&mut runner, first).await;
-        call(&mut runner, first, 1, b"never").await;
+        runner.answer_hello().await;
+        let (first, _) = runner.next_cell().await.unwrap();
+        send_done(&mut runner, first).await;
+        send_call(&mut runner, first, 1, b"never").await;
         std::future::pending::<()>().await;
     });
     let session = open(&backend).await;
-    let calls = Arc::new(Patient::default());
+    let calls = Arc::new(SlowHost::default());
     assert!(run(&session, &calls, LONG).await.is_success());
     let end = run(&session, &calls, LONG).await;
-    assert!(
-        matches!(&end, CellEnd::SandboxEnded(Ending::Lost(why)) if why.contains("out of turn")),
-        "{end:?}"
-    );
+    assert!(matches!(&end, CellEnd::SandboxEnded(SandboxEnd::Lost(why)) if why.contains("out of turn")), "{end:?}");
     assert_eq!(calls.dropped.load(SeqCst), 0, "it was never begun");
 }
 
 #[tokio::test]
-async fn what_is_forgotten_is_cancelled_and_makes_room() {
+async fn forgotten_calls_are_cancelled_and_free_their_slot() {
     let backend = FakeBackend::new(|mut runner| async move {
-        runner.greet().await;
-        let (cell, _) = runner.cell().await.unwrap();
+        runner.answer_hello().await;
+        let (cell, _) = runner.next_cell().await.unwrap();
         for n in 1..=500 {
-            call(&mut runner, cell, n, b"never").await;
-            runner.say(FromRunner::Forget { call: CallId(n) }, &[]).await;
-            // Twice is no harm: the reply could have been on its way.
-            runner.say(FromRunner::Forget { call: CallId(n) }, &[]).await;
+            send_call(&mut runner, cell, n, b"never").await;
+            runner.send(FromRunner::Forget { call: CallId(n) }, &[]).await;
+            // A second `Forget` does no harm: the reply could have been on its way.
+            runner.send(FromRunner::Forget { call: CallId(n) }, &[]).await;
         }
-        call(&mut runner, cell, 501, b"now").await;
-        hear_reply(&mut runner, 501).await;
-        done(&mut runner, cell).await;
+        send_call(&mut runner, cell, 501, b"now").await;
+        wait_for_reply(&mut runner, 501).await;
+        send_done(&mut runner, cell).await;
         std::future::pending::<()>().await;
     });
     let session = open(&backend).await;
-    let calls = Arc::new(Patient::default());
+    let calls = Arc::new(SlowHost::default());
     assert!(run(&session, &calls, LONG).await.is_success());
 }
 
 #[tokio::test]
-async fn long_replies_wait_until_those_before_are_taken() {
+async fn large_replies_wait_for_window_space() {
     let backend = FakeBackend::new(|mut runner| async move {
-        runner.greet().await;
-        let (cell, _) = runner.cell().await.unwrap();
+        runner.answer_hello().await;
+        let (cell, _) = runner.next_cell().await.unwrap();
         for n in 1..=40 {
-            call(&mut runner, cell, n, b"long").await;
+            send_call(&mut runner, cell, n, b"long").await;
         }
         let mut got = Vec::new();
         while got.len() < 31 {
-            if let Some((ToRunner::Reply { call }, object)) = runner.hear().await {
+            if let Some((ToRunner::Reply { call }, object)) = runner.receive().await {
                 assert!(object.len() > FREE_REPLY);
                 got.push(call);
             }
         }
-        // A short one passes them.
-        call(&mut runner, cell, 41, b"now").await;
-        let next = runner.hear().await;
+        // A short reply overtakes the long ones.
+        send_call(&mut runner, cell, 41, b"now").await;
+        let next = runner.receive().await;
         assert!(matches!(next, Some((ToRunner::Reply { call: CallId(41) }, _))), "{:?}", next.map(|n| n.0));
         for call in got {
-            runner.say(FromRunner::Taken { call }, &[]).await;
+            runner.send(FromRunner::Taken { call }, &[]).await;
         }
         for _ in 31..40 {
-            assert!(matches!(runner.hear().await, Some((ToRunner::Reply { .. }, _))));
+            assert!(matches!(runner.receive().await, Some((ToRunner::Reply { .. }, _))));
         }
-        done(&mut runner, cell).await;
+        send_done(&mut runner, cell).await;
         std::future::pending::<()>().await;
     });
     let session = open(&backend).await;
-    let calls = Arc::new(Patient::default());
+    let calls = Arc::new(SlowHost::default());
     assert!(run(&session, &calls, LONG).await.is_success());
 }
 
-/// It asks for much, says much and reads nothing: its deadline comes all the same, and so does the session's end.
+/// The runner asks for much, sends much and reads nothing: the deadline still applies, and the session still ends.
 #[tokio::test]
-async fn a_runner_that_does_not_read_is_stopped_in_time() {
+async fn stops_a_runner_that_does_not_read() {
     let backend = FakeBackend::new(|mut runner| async move {
-        runner.greet().await;
-        let (cell, _) = runner.cell().await.unwrap();
+        runner.answer_hello().await;
+        let (cell, _) = runner.next_cell().await.unwrap();
         for n in 1..=60 {
-            call(&mut runner, cell, n, if n % 2 == 0 { b"long" } else { b"never" }).await;
+            send_call(&mut runner, cell, n, if n % 2 == 0 { b"long" } else { b"never" }).await;
         }
         let mut offset = 0;
         loop {
-            let output = FromRunner::Output { cell, stream: cove_protocol::Stream::Stdout, offset };
-            runner.say(output, &[b'x'; 1000]).await;
+            let output = FromRunner::Output { cell, stream: cove_protocol::OutputStream::Stdout, offset };
+            runner.send(output, &[b'x'; 1000]).await;
             offset += 1000;
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     })
-    .ending_as(Ending::Signalled(9));
+    .ending_as(SandboxEnd::Signalled(9));
     let session = open(&backend).await;
-    let calls = Arc::new(Patient::default());
+    let calls = Arc::new(SlowHost::default());
     let end = run(&session, &calls, Duration::from_millis(200)).await;
-    assert_eq!(end, CellEnd::Stopped { why: Stop::Deadline, survived: Survived::Nothing });
+    assert_eq!(end, CellEnd::Stopped { reason: StopReason::Deadline, survived: SurvivingState::Nothing });
     assert_eq!(calls.dropped.load(SeqCst), 30, "what was under way was cancelled");
-    assert_eq!(session.stop().await, Ending::Signalled(9));
+    assert_eq!(session.stop().await, SandboxEnd::Signalled(9));
 }

@@ -1,24 +1,28 @@
-//! A guest that breaks the protocol: the session ends it, says so, and never reports success.
+//! Guests that break the protocol: the session ends them, reports it, and never reports success.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use cove::backend::{Ending, MemoryKiller};
-use cove::policy::{Limits, Network, Policy, Root, User};
-use cove::session::{Cell, CellEnd, NoCalls, Options, Program, Session, Shown, Stop, Survived, Who};
-use cove_protocol::{CellId, FromRunner, Interpreter, Language, Outcome, Stream, ToRunner};
+use cove_core::backend::{MemoryKiller, SandboxEnd};
+use cove_core::output::CellOutput;
+use cove_core::policy::{Policy, SandboxLimits, SandboxNetwork, SandboxRoot, SandboxUser};
+use cove_core::session::{
+    Cell, CellEnd, CellProcess, NoCalls, ProgramRun, Session, SessionOptions, StopReason, SurvivingState,
+};
+use cove_protocol::limits::MAX_ANSWER;
+use cove_protocol::{CellId, CellOutcome, CodeQuestion, FromRunner, InterpreterPath, Language, OutputStream, ToRunner};
 use cove_testkit::FakeBackend;
 use cove_testkit::fake::FakeRunner;
 
 fn policy() -> Policy {
     Policy {
-        root: Root::Host,
+        root: SandboxRoot::Host,
         python: None,
         mounts: vec![],
-        network: Network::None,
+        network: SandboxNetwork::None,
         runtime: None,
-        user: User { uid: 65534, gid: 65534 },
-        limits: Limits { memory: 1 << 29, cpus: 1.0, pids: 256, workspace: 1 << 28, tmp: 1 << 26 },
+        user: SandboxUser { uid: 65534, gid: 65534 },
+        limits: SandboxLimits { memory: 1 << 29, cpus: 1.0, pids: 256, workspace: 1 << 28, tmp: 1 << 26 },
     }
 }
 
@@ -33,12 +37,12 @@ fn cell() -> Cell {
     }
 }
 
-/// Runs one cell against a scripted runner; how it ended, and what it wrote.
+/// Runs one cell against a scripted runner. Returns how it ended, and its output.
 async fn run(backend: &FakeBackend, cell: Cell) -> (CellEnd, String) {
-    let session = Session::start(backend, &policy(), Options::default()).await.unwrap();
+    let session = Session::start(backend, &policy(), SessionOptions::default()).await.unwrap();
     let mut written = Vec::new();
-    let show = |shown: Shown<'_>| {
-        if let Shown::Text(_, bytes) = shown {
+    let show = |shown: CellOutput<'_>| {
+        if let CellOutput::Text(_, bytes) = shown {
             written.extend(bytes);
         }
     };
@@ -50,59 +54,59 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
-async fn done(runner: &mut FakeRunner, cell: CellId, outcome: Outcome) {
-    runner.say(FromRunner::Done { cell, outcome, fresh: false }, &[]).await;
+async fn send_done(runner: &mut FakeRunner, cell: CellId, outcome: CellOutcome) {
+    runner.send(FromRunner::Done { cell, outcome, fresh: false }, &[]).await;
 }
 
-/// After the greeting and one cell the runner says something wrong: the session must end as lost.
+/// After the greeting and one cell the runner sends something wrong: the session must end as lost.
 fn check_lost<F>(says: impl Fn(FakeRunner, CellId) -> F + Send + Sync + Copy + 'static, why: &str)
 where
     F: Future<Output = ()> + Send + 'static,
 {
     let backend = FakeBackend::new(move |mut runner| async move {
-        runner.greet().await;
-        let (cell, _) = runner.cell().await.unwrap();
+        runner.answer_hello().await;
+        let (cell, _) = runner.next_cell().await.unwrap();
         says(runner, cell).await;
         std::future::pending::<()>().await;
     });
     let (end, _) = block_on(run(&backend, cell()));
-    let CellEnd::SandboxEnded(Ending::Lost(reason)) = &end else { panic!("{why}: {end:?}") };
+    let CellEnd::SandboxEnded(SandboxEnd::Lost(reason)) = &end else { panic!("{why}: {end:?}") };
     assert!(reason.contains(why), "{why}: {reason}");
     assert!(!end.is_success());
-    assert_eq!(end.survived(), Survived::Nothing);
+    assert_eq!(end.survived(), SurvivingState::Nothing);
     assert_eq!(backend.kills(), 1, "{why}: a sandbox that cannot be trusted is ended");
 }
 
 #[test]
-fn a_runner_that_breaks_the_protocol_is_ended() {
-    let output = |cell, offset| FromRunner::Output { cell, stream: Stream::Stdout, offset };
-    check_lost(move |mut r, cell| async move { r.say(output(cell, 7), b"x").await }, "out of order");
-    check_lost(move |mut r, _| async move { r.say(output(CellId(99), 0), b"x").await }, "out of order");
+fn ends_a_runner_that_breaks_the_protocol() {
+    let output = |cell, offset| FromRunner::Output { cell, stream: OutputStream::Stdout, offset };
+    check_lost(move |mut r, cell| async move { r.send(output(cell, 7), b"x").await }, "out of order");
+    check_lost(move |mut r, _| async move { r.send(output(CellId(99), 0), b"x").await }, "out of order");
     check_lost(
-        |mut r, _| async move { done(&mut r, CellId(99), Outcome::Completed {}).await },
+        |mut r, _| async move { send_done(&mut r, CellId(99), CellOutcome::Completed {}).await },
         "a cell that does not run",
     );
-    check_lost(|mut r, _| async move { r.say(FromRunner::NeedInput {}, &[]).await }, "input out of turn");
+    check_lost(|mut r, _| async move { r.send(FromRunner::NeedInput {}, &[]).await }, "input out of turn");
     check_lost(
-        |mut r, _| async move { r.say(FromRunner::Pong { nonce: 1, received: 1 }, &[]).await },
-        "nobody asked for",
+        |mut r, _| async move { r.send(FromRunner::Pong { nonce: 1, received: 1 }, &[]).await },
+        "an unexpected message",
     );
-    check_lost(|mut r, _| async move { r.say_bytes(b"\xff\xff\xff\xff").await }, "what it may not");
-    check_lost(|mut r, _| async move { r.say_bytes(b"HTTP/1.1 200 OK\r\n\r\n").await }, "what it may not");
+    check_lost(|mut r, _| async move { r.send_bytes(b"\xff\xff\xff\xff").await }, "what it may not");
+    check_lost(|mut r, _| async move { r.send_bytes(b"HTTP/1.1 200 OK\r\n\r\n").await }, "what it may not");
     check_lost(
-        |mut r, _| async move { r.say(FromRunner::Fault { message: "tired".into() }, &[]).await },
+        |mut r, _| async move { r.send(FromRunner::Fault { message: "tired".into() }, &[]).await },
         "could not go on",
     );
 }
 
 #[test]
-fn a_runner_that_dies_is_told_with_its_ending() {
-    for ending in [Ending::Signalled(9), Ending::Exited(3), Ending::OutOfMemory(MemoryKiller::Kernel)] {
+fn reports_how_a_runner_died() {
+    for ending in [SandboxEnd::Signalled(9), SandboxEnd::Exited(3), SandboxEnd::OutOfMemory(MemoryKiller::Kernel)] {
         let backend = FakeBackend::new(|mut runner| async move {
-            runner.greet().await;
-            let (cell, _) = runner.cell().await.unwrap();
-            let output = FromRunner::Output { cell, stream: Stream::Stdout, offset: 0 };
-            runner.say(output, b"partial").await;
+            runner.answer_hello().await;
+            let (cell, _) = runner.next_cell().await.unwrap();
+            let output = FromRunner::Output { cell, stream: OutputStream::Stdout, offset: 0 };
+            runner.send(output, b"partial").await;
         })
         .ending_as(ending.clone());
         let (end, written) = block_on(run(&backend, cell()));
@@ -111,51 +115,52 @@ fn a_runner_that_dies_is_told_with_its_ending() {
     }
 }
 
-/// Who kills it while the cause is being found out hears of the kill alone.
+/// A kill while the backend still determines the cause would hide that cause.
 #[test]
-fn an_end_whose_cause_takes_a_while_is_waited_for() {
+fn waits_for_the_cause_of_a_sandbox_end() {
     for (within, kills) in [(5, 0), (1, 1)] {
         let backend = FakeBackend::new(|mut runner| async move {
-            runner.greet().await;
-            runner.cell().await;
+            runner.answer_hello().await;
+            runner.next_cell().await;
             drop(runner);
             tokio::time::sleep(Duration::from_millis(2500)).await;
         })
-        .ending_as(Ending::Exited(3))
+        .ending_as(SandboxEnd::Exited(3))
         .settling_within(Duration::from_secs(within));
         let (end, _) = block_on(run(&backend, cell()));
-        assert_eq!(end, CellEnd::SandboxEnded(Ending::Exited(3)));
+        assert_eq!(end, CellEnd::SandboxEnded(SandboxEnd::Exited(3)));
         assert_eq!(backend.kills(), kills, "within {within} s");
     }
 }
 
-/// A backend whose cells all end as killed, with what the runner says of memory.
-fn killing(signal: i32, out_of_memory: Option<bool>) -> FakeBackend {
+/// A backend whose cells all end as killed, with the runner's claim about memory.
+fn backend_that_kills(signal: i32, out_of_memory: Option<bool>) -> FakeBackend {
     FakeBackend::new(move |mut runner: FakeRunner| async move {
-        runner.greet().await;
-        while let Some((cell, _)) = runner.cell().await {
-            done(&mut runner, cell, Outcome::InterpreterKilled { signal, out_of_memory }).await;
+        runner.answer_hello().await;
+        while let Some((cell, _)) = runner.next_cell().await {
+            send_done(&mut runner, cell, CellOutcome::InterpreterKilled { signal, out_of_memory }).await;
         }
     })
 }
 
 #[test]
-fn a_killed_interpreter_is_out_of_memory_only_if_the_sandbox_says_so() {
-    let who = Who::from(Language::Python);
-    let killed = |signal| CellEnd::Killed { who, signal };
-    let out_of_memory = |by| CellEnd::OutOfMemory { who, by };
+fn trusts_only_the_sandbox_on_out_of_memory() {
+    let who = CellProcess::Interpreter(Language::Python);
+    let killed = |signal| CellEnd::Killed { process: who, signal };
+    let out_of_memory = |by| CellEnd::OutOfMemory { who, killer: by };
     let (kernel, watchdog) = (MemoryKiller::Kernel, MemoryKiller::Watchdog);
     for (backend, expected) in [
-        (killing(9, None), killed(9)),
-        (killing(9, None).out_of_memory(watchdog), out_of_memory(watchdog)),
-        // A runner is asked only where its backend says so, and even there it does not speak against it.
-        (killing(9, Some(true)), killed(9)),
-        (killing(9, Some(true)).trusting_its_runner(), out_of_memory(kernel)),
-        (killing(9, Some(true)).trusting_its_runner().out_of_memory(watchdog), out_of_memory(watchdog)),
-        (killing(9, Some(false)).trusting_its_runner().out_of_memory(watchdog), out_of_memory(watchdog)),
-        (killing(9, Some(false)).trusting_its_runner(), killed(9)),
-        (killing(9, None).trusting_its_runner(), killed(9)),
-        (killing(11, Some(true)).trusting_its_runner().out_of_memory(kernel), killed(11)),
+        (backend_that_kills(9, None), killed(9)),
+        (backend_that_kills(9, None).out_of_memory(watchdog), out_of_memory(watchdog)),
+        // The session considers the runner's claim only if the backend trusts it, and never over the backend's own
+        // cause.
+        (backend_that_kills(9, Some(true)), killed(9)),
+        (backend_that_kills(9, Some(true)).trusting_its_runner(), out_of_memory(kernel)),
+        (backend_that_kills(9, Some(true)).trusting_its_runner().out_of_memory(watchdog), out_of_memory(watchdog)),
+        (backend_that_kills(9, Some(false)).trusting_its_runner().out_of_memory(watchdog), out_of_memory(watchdog)),
+        (backend_that_kills(9, Some(false)).trusting_its_runner(), killed(9)),
+        (backend_that_kills(9, None).trusting_its_runner(), killed(9)),
+        (backend_that_kills(11, Some(true)).trusting_its_runner().out_of_memory(kernel), killed(11)),
     ] {
         assert_eq!(block_on(run(&backend, cell())).0, expected);
     }
@@ -163,64 +168,64 @@ fn a_killed_interpreter_is_out_of_memory_only_if_the_sandbox_says_so() {
 
 /// Runs one program against a scripted runner.
 async fn run_program(backend: &FakeBackend, command: &[&str]) -> CellEnd {
-    let session = Session::start(backend, &policy(), Options::default()).await.unwrap();
-    let program = Program {
+    let session = Session::start(backend, &policy(), SessionOptions::default()).await.unwrap();
+    let program = ProgramRun {
         command: command.iter().map(|&word| word.to_owned()).collect(),
         directory: None,
         timeout: Duration::from_secs(20),
         grace: Duration::from_millis(300),
     };
-    session.run_program(program, |_| {}, std::future::pending(), Arc::new(NoCalls)).await
+    session.run_with_calls(program, |_| {}, std::future::pending(), Arc::new(NoCalls)).await
 }
 
 #[test]
-fn a_program_ends_as_processes_do() {
-    let ending = |outcome: Outcome| {
+fn reports_program_ends_like_process_exits() {
+    let ending = |outcome: CellOutcome| {
         FakeBackend::new(move |mut runner| {
             let outcome = outcome.clone();
             async move {
-                runner.greet().await;
-                let (cell, _) = runner.cell().await.unwrap();
-                done(&mut runner, cell, outcome).await;
+                runner.answer_hello().await;
+                let (cell, _) = runner.next_cell().await.unwrap();
+                send_done(&mut runner, cell, outcome).await;
                 std::future::pending::<()>().await;
             }
         })
     };
-    let exited = |code| ending(Outcome::InterpreterExited { code });
+    let exited = |code| ending(CellOutcome::InterpreterExited { code });
     for (backend, expected, code) in [
         (exited(0), CellEnd::Completed { forgotten: false }, 0),
         (exited(3), CellEnd::Exited { code: 3, forgotten: false }, 3),
-        (killing(15, None), CellEnd::Killed { who: Who::Program, signal: 15 }, 143),
+        (backend_that_kills(15, None), CellEnd::Killed { process: CellProcess::Program, signal: 15 }, 143),
         (
-            killing(9, None).out_of_memory(MemoryKiller::Kernel),
-            CellEnd::OutOfMemory { who: Who::Program, by: MemoryKiller::Kernel },
+            backend_that_kills(9, None).out_of_memory(MemoryKiller::Kernel),
+            CellEnd::OutOfMemory { who: CellProcess::Program, killer: MemoryKiller::Kernel },
             137,
         ),
         (
-            ending(Outcome::Unavailable { reason: "no\x1b[2J".into() }),
-            CellEnd::Unavailable { who: Who::Program, reason: "no\\u{1b}[2J".into() },
+            ending(CellOutcome::Unavailable { reason: "no\x1b[2J".into() }),
+            CellEnd::Unavailable { who: CellProcess::Program, reason: "no\\u{1b}[2J".into() },
             125,
         ),
     ] {
         let end = block_on(run_program(&backend, &["/program"]));
         assert_eq!((&end, end.exit_code()), (&expected, code));
         assert_eq!(end.is_success(), code == 0);
-        assert_eq!(end.survived(), Survived::Everything, "no interpreter lost anything");
+        assert_eq!(end.survived(), SurvivingState::Everything, "no interpreter lost anything");
     }
     for lie in [
-        Outcome::Completed {},
-        Outcome::Exited { code: 0 },
-        Outcome::Interrupted {},
-        Outcome::Raised { exception: "E".into(), message: "m".into() },
+        CellOutcome::Completed {},
+        CellOutcome::Exited { code: 0 },
+        CellOutcome::Interrupted {},
+        CellOutcome::Raised { exception: "E".into(), message: "m".into() },
     ] {
         let end = block_on(run_program(&ending(lie), &["/program"]));
-        let CellEnd::SandboxEnded(Ending::Lost(reason)) = &end else { panic!("{end:?}") };
+        let CellEnd::SandboxEnded(SandboxEnd::Lost(reason)) = &end else { panic!("{end:?}") };
         assert!(reason.contains("as only code can end"), "{reason}");
     }
 }
 
 #[test]
-fn a_command_that_cannot_be_sent_is_told_and_harms_nothing() {
+fn reports_an_unsendable_command_and_continues() {
     let long = "x".repeat(40_000);
     for (command, why) in [
         (vec![], "names no program"),
@@ -229,35 +234,35 @@ fn a_command_that_cannot_be_sent_is_told_and_harms_nothing() {
         (vec!["x"; 300], "300 words"),
     ] {
         let backend = FakeBackend::new(|mut runner| async move {
-            runner.greet().await;
-            assert!(runner.cell().await.is_none(), "nothing was sent");
+            runner.answer_hello().await;
+            assert!(runner.next_cell().await.is_none(), "nothing was sent");
         });
         let end = block_on(run_program(&backend, &command));
-        let CellEnd::Unavailable { who: Who::Program, reason } = &end else { panic!("{end:?}") };
+        let CellEnd::Unavailable { who: CellProcess::Program, reason } = &end else { panic!("{end:?}") };
         assert!(reason.contains(why), "{reason}");
     }
 }
 
 #[test]
-fn a_runner_takes_one_of_the_interpreters_that_were_offered() {
-    let one = |program: &str| Interpreter { language: Language::Python, program: program.into() };
-    let start = |taken: Vec<Interpreter>| {
+fn rejects_a_runner_with_an_unoffered_interpreter() {
+    let one = |program: &str| InterpreterPath { language: Language::Python, program: program.into() };
+    let start = |taken: Vec<InterpreterPath>| {
         let backend = FakeBackend::new(move |mut runner| {
             let taken = taken.clone();
             async move {
-                runner.hear().await;
-                runner.take(taken).await;
+                runner.receive().await;
+                runner.send_ready(taken).await;
                 std::future::pending::<()>().await;
             }
         });
         block_on(async {
-            let session = Session::start(&backend, &policy(), Options::default()).await;
-            session.map(|session| session.program(Language::Python).map(str::to_owned))
+            let session = Session::start(&backend, &policy(), SessionOptions::default()).await;
+            session.map(|session| session.interpreter_path(Language::Python).map(str::to_owned))
         })
     };
     assert_eq!(start(vec![]).unwrap(), None);
     assert_eq!(start(vec![one("/other/python")]).unwrap().as_deref(), Some("/other/python"));
-    let shell = Interpreter { language: Language::Sh, program: "/python".into() };
+    let shell = InterpreterPath { language: Language::Sh, program: "/python".into() };
     for lie in [vec![one("/bin/evil")], vec![shell], vec![one("/python"), one("/other/python")]] {
         let error = start(lie).expect_err("it must not start");
         let cause = error.cause.expect("it says why").to_string();
@@ -266,49 +271,49 @@ fn a_runner_takes_one_of_the_interpreters_that_were_offered() {
 }
 
 #[test]
-fn a_runner_that_ignores_every_measure_loses_its_sandbox() {
+fn kills_the_sandbox_of_an_unresponsive_runner() {
     let backend = FakeBackend::new(|mut runner| async move {
-        runner.greet().await;
-        let mut heard = Vec::new();
-        while let Some((message, _)) = runner.hear().await {
-            heard.push(message);
-            if matches!(heard.last(), Some(ToRunner::Kill { .. })) {
-                let interrupts = heard.iter().filter(|m| matches!(m, ToRunner::Interrupt { .. })).count();
+        runner.answer_hello().await;
+        let mut received = Vec::new();
+        while let Some((message, _)) = runner.receive().await {
+            received.push(message);
+            if matches!(received.last(), Some(ToRunner::Kill { .. })) {
+                let interrupts = received.iter().filter(|m| matches!(m, ToRunner::Interrupt { .. })).count();
                 assert_eq!(interrupts, 2, "first the interrupts, then the kill");
             }
         }
     })
-    .ending_as(Ending::Signalled(9));
+    .ending_as(SandboxEnd::Signalled(9));
     let (end, _) = block_on(run(&backend, Cell { timeout: Duration::from_millis(100), ..cell() }));
-    assert_eq!(end, CellEnd::Stopped { why: Stop::Deadline, survived: Survived::Nothing });
+    assert_eq!(end, CellEnd::Stopped { reason: StopReason::Deadline, survived: SurvivingState::Nothing });
     assert_eq!(backend.kills(), 1);
 }
 
 #[test]
-fn a_cell_that_completes_after_its_deadline_is_late() {
+fn completion_after_the_deadline_counts_as_timeout() {
     let backend = FakeBackend::new(|mut runner| async move {
-        runner.greet().await;
-        let (cell, _) = runner.cell().await.unwrap();
-        while let Some((message, _)) = runner.hear().await {
+        runner.answer_hello().await;
+        let (cell, _) = runner.next_cell().await.unwrap();
+        while let Some((message, _)) = runner.receive().await {
             if matches!(message, ToRunner::Interrupt { .. }) {
-                done(&mut runner, cell, Outcome::Completed {}).await;
+                send_done(&mut runner, cell, CellOutcome::Completed {}).await;
             }
         }
     });
     let (end, _) = block_on(run(&backend, Cell { timeout: Duration::from_millis(50), ..cell() }));
-    assert_eq!(end, CellEnd::Stopped { why: Stop::Deadline, survived: Survived::Everything });
+    assert_eq!(end, CellEnd::Stopped { reason: StopReason::Deadline, survived: SurvivingState::Everything });
 }
 
 #[test]
-fn variables_lost_between_cells_are_told() {
+fn reports_variables_lost_between_cells() {
     let backend = FakeBackend::new(|mut runner| async move {
-        runner.greet().await;
-        while let Some((cell, _)) = runner.cell().await {
-            runner.say(FromRunner::Done { cell, outcome: Outcome::Completed {}, fresh: true }, &[]).await;
+        runner.answer_hello().await;
+        while let Some((cell, _)) = runner.next_cell().await {
+            runner.send(FromRunner::Done { cell, outcome: CellOutcome::Completed {}, fresh: true }, &[]).await;
         }
     });
     block_on(async {
-        let session = Session::start(&backend, &policy(), Options::default()).await.unwrap();
+        let session = Session::start(&backend, &policy(), SessionOptions::default()).await.unwrap();
         let first = session.run(cell(), |_| {}, std::future::pending()).await;
         assert_eq!(first, CellEnd::Completed { forgotten: false });
         let second = session.run(cell(), |_| {}, std::future::pending()).await;
@@ -317,15 +322,46 @@ fn variables_lost_between_cells_are_told() {
 }
 
 #[test]
-fn a_runner_of_another_version_is_refused() {
+fn refuses_a_runner_of_another_version() {
     let backend = FakeBackend::new(|mut runner| async move {
-        runner.hear().await;
-        let ready = cove_protocol::Ready { version: 0, interpreters: vec![], received: 0 };
-        runner.say(FromRunner::Ready(ready), &[]).await;
+        runner.receive().await;
+        let ready = cove_protocol::RunnerReady { version: 0, interpreters: vec![], received: 0 };
+        runner.send(FromRunner::Ready(ready), &[]).await;
         std::future::pending::<()>().await;
     });
-    let refused = block_on(Session::start(&backend, &policy(), Options::default()));
+    let refused = block_on(Session::start(&backend, &policy(), SessionOptions::default()));
     let error = refused.err().expect("it must not start");
     assert_eq!(error.to_string(), "could not reach the runner in the sandbox");
     assert_eq!(backend.kills(), 1);
+}
+
+#[test]
+fn answers_about_code_have_bounds_and_a_deadline() {
+    let check = |answer: Option<Vec<u8>>, expected: Option<&str>| {
+        let backend = FakeBackend::new(move |mut runner| {
+            let answer = answer.clone();
+            async move {
+                runner.answer_hello().await;
+                while let Some((message, _)) = runner.receive().await {
+                    if let (ToRunner::Ask { request, .. }, Some(answer)) = (message, &answer) {
+                        runner.send(FromRunner::Answer { request }, answer).await;
+                    }
+                }
+            }
+        });
+        block_on(async {
+            let session = Session::start(&backend, &policy(), SessionOptions::default()).await.unwrap();
+            let ask = async |language| {
+                session.ask(language, CodeQuestion::Completeness, "f(", Duration::from_millis(300)).await
+            };
+            assert_eq!(ask(Language::Python).await.as_deref(), expected);
+            // A language without an interpreter gets no question.
+            assert_eq!(ask(Language::Node).await, None);
+        });
+    };
+    check(Some(b"open".to_vec()), Some("open"));
+    check(Some(vec![]), None);
+    check(Some(vec![b'x'; MAX_ANSWER + 1]), None);
+    check(Some(b"\xff".to_vec()), None);
+    check(None, None);
 }

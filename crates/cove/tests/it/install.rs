@@ -1,12 +1,12 @@
-//! `cove install` and `cove uninstall` in a home folder of their own: what is written, what is kept, and what is said.
+//! `cove install` and `cove uninstall` in a home folder of their own: what they write, keep and print.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cove_testkit::Who;
-use cove_testkit::program::Finished;
+use cove_testkit::TestUser;
+use cove_testkit::program::FinishedProgram;
 use insta::assert_snapshot;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -16,11 +16,11 @@ use crate::cove;
 mod hostile;
 
 /// A home folder, with a search path that holds nothing but what a test puts there.
-struct Home {
+struct InstallHome {
     dir: TempDir,
 }
 
-impl Home {
+impl InstallHome {
     fn new() -> Self {
         let dir = TempDir::new().unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -64,50 +64,47 @@ impl Home {
         names
     }
 
-    fn command_as(&self, who: Who, args: &[&str]) -> Command {
+    fn command_as(&self, who: TestUser, args: &[&str]) -> Command {
         let mut command = cove().command(who);
         command.args(args).env("HOME", self.dir.path()).current_dir(self.at("project"));
-        // The program that starts it as another user is not in ours.
-        if who == Who::Root || !rustix::process::geteuid().is_root() {
+        // The program that switches users is not in this test's search path.
+        if who == TestUser::Root || !rustix::process::geteuid().is_root() {
             command.env("PATH", self.at("bin"));
         }
         command
     }
 
     fn command(&self, args: &[&str]) -> Command {
-        // Whoever runs the tests.
-        self.command_as(Who::Root, args)
+        // The user that runs the tests.
+        self.command_as(TestUser::Root, args)
     }
 
-    fn run(&self, args: &[&str]) -> Finished {
-        self.shown(Finished::of(self.command(args).output().unwrap()))
+    fn run(&self, args: &[&str]) -> FinishedProgram {
+        self.normalized(FinishedProgram::from_output(self.command(args).output().unwrap()))
     }
 
-    fn shown(&self, finished: Finished) -> Finished {
+    fn normalized(&self, finished: FinishedProgram) -> FinishedProgram {
         let home = self.dir.path().to_string_lossy().into_owned();
         let program = cove().path().to_string_lossy().into_owned();
         let plain = |text: &str| text.replace(&home, "[HOME]").replace(&program, "[COVE]");
-        Finished { code: finished.code, stdout: plain(&finished.stdout), stderr: plain(&finished.stderr) }
+        FinishedProgram { code: finished.code, stdout: plain(&finished.stdout), stderr: plain(&finished.stderr) }
     }
 
     #[track_caller]
-    fn says(&self, args: &[&str]) -> String {
+    fn stdout_of(&self, args: &[&str]) -> String {
         self.run(args).expect_success()
     }
 
     #[track_caller]
-    fn refuses(&self, code: i32, args: &[&str]) -> String {
+    fn refusal_of(&self, code: i32, args: &[&str]) -> String {
         let finished = self.run(args);
         assert!(finished.code == Some(code) && finished.stdout.is_empty(), "{finished:#?}");
-        assert!(
-            finished.stderr.contains("\ncaused by: ") && finished.stderr.contains("\nhint: "),
-            "{finished:#?}"
-        );
+        assert!(finished.stderr.contains("\ncaused by: ") && finished.stderr.contains("\nhint: "), "{finished:#?}");
         finished.stderr
     }
 
     fn clients(&self) -> Vec<Value> {
-        serde_json::from_str(&self.says(&["install", "--json"])).unwrap()
+        serde_json::from_str(&self.stdout_of(&["install", "--json"])).unwrap()
     }
 }
 
@@ -115,10 +112,10 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o7777
 }
 
-/// Each client: made from nothing, made again, taken out, for the user and in a project.
+/// For each client: creates the entry, installs again, and uninstalls, for the user and in a project.
 #[test]
-fn every_client_gets_its_entry_and_loses_it() {
-    let home = Home::new();
+fn installs_and_uninstalls_every_client() {
+    let home = InstallHome::new();
     let clients = home.clients();
     assert!(clients.len() >= 20, "{clients:?}");
     for client in &clients {
@@ -127,36 +124,35 @@ fn every_client_gets_its_entry_and_loses_it() {
             let scope = scope.as_str().unwrap();
             let line = |command| [command, id, "--scope", scope];
             let printed = home.run(&["install", id, "--scope", scope, "--print"]);
-            let file =
-                printed.stderr.trim().strip_prefix("for `[HOME]/").unwrap().trim_end_matches('`').to_owned();
+            let file = printed.stderr.trim().strip_prefix("for `[HOME]/").unwrap().trim_end_matches('`').to_owned();
             assert!(scope != "user" || !home.at(&file).exists(), "{id}: --print wrote {file}");
-            home.says(&["install", id, "--scope", scope, "--dry-run"]);
-            let said = home.says(&line("install"));
+            home.stdout_of(&["install", id, "--scope", scope, "--dry-run"]);
+            let said = home.stdout_of(&line("install"));
             assert!(said.starts_with(&format!("added `cove` to [HOME]/{file}")), "{id}: {said}");
-            assert!(said.contains("; next: ") && said.lines().count() == 1, "{id}: {said}");
+            assert!(said.contains("\nNext: ") && said.lines().count() == 2, "{id}: {said}");
             let written = home.text(&file);
             if scope == "user" {
                 let written = written.replace(&*cove().path().to_string_lossy(), "[COVE]");
                 assert_eq!(written, printed.stdout, "{id}");
                 assert_eq!(mode(&home.at(&file)), 0o600, "{id}");
             }
-            let again = home.says(&line("install"));
+            let again = home.stdout_of(&line("install"));
             assert_eq!(again, format!("`cove` is already in [HOME]/{file}; nothing was changed\n"));
             assert_eq!(home.text(&file), written, "{id}");
-            let said = home.says(&line("uninstall"));
+            let said = home.stdout_of(&line("uninstall"));
             assert!(said.starts_with(&format!("removed `cove` from [HOME]/{file}")), "{id}: {said}");
             assert!(!home.text(&file).contains("\"serve\""), "{id}");
-            let again = home.says(&line("uninstall"));
+            let again = home.stdout_of(&line("uninstall"));
             assert_eq!(again, format!("`cove` is not in [HOME]/{file}; nothing was changed\n"));
-            // What others keep there is not touched by the next client of the same file.
+            // The next client may use the same file.
             fs::remove_file(home.at(&file)).unwrap();
         }
     }
 }
 
 #[test]
-fn entries_are_what_each_client_reads() {
-    let home = Home::new();
+fn writes_the_entry_each_client_expects() {
+    let home = InstallHome::new();
     let mut all = String::new();
     for id in ["cursor", "vscode", "copilot-cli", "cline", "zed", "opencode", "amp", "codex", "goose"] {
         let printed = home.run(&["install", id, "--print", "--", "--memory", "1g"]);
@@ -254,11 +250,11 @@ fn entries_are_what_each_client_reads() {
 const SETTINGS: &str = "// mine\n{\n\t\"theme\": \"dark\", // at night\n\t\"context_servers\": {\n\t\t\"a\": {\"command\": \"a\"},\n\t},\n}\n";
 
 #[test]
-fn a_file_keeps_every_byte_but_ours() {
-    let home = Home::new().with("dotfiles/zed.json", SETTINGS).with(".config/zed/x", "");
+fn keeps_every_other_byte_of_a_client_file() {
+    let home = InstallHome::new().with("dotfiles/zed.json", SETTINGS).with(".config/zed/x", "");
     fs::set_permissions(home.at("dotfiles/zed.json"), fs::Permissions::from_mode(0o640)).unwrap();
     symlink(home.at("dotfiles/zed.json"), home.at(".config/zed/settings.json")).unwrap();
-    assert_snapshot!(home.says(&["install", "zed", "--dry-run"]).replace("[COVE]", "cove"), @r#"
+    assert_snapshot!(home.stdout_of(&["install", "zed", "--dry-run"]).replace("[COVE]", "cove"), @r#"
     --- [HOME]/.config/zed/settings.json
     +++ [HOME]/.config/zed/settings.json
     @@ -3,5 +3,11 @@
@@ -275,7 +271,10 @@ fn a_file_keeps_every_byte_but_ours() {
      }
     "#);
     assert_eq!(home.text("dotfiles/zed.json"), SETTINGS);
-    assert_snapshot!(home.says(&["install", "zed"]), @"added `cove` to [HOME]/.config/zed/settings.json (as it was: [HOME]/dotfiles/zed.json.cove-backup); next: Zed starts it at once; see Settings, MCP servers");
+    assert_snapshot!(home.stdout_of(&["install", "zed"]), @"
+    added `cove` to [HOME]/.config/zed/settings.json (backup: [HOME]/dotfiles/zed.json.cove-backup)
+    Next: check Settings, MCP servers in Zed, which starts it at once
+    ");
     let own = "\t\t\"cove\": {\n\t\t\t\"source\": \"custom\",\n\t\t\t\"command\": \"[COVE]\",\n\t\t\t\"args\": [\"serve\"],\n\t\t\t\"env\": {}\n\t\t},\n";
     let own = own.replace("[COVE]", &cove().path().to_string_lossy());
     assert_eq!(home.text("dotfiles/zed.json").replace(&own, ""), SETTINGS);
@@ -284,123 +283,126 @@ fn a_file_keeps_every_byte_but_ours() {
     for file in ["dotfiles/zed.json", "dotfiles/zed.json.cove-backup"] {
         assert_eq!(mode(&home.at(file)), 0o640, "{file}");
     }
-    assert_snapshot!(home.says(&["uninstall", "zed"]), @"removed `cove` from [HOME]/.config/zed/settings.json (as it was: [HOME]/dotfiles/zed.json.cove-backup); next: start Zed anew, so that it lets go of it");
+    assert_snapshot!(home.stdout_of(&["uninstall", "zed"]), @"
+    removed `cove` from [HOME]/.config/zed/settings.json (backup: [HOME]/dotfiles/zed.json.cove-backup)
+    Next: restart Zed to unload it
+    ");
     assert_eq!(home.text("dotfiles/zed.json"), SETTINGS);
     for memory in ["1g", "2g", "3g", "4g"] {
-        home.says(&["install", "zed", "--", "--memory", memory]);
+        home.stdout_of(&["install", "zed", "--", "--memory", memory]);
     }
     let backups = ["zed.json", "zed.json.cove-backup", "zed.json.cove-backup-2", "zed.json.cove-backup-3"];
     assert_eq!(home.names("dotfiles"), backups);
 }
 
 #[test]
-fn an_entry_that_is_not_ours_is_not_touched() {
+fn leaves_foreign_entries_untouched() {
     let other = "{\"mcpServers\": {\"cove\": {\"command\": \"npx\", \"args\": [\"cove\"]}}}";
-    let home = Home::new().with(".cursor/mcp.json", other);
-    assert_snapshot!(home.refuses(2, &["install", "cursor"]), @"
-    could not touch `cove` in `[HOME]/.cursor/mcp.json`
+    let home = InstallHome::new().with(".cursor/mcp.json", other);
+    assert_snapshot!(home.refusal_of(2, &["install", "cursor"]), @"
+    could not change `cove` in `[HOME]/.cursor/mcp.json`
     caused by: it starts `npx`, not `cove`
-    hint: choose another name with `--name`, or have it replaced or removed with `--force`
+    hint: choose another name with `--name`, or replace or remove it with `--force`
     ");
-    home.refuses(2, &["uninstall", "cursor"]);
-    home.refuses(2, &["install", "cursor", "--dry-run"]);
+    home.refusal_of(2, &["uninstall", "cursor"]);
+    home.refusal_of(2, &["install", "cursor", "--dry-run"]);
     assert_eq!(home.text(".cursor/mcp.json"), other);
     assert_eq!(home.names(".cursor"), ["mcp.json"]);
-    home.says(&["install", "cursor", "--name", "cove-2"]);
+    home.stdout_of(&["install", "cursor", "--name", "cove-2"]);
     assert_eq!(home.json(".cursor/mcp.json")["mcpServers"]["cove"]["command"], "npx");
-    assert!(home.says(&["install", "cursor", "--force"]).starts_with("replaced `cove` in "));
+    assert!(home.stdout_of(&["install", "cursor", "--force"]).starts_with("replaced `cove` in "));
     assert_eq!(home.json(".cursor/mcp.json")["mcpServers"]["cove"]["args"], serde_json::json!(["serve"]));
-    // One that was moved, or that people wrote by hand, is ours.
+    // An entry that was moved or written by hand counts as Cove's own.
     for command in ["/old/cove", "cove"] {
-        let home = Home::new().with(".cursor/mcp.json", other.replace("npx", command));
-        assert!(home.says(&["install", "cursor"]).starts_with("updated `cove` in "), "{command}");
-        assert!(home.says(&["uninstall", "cursor"]).starts_with("removed `cove` from "), "{command}");
+        let home = InstallHome::new().with(".cursor/mcp.json", other.replace("npx", command));
+        assert!(home.stdout_of(&["install", "cursor"]).starts_with("updated `cove` in "), "{command}");
+        assert!(home.stdout_of(&["uninstall", "cursor"]).starts_with("removed `cove` from "), "{command}");
         assert_eq!(home.text(".cursor/mcp.json"), "{\"mcpServers\": {}}");
     }
 }
 
 #[test]
-fn scopes_have_files_of_their_own() {
-    let home = Home::new().with(".claude.json", "{\n  \"projects\": {}\n}\n").with("project/.git/HEAD", "");
+fn writes_each_scope_to_its_own_file() {
+    let home = InstallHome::new().with(".claude.json", "{\n  \"projects\": {}\n}\n").with("project/.git/HEAD", "");
     for scope in ["user", "project", "local"] {
-        home.says(&["install", "claude", "--scope", scope]);
+        home.stdout_of(&["install", "claude", "--scope", scope]);
     }
     let user = home.json(".claude.json");
     let project = home.at("project").canonicalize().unwrap();
     assert!(user["mcpServers"]["cove"]["command"].is_string());
-    assert!(
-        user["projects"][project.to_str().unwrap()]["mcpServers"]["cove"]["command"].is_string(),
-        "{user}"
-    );
+    assert!(user["projects"][project.to_str().unwrap()]["mcpServers"]["cove"]["command"].is_string(), "{user}");
     assert!(home.json("project/.mcp.json")["mcpServers"]["cove"]["command"].is_string());
-    assert_snapshot!(home.refuses(2, &["install", "windsurf", "--scope", "project"]), @"
+    assert_snapshot!(home.refusal_of(2, &["install", "windsurf", "--scope", "project"]), @"
     could not find a project file of Windsurf
-    caused by: Windsurf has no servers of that scope
+    caused by: Windsurf has no servers in that scope
     hint: use `--scope user`
     ");
 }
 
 #[test]
-fn opencode_keeps_servers_where_the_file_has_them() {
-    let home = Home::new().with(
+fn opencode_entry_goes_where_servers_already_are() {
+    let home = InstallHome::new().with(
         ".config/opencode/opencode.json",
         "{\n  \"mcp\": {\"servers\": {\"a\": {\"type\": \"local\", \"command\": [\"a\"]}}}\n}\n",
     );
     let before = home.text(".config/opencode/opencode.json");
-    home.says(&["install", "opencode"]);
+    home.stdout_of(&["install", "opencode"]);
     let file = home.json(".config/opencode/opencode.json");
     assert_eq!(file["mcp"]["servers"]["cove"]["command"][1], "serve", "{file}");
     assert!(file["mcp"]["servers"]["cove"]["enabled"].is_null() && file["mcp"]["cove"].is_null(), "{file}");
-    home.says(&["uninstall", "opencode"]);
+    home.stdout_of(&["uninstall", "opencode"]);
     assert_eq!(home.text(".config/opencode/opencode.json"), before);
 }
 
-/// A command of the client's own is used, and believed only as far as the file shows.
+/// Cove uses the client's own command, and believes only what the file shows.
 #[test]
-fn the_client_s_own_command_is_preferred() {
+fn prefers_the_clients_own_command() {
     let works = "echo \"$*\" >> \"$HOME/said\"\n[ \"$2\" = remove ] && printf '{}' > \"$HOME/.claude.json\" && exit\n\
                  printf '{\"mcpServers\":{\"%s\":%s}}' \"$5\" \"$6\" > \"$HOME/.claude.json\"";
-    let home = Home::new().program("claude", works).with(".claude.json", "{}\n");
-    let said = home.says(&["install", "claude"]);
-    assert_snapshot!(said, @"added `cove` to [HOME]/.claude.json with `claude mcp add-json` (as it was: [HOME]/.claude.json.cove-backup); next: start `claude` anew, and see `/mcp`");
-    assert!(home.says(&["install", "claude"]).contains("nothing was changed"));
-    assert!(home.says(&["uninstall", "claude"]).contains(" with `claude mcp remove`"));
+    let home = InstallHome::new().program("claude", works).with(".claude.json", "{}\n");
+    let said = home.stdout_of(&["install", "claude"]);
+    assert_snapshot!(said, @"
+    added `cove` to [HOME]/.claude.json with `claude mcp add-json` (backup: [HOME]/.claude.json.cove-backup)
+    Next: restart Claude Code and check `/mcp`
+    ");
+    assert!(home.stdout_of(&["install", "claude"]).contains("nothing was changed"));
+    assert!(home.stdout_of(&["uninstall", "claude"]).contains(" with `claude mcp remove`"));
     let calls = home.text("said").replace(&*cove().path().to_string_lossy(), "[COVE]");
     assert_snapshot!(calls, @r#"
     mcp add-json -s user cove {"command": "[COVE]", "args": ["serve"]}
     mcp remove -s user cove
     "#);
-    home.says(&["install", "claude", "--no-client-command"]);
+    home.stdout_of(&["install", "claude", "--no-client-command"]);
     assert_eq!(home.text("said").lines().count(), 2);
 }
 
 #[test]
-fn a_client_s_command_that_fails_is_replaced_by_the_file() {
+fn edits_the_file_if_the_clients_command_fails() {
     let check = |script: &str, why: &str| {
-        let home = Home::new().program("codex", script);
+        let home = InstallHome::new().program("codex", script);
         let done = home.run(&["install", "codex"]);
         assert_eq!(done.code, Some(0), "{done:#?}");
-        let remark = format!("`codex mcp add` did not work ({why}); the file is edited instead\n");
+        let remark = format!("`codex mcp add` failed ({why}); editing the file instead\n");
         assert_eq!(done.stderr, remark);
-        assert!(done.stdout.starts_with("added `cove` to [HOME]/.codex/config.toml; next: "), "{done:#?}");
+        assert!(done.stdout.starts_with("added `cove` to [HOME]/.codex/config.toml\nNext: "), "{done:#?}");
         assert!(home.text(".codex/config.toml").starts_with("[mcp_servers.cove]\ncommand = "));
         let done = home.run(&["uninstall", "codex"]);
-        assert!(done.stderr.starts_with("`codex mcp remove` did not work ("), "{done:#?}");
+        assert!(done.stderr.starts_with("`codex mcp remove` failed ("), "{done:#?}");
         assert_eq!((done.code, home.text(".codex/config.toml").as_str()), (Some(0), ""));
     };
     check("echo 'not logged in' >&2; exit 1", "exit status: 1: not logged in");
-    check("kill -9 $$", "signal: 9 (SIGKILL): it said nothing");
-    // One that says it went well.
-    check("exit 0", "it left `[HOME]/.codex/config.toml` as it was");
+    check("kill -9 $$", "signal: 9 (SIGKILL): it printed nothing");
+    // A command that only claims success.
+    check("exit 0", "it left `[HOME]/.codex/config.toml` unchanged");
 }
 
 #[test]
-fn the_list_shows_what_is_here() {
+fn install_list_shows_detected_clients() {
     let home =
-        Home::new().with(".cursor/x", "").program("codex", "exit 1").with(".config/zed/settings.json", "{");
-    home.says(&["install", "windsurf"]);
-    let text = home.says(&["install"]);
-    assert_eq!(text, home.says(&["install", "--list"]));
+        InstallHome::new().with(".cursor/x", "").program("codex", "exit 1").with(".config/zed/settings.json", "{");
+    home.stdout_of(&["install", "windsurf"]);
+    let text = home.stdout_of(&["install"]);
+    assert_eq!(text, home.stdout_of(&["install", "--list"]));
     let line = |id: &str| {
         let line = text.lines().find(|line| line.split_whitespace().next() == Some(id)).unwrap();
         line.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -412,9 +414,6 @@ fn the_list_shows_what_is_here() {
     assert_eq!(line("kiro"), "kiro - [HOME]/.kiro/settings/mcp.json");
     let clients = home.clients();
     let client = |id: &str| clients.iter().find(|client| client["client"] == id).unwrap();
-    assert_eq!(
-        (&client("zed")["installed"], &client("windsurf")["installed"]),
-        (&Value::Null, &Value::Bool(true))
-    );
+    assert_eq!((&client("zed")["installed"], &client("windsurf")["installed"]), (&Value::Null, &Value::Bool(true)));
     assert_eq!(client("claude-code")["scopes"], serde_json::json!(["user", "project", "local"]));
 }

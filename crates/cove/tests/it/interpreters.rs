@@ -1,30 +1,28 @@
-//! Pythons that are not the system's: a virtual environment in a home, with its packages, and another root tree.
+//! Pythons other than the system's: a virtual environment in a home, with its packages, and another root tree.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use cove_testkit::Who;
-use cove_testkit::mcp::{Era, Stdio};
+use cove_testkit::TestUser;
+use cove_testkit::mcp::{ClientEra, TestStdioClient};
 use serde_json::json;
 
 use crate::cove;
 
-fn open(path: &Path) {
+fn make_readable(path: &Path) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
 #[test]
-fn a_virtual_environment_works_with_its_packages() {
+fn virtual_environment_works_with_its_packages() {
     let home = tempfile::tempdir().unwrap();
-    open(home.path());
+    make_readable(home.path());
     let venv = home.path().join("project/.venv");
-    let made =
-        Command::new("/usr/bin/python3").args(["-m", "venv", "--without-pip"]).arg(&venv).status().unwrap();
+    let made = Command::new("/usr/bin/python3").args(["-m", "venv", "--without-pip"]).arg(&venv).status().unwrap();
     assert!(made.success());
-    let packages =
-        fs::read_dir(venv.join("lib")).unwrap().next().unwrap().unwrap().path().join("site-packages");
+    let packages = fs::read_dir(venv.join("lib")).unwrap().next().unwrap().unwrap().path().join("site-packages");
     fs::write(packages.join("only_in_venv.py"), "answer = 42\n").unwrap();
     fs::write(home.path().join("secret"), "s3cret").unwrap();
     let python = venv.join("bin/python");
@@ -32,20 +30,19 @@ fn a_virtual_environment_works_with_its_packages() {
         "import only_in_venv, os, sys\nprint(only_in_venv.answer, sys.prefix)\nprint(os.listdir({:?}))",
         home.path()
     );
-    for who in Who::all("a_virtual_environment_works_with_its_packages") {
-        let out =
-            cove().run(who, &["run", "--python", python.to_str().unwrap(), "-c", &code]).expect_success();
-        // Of the home only the way to the environment is seen.
+    for who in TestUser::all("virtual_environment_works_with_its_packages") {
+        let out = cove().run(who, &["run", "--python", python.to_str().unwrap(), "-c", &code]).expect_success();
+        // Of the home, the sandbox shows only the path to the environment.
         assert_eq!(out, format!("42 {}\n['project']\n", venv.display()), "{who:?}");
     }
 }
 
-/// A tree with python and nothing else: no shell, no other program.
+/// A tree with Python and nothing else: no shell, no other program.
 fn tree_with_python() -> tempfile::TempDir {
     let tree = tempfile::tempdir().unwrap();
-    open(tree.path());
-    // A tree of links into a copy-free view of this machine would leave the tree, so it is made of the least that
-    // python needs: its program, its library and the loader's folders.
+    make_readable(tree.path());
+    // Links to this machine's files would lead out of the tree, so it holds the minimum that Python needs: its
+    // program, its library and the loader's folders.
     for folder in ["usr/bin", "usr/lib", "etc", "srv"] {
         fs::create_dir_all(tree.path().join(folder)).unwrap();
     }
@@ -60,25 +57,23 @@ fn tree_with_python() -> tempfile::TempDir {
     let version = fs::read_link("/usr/bin/python3").unwrap();
     copy(&format!("/usr/lib/{}", version.display()), "usr/lib/");
     let libraries = Command::new("ldd").arg("/usr/bin/python3").output().unwrap();
-    for word in
-        String::from_utf8_lossy(&libraries.stdout).split_whitespace().filter(|word| word.starts_with('/'))
-    {
+    for word in String::from_utf8_lossy(&libraries.stdout).split_whitespace().filter(|word| word.starts_with('/')) {
         let target = tree.path().join("usr").join(word.trim_start_matches("/usr").trim_start_matches('/'));
         fs::create_dir_all(target.parent().unwrap()).unwrap();
         fs::copy(word, &target).unwrap();
-        open(&target);
+        make_readable(&target);
     }
     fs::write(tree.path().join("srv/mark"), "tree\n").unwrap();
     tree
 }
 
 #[test]
-fn another_tree_is_the_root() {
+fn rootfs_replaces_the_host_tree() {
     let tree = tree_with_python();
-    let code = "import os\nprint(open('/srv/mark').read().strip(), sorted(os.listdir('/')), os.path.exists('/usr/bin/ls'))";
-    for who in Who::all("another_tree_is_the_root") {
-        let out =
-            cove().run(who, &["run", "--rootfs", tree.path().to_str().unwrap(), "-c", code]).expect_success();
+    let code =
+        "import os\nprint(open('/srv/mark').read().strip(), sorted(os.listdir('/')), os.path.exists('/usr/bin/ls'))";
+    for who in TestUser::all("rootfs_replaces_the_host_tree") {
+        let out = cove().run(who, &["run", "--rootfs", tree.path().to_str().unwrap(), "-c", code]).expect_success();
         assert_eq!(
             out,
             "tree ['.cove', 'bin', 'dev', 'etc', 'lib', 'lib64', 'proc', 'run', 'sbin', 'srv', 'tmp', 'usr', \
@@ -89,12 +84,12 @@ fn another_tree_is_the_root() {
 }
 
 #[test]
-fn an_image_needs_no_shell() {
+fn rootfs_needs_no_shell() {
     let tree = tree_with_python();
-    for who in Who::all("an_image_needs_no_shell") {
+    for who in TestUser::all("rootfs_needs_no_shell") {
         let mut command = cove().command(who);
         command.args(["serve", "--tools", "all", "--rootfs", tree.path().to_str().unwrap()]);
-        let mut client = Stdio::start(command, Era::Legacy);
+        let mut client = TestStdioClient::start(command, ClientEra::Legacy);
         let started = client.call("start_session", json!({"image": "python"}));
         let id = started.structured()["session_id"].clone();
         let lines = json!(["import os", "print(open('/srv/mark').read(), os.path.exists('/bin/sh'))"]);
@@ -105,20 +100,21 @@ fn an_image_needs_no_shell() {
 }
 
 #[test]
-fn a_mount_is_read_only_unless_it_says_otherwise() {
+fn mounts_are_read_only_by_default() {
     let shared = tempfile::tempdir().unwrap();
-    open(shared.path());
+    make_readable(shared.path());
     fs::write(shared.path().join("input"), "given\n").unwrap();
     let mount = format!("{}:/data", shared.path().display());
     let code = "print(open('/data/input').read().strip())\ntry:\n    open('/data/new', 'w')\nexcept OSError as e:\n    \
                 print(e.strerror)";
-    for who in Who::all("a_mount_is_read_only_unless_it_says_otherwise") {
+    for who in TestUser::all("mounts_are_read_only_by_default") {
         let out = cove().run(who, &["run", "--mount", &mount, "-c", code]).expect_success();
         assert_eq!(out, "given\nRead-only file system\n", "{who:?}");
     }
     fs::set_permissions(shared.path(), fs::Permissions::from_mode(0o777)).unwrap();
-    for who in Who::all("a_mount_is_read_only_unless_it_says_otherwise") {
-        let code = "import os\nopen('/data/new', 'w').write('made')\nprint(open('/data/new').read())\nos.remove('/data/new')";
+    for who in TestUser::all("mounts_are_read_only_by_default") {
+        let code =
+            "import os\nopen('/data/new', 'w').write('made')\nprint(open('/data/new').read())\nos.remove('/data/new')";
         let out = cove().run(who, &["run", "--mount", &format!("{mount}:rw"), "-c", code]).expect_success();
         assert_eq!(out, "made\n", "{who:?}");
     }

@@ -1,22 +1,22 @@
-//! Layers that hold behind others, shown by taking the others away: the jail is given a changed plan by hand.
+//! Layers that hold behind others, proven by removing the others: the tests give the jail a changed plan.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Stdio};
 
-use cove_testkit::Who;
+use cove_testkit::TestUser;
 use serde_json::{Value, json};
 
 use crate::cove;
 
 /// The plan of `cove explain`, for a test to change.
-fn plan(who: Who) -> Value {
+fn plan(who: TestUser) -> Value {
     serde_json::from_str(&cove().run(who, &["explain", "--json"]).expect_success()).unwrap()
 }
 
-/// A jail that has been given a plan: its process, the sandbox's stream and the control socket.
-fn jail(who: Who, plan: &Value) -> (Child, UnixStream, UnixStream) {
+/// A jail that has received a plan: its process, the sandbox's stream and the control socket.
+fn jail(who: TestUser, plan: &Value) -> (Child, UnixStream, UnixStream) {
     let (stream, theirs) = UnixStream::pair().unwrap();
     let (control, jail_end) = UnixStream::pair().unwrap();
     let jail = cove()
@@ -33,8 +33,8 @@ fn jail(who: Who, plan: &Value) -> (Child, UnixStream, UnixStream) {
     (jail, stream, control)
 }
 
-/// Runs another program than the runner in a changed plan; what that wrote.
-fn jailed(who: Who, program: &[&str], change: impl Fn(&mut Value)) -> String {
+/// Runs another program than the runner under a changed plan, and returns its output.
+fn run_jailed(who: TestUser, program: &[&str], change: impl Fn(&mut Value)) -> String {
     let mut plan = plan(who);
     plan["command"] = json!(program);
     change(&mut plan);
@@ -51,13 +51,13 @@ fn jailed(who: Who, program: &[&str], change: impl Fn(&mut Value)) -> String {
 }
 
 #[test]
-fn landlock_is_a_wall_of_its_own() {
-    // The file is there, readable, and the mount allows it: only a rule of Landlock's can be missing.
+fn landlock_denies_paths_that_mounts_allow() {
+    // The file exists, is readable, and the mount allows it: only a Landlock rule can be missing.
     let program = ["/bin/sh", "-c", "/bin/cat /etc/hosts 2>&1"];
-    for who in Who::all("landlock_is_a_wall_of_its_own") {
-        let with_rule = jailed(who, &program, |_| {});
+    for who in TestUser::all("landlock_denies_paths_that_mounts_allow") {
+        let with_rule = run_jailed(who, &program, |_| {});
         assert!(with_rule.starts_with("127.0.0.1 localhost"), "{who:?}: {with_rule}");
-        let without = jailed(who, &program, |plan| {
+        let without = run_jailed(who, &program, |plan| {
             let read = plan["landlock"]["read"].as_array_mut().unwrap();
             read.retain(|path| path != "/etc");
         });
@@ -66,16 +66,15 @@ fn landlock_is_a_wall_of_its_own() {
 }
 
 #[test]
-fn a_step_that_fails_is_named_and_leaves_nothing() {
-    let who = Who::all("a_step_that_fails_is_named_and_leaves_nothing")[0];
+fn failing_jail_step_is_named_and_leaves_nothing() {
+    let who = TestUser::all("failing_jail_step_is_named_and_leaves_nothing")[0];
     let finished = cove().run(who, &["run", "--mount", "/usr/share:/usr/share/new", "-c", "print(1)"]);
     assert_eq!(finished.code, Some(2), "{finished:#?}");
-    // A mount point that cannot be made is only found out inside.
+    // The jail notices a mount point that it cannot create only inside.
     let folder = tempfile::tempdir().unwrap();
     let mut plan = plan(who);
     let entries = plan["entries"].as_array_mut().unwrap();
-    entries
-        .push(json!({"entry": "bind", "source": folder.path(), "target": "/usr/new", "access": "read_only"}));
+    entries.push(json!({"entry": "bind", "source": folder.path(), "target": "/usr/new", "access": "read_only"}));
     let (mut jail, _stream, control) = jail(who, &plan);
     let event = BufReader::new(&control).lines().next().unwrap().unwrap();
     let event: Value = serde_json::from_str(&event).unwrap();
@@ -87,21 +86,19 @@ fn a_step_that_fails_is_named_and_leaves_nothing() {
 }
 
 #[test]
-fn root_gives_each_sandbox_a_user_of_its_own() {
+fn root_runs_each_sandbox_as_its_own_user() {
     if !rustix::process::geteuid().is_root() {
         let reason = "not on this machine: an ordinary user has one id to give";
-        cove_testkit::skip::skip("root_gives_each_sandbox_a_user_of_its_own", reason);
+        cove_testkit::skip::skip("root_runs_each_sandbox_as_its_own_user", reason);
         return;
     }
     let code = "print(open('/proc/self/uid_map').read().split()[1], flush=True); import time; time.sleep(1)";
     let start = || {
-        let mut command = cove().command(Who::Root);
+        let mut command = cove().command(TestUser::Root);
         command.args(["run", "-c", code]).stdout(Stdio::piped()).spawn().unwrap()
     };
     let ids: Vec<u32> = [start(), start(), start()]
-        .map(|child| {
-            String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap().trim().parse().unwrap()
-        })
+        .map(|child| String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap().trim().parse().unwrap())
         .to_vec();
     assert!(ids.iter().all(|id| (0x7000_0000..0x7001_0000).contains(id)), "{ids:?}");
     assert!(ids[0] != ids[1] && ids[1] != ids[2] && ids[0] != ids[2], "{ids:?}");

@@ -1,16 +1,16 @@
-//! Nothing outlives a run: no process, no mount, no cgroup, however it ends.
+//! Nothing outlives a run: no process, no mount, no cgroup, however the run ends.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use cove_testkit::Who;
+use cove_testkit::TestUser;
 
-use crate::process::with_text;
+use crate::process::pids_with_text;
 use crate::{cove, wait_until};
 
-/// Code that starts two processes which try hard to stay, marked so that they can be found.
-fn stubborn(mark: &str) -> String {
+/// Code that starts two processes which resist being ended, marked so that the test can find them.
+fn stubborn_children_code(mark: &str) -> String {
     format!(
         "import os, signal, subprocess, sys, time\n\
          for n in range(2):\n    \
@@ -26,46 +26,42 @@ fn stubborn(mark: &str) -> String {
 }
 
 #[test]
-fn daemons_end_with_the_run() {
-    for who in Who::all("daemons_end_with_the_run") {
+fn background_processes_end_with_the_run() {
+    for who in TestUser::all("background_processes_end_with_the_run") {
         let mark = format!("cove-daemon-{who:?}-{}", std::process::id());
-        let out = cove().run(who, &["run", "-c", &stubborn(&mark)]).expect_success();
+        let out = cove().run(who, &["run", "-c", &stubborn_children_code(&mark)]).expect_success();
         assert_eq!(out, "ready\n");
-        assert_eq!(with_text(&format!("{mark}\0")), [0i32; 0], "{who:?}");
+        assert_eq!(pids_with_text(&format!("{mark}\0")), [0i32; 0], "{who:?}");
     }
 }
 
 #[test]
-fn a_killed_host_takes_its_sandbox_along() {
-    for who in Who::all("a_killed_host_takes_its_sandbox_along") {
+fn sandbox_ends_when_its_host_is_killed() {
+    for who in TestUser::all("sandbox_ends_when_its_host_is_killed") {
         let mark = format!("cove-orphan-{who:?}-{}", std::process::id());
-        let code = format!("{}time.sleep(1000)", stubborn(&mark));
-        let mut child = cove()
-            .command(who)
-            .args(["run", "--timeout", "100s", "-c", &code])
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let code = format!("{}time.sleep(1000)", stubborn_children_code(&mark));
+        let mut child =
+            cove().command(who).args(["run", "--timeout", "100s", "-c", &code]).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "ready\n");
-        assert_eq!(with_text(&format!("{mark}\0")).len(), 2, "{who:?}: the daemons run");
+        assert_eq!(pids_with_text(&format!("{mark}\0")).len(), 2, "{who:?}: the daemons run");
         child.kill().unwrap();
         child.wait().unwrap();
-        wait_until("the sandbox ends with its host", || with_text(&format!("{mark}\0")).is_empty());
+        wait_until("the sandbox ends with its host", || pids_with_text(&format!("{mark}\0")).is_empty());
     }
 }
 
 #[test]
-fn cgroups_are_removed() {
+fn removes_its_cgroups() {
     if !rustix::process::geteuid().is_root() {
-        cove_testkit::skip::skip("cgroups_are_removed", "not on this machine: only root has cgroups here");
+        cove_testkit::skip::skip("removes_its_cgroups", "not on this machine: only root has cgroups here");
         return;
     }
-    // Other tests have sandboxes of their own, so only those of this one are looked at.
+    // Other tests have sandboxes too, so this test checks only its own.
     let code = "import os; print(os.getpid(), flush=True)\nimport time; time.sleep(1000)";
     let mut child = cove()
-        .command(Who::Root)
+        .command(TestUser::Root)
         .args(["run", "--timeout", "100s", "--memory", "123m", "-c", code])
         .stdout(Stdio::piped())
         .spawn()

@@ -1,4 +1,4 @@
-//! The real program and the real session, from outside: one binary, so that they are linked once.
+//! The real program and the real session, tested from outside: one test binary, so that they are linked once.
 
 mod bad_input;
 mod broker;
@@ -15,6 +15,7 @@ mod layers;
 mod leftovers;
 mod process;
 mod repl;
+mod repl_editing;
 mod run;
 mod runner;
 mod serve;
@@ -22,17 +23,18 @@ mod serve_http;
 mod servers;
 mod sessions;
 mod terminal;
+mod tls;
 mod workloads;
 
 use std::time::{Duration, Instant};
 
-use cove_testkit::Program;
+use cove_testkit::TestProgram;
 
-fn cove() -> Program {
-    Program::new(env!("CARGO_BIN_EXE_cove"))
+fn cove() -> TestProgram {
+    TestProgram::new(env!("CARGO_BIN_EXE_cove"))
 }
 
-/// Long enough for any machine; what never comes true is a failure.
+/// Waits long enough for any machine. Fails if the condition never becomes true.
 fn wait_until(what: &str, done: impl Fn() -> bool) {
     let start = Instant::now();
     while !done() {

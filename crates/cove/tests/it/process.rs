@@ -1,11 +1,11 @@
-//! Processes as seen from outside: what there is, and how to end it.
+//! Processes as seen from outside: finding them, and ending them.
 
 use std::fs;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Processes whose command line holds this text.
-pub(crate) fn with_text(text: &str) -> Vec<i32> {
+/// The processes whose command line contains this text.
+pub(crate) fn pids_with_text(text: &str) -> Vec<i32> {
     let own = std::process::id() as i32;
     fs::read_dir("/proc")
         .unwrap()
@@ -13,13 +13,12 @@ pub(crate) fn with_text(text: &str) -> Vec<i32> {
         .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
         .filter(|&pid| pid != own)
         .filter(|pid| {
-            fs::read(format!("/proc/{pid}/cmdline"))
-                .is_ok_and(|line| String::from_utf8_lossy(&line).contains(text))
+            fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| String::from_utf8_lossy(&line).contains(text))
         })
         .collect()
 }
 
-/// What a process has started itself and what still runs: for a server, the jail of each sandbox.
+/// The direct children of a process: for a server, the jail of each sandbox.
 pub(crate) fn children(pid: u32) -> Vec<u32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
     let of_task = |task: fs::DirEntry| fs::read_to_string(task.path().join("children")).unwrap_or_default();
@@ -28,7 +27,7 @@ pub(crate) fn children(pid: u32) -> Vec<u32> {
 }
 
 pub(crate) fn is_alive(pid: u32) -> bool {
-    // A zombie has ended; whoever started it has not looked yet.
+    // A zombie has ended; its parent has not collected it yet.
     fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or("").trim_start().starts_with('Z'))
 }
@@ -43,12 +42,12 @@ pub(crate) fn terminate(pid: u32) {
 
 fn signal(pid: u32, signal: Signal) {
     let pid = Pid::from_raw(pid as i32).expect("a process has a number");
-    // It may have ended by itself.
+    // The process may have ended by itself.
     let _ = kill_process(pid, signal);
 }
 
-/// Kilobytes that `/proc` tells of a process, by the name of the line.
-pub(crate) fn status(pid: u32, key: &str) -> u64 {
+/// A value of `/proc/PID/status` in kilobytes, by its key.
+pub(crate) fn status_value(pid: u32, key: &str) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = text.lines().find(|line| line.starts_with(key)).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()

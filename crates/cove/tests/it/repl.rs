@@ -7,66 +7,80 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use cove_testkit::Who;
-use cove_testkit::program::Finished;
+use cove_testkit::TestUser;
+use cove_testkit::program::FinishedProgram;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::cove;
-use crate::terminal::Terminal;
+use crate::terminal::PseudoTerminal;
 
-/// A prompt with nothing written after it: with each key it is drawn again.
-const PROMPT: &str = "python> \r";
+/// A prompt with nothing after it: each key draws the line again.
+pub(crate) const PROMPT: &str = "python> \r";
 
-fn piped(who: Who, args: &[&str]) -> Child {
+fn spawn_piped(who: TestUser, args: &[&str]) -> Child {
     let mut command = cove().command(who);
     command.arg("repl").args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().unwrap()
 }
 
 /// Runs to the end of this input.
-fn fed(who: Who, args: &[&str], input: &str) -> Finished {
-    let mut child = piped(who, args);
+pub(crate) fn run_with_input(who: TestUser, args: &[&str], input: &str) -> FinishedProgram {
+    let mut child = spawn_piped(who, args);
     let mut stdin = child.stdin.take().unwrap();
     let input = input.to_owned();
-    // It may end before it has read everything.
+    // The repl may end before it has read everything.
     let writer = std::thread::spawn(move || drop(stdin.write_all(input.as_bytes())));
-    let finished = Finished::of(child.wait_with_output().unwrap());
+    let finished = FinishedProgram::from_output(child.wait_with_output().unwrap());
     writer.join().unwrap();
     finished
 }
 
-/// Where the history goes: open to whoever the program runs as.
-fn state_folder() -> TempDir {
+/// The folder for the history, writable for whichever user the program runs as.
+pub(crate) fn state_folder() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
     folder
 }
 
-fn on_terminal(who: Who, state: &Path, args: &[&str]) -> Terminal {
-    Terminal::start(&terminal_command(who, state, args))
+pub(crate) fn start_on_terminal(who: TestUser, state: &Path, args: &[&str]) -> PseudoTerminal {
+    PseudoTerminal::start(&terminal_command(who, state, args))
 }
 
-fn terminal_command(who: Who, state: &Path, args: &[&str]) -> Command {
+fn terminal_command(who: TestUser, state: &Path, args: &[&str]) -> Command {
     let mut command = cove().command(who);
     command.env("TERM", "xterm").env("XDG_STATE_HOME", state).arg("repl").args(args);
     command
 }
 
 #[test]
-fn cells_come_from_a_pipe() {
-    for who in Who::all("cells_come_from_a_pipe") {
-        let input = "x = 41\ndef f():\n    return x + 1\n\nprint(f())\nif x: print('a')\nelse: print('b')\n\n{\n'k': 1,\n}\n";
-        let out = fed(who, &[], input).expect_success();
+fn repl_reads_cells_from_a_pipe() {
+    for who in TestUser::all("repl_reads_cells_from_a_pipe") {
+        let input =
+            "x = 41\ndef f():\n    return x + 1\n\nprint(f())\nif x: print('a')\nelse: print('b')\n\n{\n'k': 1,\n}\n";
+        let out = run_with_input(who, &[], input).expect_success();
         assert_eq!(out, "42\na\n{'k': 1}\n", "{who:?}");
     }
 }
 
 #[test]
-fn the_last_cell_decides_the_exit_code() {
-    let who = Who::all("the_last_cell_decides_the_exit_code")[0];
+fn cells_from_a_pipe_end_where_they_are_complete() {
+    let who = TestUser::all("cells_from_a_pipe_end_where_they_are_complete")[0];
+    let check = |input: &str, stdout: &str| assert_eq!(run_with_input(who, &[], input).stdout, stdout, "{input}");
+    // A cell's last value is printed.
+    check("1\n2\n", "1\n2\n");
+    check("[\n1,\n]\r\n2\r\n", "[1]\n2\n");
+    check("def f():\n    return 1\ndef g():\n    a = 2\n    return a\n\nf()\ng()\n", "1\n2\n");
+    check("if 0: 1\nelse: print('else')\nprint('in the same cell')\n", "else\nin the same cell\n");
+    check("[\n:help\n]\n2\n", "2\n");
+    check("x = '''\n\nprint()\n'''\nx\n", "'\\n\\nprint()\\n'\n");
+}
+
+#[test]
+fn repl_exit_code_is_that_of_the_last_cell() {
+    let who = TestUser::all("repl_exit_code_is_that_of_the_last_cell")[0];
     let check = |input: &str, code: i32, stdout: &str| {
-        let finished = fed(who, &[], input);
+        let finished = run_with_input(who, &[], input);
         assert_eq!((finished.code, finished.stdout.as_str()), (Some(code), stdout), "{input}: {finished:#?}");
         finished.stderr
     };
@@ -76,17 +90,17 @@ fn the_last_cell_decides_the_exit_code() {
     check("print('on')\n1/0", 1, "on\n");
     check("import sys; sys.exit(4)\n", 4, "");
     check("import sys; sys.exit(4)\n:quit\nprint('never')\n", 4, "");
-    // The end of the input ends what is open.
+    // The end of the input completes an open cell.
     check("while True:\n    print('once')\n    break", 0, "once\n");
     let stderr = check("print(\n", 1, "");
     assert!(stderr.contains("SyntaxError"), "{stderr}");
 }
 
 #[test]
-fn a_cell_that_ends_its_interpreter_is_told_and_the_repl_goes_on() {
-    for who in Who::all("a_cell_that_ends_its_interpreter_is_told_and_the_repl_goes_on") {
+fn repl_continues_after_an_interpreter_exit() {
+    for who in TestUser::all("repl_continues_after_an_interpreter_exit") {
         let input = "x = 1\nopen('kept', 'w').close()\nimport os; os._exit(1)\nprint(os.listdir() if 'os' in dir() else 'gone')\nimport os; print(os.listdir())\n";
-        let finished = fed(who, &[], input);
+        let finished = run_with_input(who, &[], input);
         assert_eq!((finished.code, finished.stdout.as_str()), (Some(0), "gone\n['kept']\n"), "{finished:#?}");
         assert_eq!(
             finished.stderr,
@@ -96,20 +110,20 @@ fn a_cell_that_ends_its_interpreter_is_told_and_the_repl_goes_on() {
 }
 
 #[test]
-fn commands_from_a_pipe() {
-    let who = Who::all("commands_from_a_pipe")[0];
+fn repl_reads_commands_from_a_pipe() {
+    let who = TestUser::all("repl_reads_commands_from_a_pipe")[0];
     let finished =
-        fed(who, &["--memory", "128m"], "x = 1\n:restart\nprint('x' in dir())\n:limits\n:python\n:time\n");
+        run_with_input(who, &["--memory", "128m"], "x = 1\n:restart\nprint('x' in dir())\n:limits\n:python\n:time\n");
     assert_eq!(finished.code, Some(0), "{finished:#?}");
     assert_eq!(finished.stderr, "started a fresh session: it has no variables and no files yet\n");
     assert!(finished.stdout.starts_with("False\n"), "{finished:#?}");
     assert!(finished.stdout.contains("\nmemory          128m\n"), "{finished:#?}");
     assert!(finished.stdout.contains("\nheld by "), "{finished:#?}");
     assert!(finished.stdout.ends_with(" s\n"), "{finished:#?}");
-    let finished = fed(who, &[], ":help\n");
+    let finished = run_with_input(who, &[], ":help\n");
     assert!(finished.stdout.starts_with(":python "), "{finished:#?}");
 
-    let finished = fed(who, &[], "print(1)\n:cobol\n");
+    let finished = run_with_input(who, &[], "print(1)\n:cobol\n");
     assert_eq!((finished.code, finished.stdout.as_str()), (Some(2), "1\n"), "{finished:#?}");
     assert!(
         finished.stderr.starts_with(
@@ -122,27 +136,27 @@ fn commands_from_a_pipe() {
 }
 
 #[test]
-fn languages_live_side_by_side() {
-    for who in Who::all("languages_live_side_by_side") {
+fn repl_keeps_state_of_several_languages() {
+    for who in TestUser::all("repl_keeps_state_of_several_languages") {
         let input = "x = 1\n:bash\ny=42\nfor n in 1 2; do\n  echo \"$n $y\"\ndone\ncat <<END\nhere $y\nEND\n\
                      :python\nx + 1\n:sh\nif true\nthen echo sh\nfi\n:bash\necho $y\n";
-        let out = fed(who, &[], input).expect_success();
+        let out = run_with_input(who, &[], input).expect_success();
         assert_eq!(out, "1 42\n2 42\nhere 42\n2\nsh\n42\n", "{who:?}");
     }
 }
 
 #[test]
-fn cells_have_no_input_of_their_own() {
-    let who = Who::all("cells_have_no_input_of_their_own")[0];
-    let finished = fed(who, &[], "import sys; print(repr(sys.stdin.read()))\nprint('next')\n");
+fn repl_cells_have_empty_standard_input() {
+    let who = TestUser::all("repl_cells_have_empty_standard_input")[0];
+    let finished = run_with_input(who, &[], "import sys; print(repr(sys.stdin.read()))\nprint('next')\n");
     assert_eq!(finished.expect_success(), "''\nnext\n");
 }
 
 #[test]
-fn a_cell_that_is_too_long_is_refused() {
-    let who = Who::all("a_cell_that_is_too_long_is_refused")[0];
+fn repl_refuses_an_oversized_cell() {
+    let who = TestUser::all("repl_refuses_an_oversized_cell")[0];
     let input = format!("print(1)\nx = '''\n{}", "0123456789\n".repeat(200_000));
-    let finished = fed(who, &[], &input);
+    let finished = run_with_input(who, &[], &input);
     assert_eq!((finished.code, finished.stdout.as_str()), (Some(2), "1\n"), "{finished:#?}");
     assert!(
         finished.stderr.starts_with(
@@ -152,16 +166,14 @@ fn a_cell_that_is_too_long_is_refused() {
     );
 }
 
-/// The processes that this one started.
-fn children_of(pid: u32) -> Vec<Pid> {
+/// The child processes of this one.
+pub(crate) fn children_of(pid: u32) -> Vec<Pid> {
     let parent = |stat: &str| stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse::<u32>().ok();
     fs::read_dir("/proc")
         .unwrap()
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
-        .filter(|own| {
-            fs::read_to_string(format!("/proc/{own}/stat")).is_ok_and(|stat| parent(&stat) == Some(pid))
-        })
+        .filter(|own| fs::read_to_string(format!("/proc/{own}/stat")).is_ok_and(|stat| parent(&stat) == Some(pid)))
         .filter_map(Pid::from_raw)
         .collect()
 }
@@ -179,29 +191,29 @@ fn wait_until_gone(pids: &[Pid]) {
 }
 
 #[test]
-fn a_lost_sandbox_is_told_and_replaced() {
-    for who in Who::all("a_lost_sandbox_is_told_and_replaced") {
-        let mut child = piped(who, &[]);
+fn repl_reports_and_replaces_a_lost_sandbox() {
+    for who in TestUser::all("repl_reports_and_replaces_a_lost_sandbox") {
+        let mut child = spawn_piped(who, &[]);
         let mut stdin = child.stdin.take().unwrap();
         stdin.write_all(b"x = 1\n:time\n").unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
-        // Said after the cell has ended.
+        // Printed after the cell has ended.
         stdout.read_line(&mut line).unwrap();
         assert!(line.ends_with(" s\n"), "{who:?}: {line}");
         let jails = children_of(child.id());
         assert_eq!(jails.len(), 1, "{who:?}");
         let inside = children_of(jails[0].as_raw_nonzero().get() as u32);
         kill_process(jails[0], Signal::KILL).unwrap();
-        // The kernel ends it a moment later.
+        // The kernel ends the process a moment later.
         wait_until_gone(&inside);
-        // The first is lost with its sandbox, and is not run again.
+        // The first cell is lost with its sandbox, and does not run again.
         stdin.write_all(b"print('lost')\nprint('x' in dir())\n").unwrap();
         drop(stdin);
         line.clear();
         stdout.read_line(&mut line).unwrap();
         assert_eq!(line, "False\n", "{who:?}");
-        let finished = Finished::of(child.wait_with_output().unwrap());
+        let finished = FinishedProgram::from_output(child.wait_with_output().unwrap());
         assert_eq!(finished.code, Some(0), "{finished:#?}");
         assert!(finished.stderr.starts_with("the sandbox was "), "{finished:#?}");
         assert!(
@@ -215,9 +227,9 @@ fn a_lost_sandbox_is_told_and_replaced() {
 }
 
 #[test]
-fn an_interrupt_ends_a_script() {
-    let who = Who::all("an_interrupt_ends_a_script")[0];
-    let mut child = piped(who, &[]);
+fn interrupt_ends_a_piped_repl() {
+    let who = TestUser::all("interrupt_ends_a_piped_repl")[0];
+    let mut child = spawn_piped(who, &[]);
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(b"print('ready')\nwhile True: pass\n\nprint('never')\n").unwrap();
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
@@ -232,11 +244,11 @@ fn an_interrupt_ends_a_script() {
 }
 
 #[test]
-fn a_person_writes_cells_on_a_terminal() {
-    for who in Who::all("a_person_writes_cells_on_a_terminal") {
+fn repl_edits_cells_on_a_terminal() {
+    for who in TestUser::all("repl_edits_cells_on_a_terminal") {
         let state = state_folder();
-        let mut terminal = on_terminal(who, state.path(), &[]);
-        terminal.expect("python in a sandbox; `:help` tells what else there is\r\n");
+        let mut terminal = start_on_terminal(who, state.path(), &[]);
+        terminal.expect("python in a sandbox; `:help` shows what else there is\r\n");
         terminal.expect(PROMPT);
         terminal.send("def f(a):\r");
         terminal.expect("...> \r");
@@ -245,11 +257,11 @@ fn a_person_writes_cells_on_a_terminal() {
         terminal.send("\rf(7)\r");
         terminal.expect("\r\n7000\r\n");
         terminal.expect(PROMPT);
-        // Keys that edit: the line above again, with another number.
+        // Editing keys: the previous line again, with another number.
         terminal.send("\x1b[A\x1b[D\x7f8\r");
         terminal.expect("\r\n8000\r\n");
         terminal.expect(PROMPT);
-        // Output without a line end is not drawn over.
+        // The prompt does not overwrite output without a line end.
         terminal.send("print(3 * 'no', end='')\r");
         terminal.expect("\r\nnonono\r\n");
         terminal.expect(PROMPT);
@@ -266,18 +278,24 @@ fn a_person_writes_cells_on_a_terminal() {
         terminal.send("print('f' in dir())\r");
         terminal.expect("\r\nFalse\r\n");
         terminal.expect(PROMPT);
-        terminal.send("import sys; sys.exit(5)\r");
+        // Ctrl-D exits with the code of the last cell, an exit with its own.
+        terminal.send("1/0\r");
+        terminal.expect("ZeroDivisionError: division by zero\r\n");
         terminal.expect(PROMPT);
         terminal.send("\x04");
-        assert_eq!(terminal.end().0, Some(5), "{who:?}");
+        assert_eq!(terminal.close().0, Some(1), "{who:?}");
+        let mut terminal = start_on_terminal(who, state.path(), &[]);
+        terminal.expect(PROMPT);
+        terminal.send("import sys; sys.exit(5)\r");
+        assert_eq!(terminal.close().0, Some(5), "{who:?}");
     }
 }
 
 #[test]
-fn ctrl_c_interrupts_a_cell_and_keeps_its_variables() {
-    for who in Who::all("ctrl_c_interrupts_a_cell_and_keeps_its_variables") {
+fn ctrl_c_stops_a_repl_cell_and_keeps_variables() {
+    for who in TestUser::all("ctrl_c_stops_a_repl_cell_and_keeps_variables") {
         let state = state_folder();
-        let mut terminal = on_terminal(who, state.path(), &[]);
+        let mut terminal = start_on_terminal(who, state.path(), &[]);
         terminal.expect(PROMPT);
         for (endless, sign) in [
             ("print('o' * 3, flush=True)\nwhile True: pass", "\r\nooo\r\n"),
@@ -287,11 +305,10 @@ fn ctrl_c_interrupts_a_cell_and_keeps_its_variables() {
             terminal.expect(PROMPT);
             terminal.send(&format!("\x1b[200~{endless}\n\x1b[201~\r"));
             terminal.expect(sign);
-            assert!(terminal.is_as_it_was());
+            assert!(terminal.has_original_mode());
             terminal.send("\x03");
             terminal.expect("KeyboardInterrupt\r\n");
-            terminal
-                .expect("cell stopped because it was cancelled\r\nhint: variables and files were kept\r\n");
+            terminal.expect("cell stopped because it was cancelled\r\nhint: variables and files were kept\r\n");
             terminal.expect(PROMPT);
             terminal.send("print('still', x)\r");
             terminal.expect("\r\nstill 42\r\n");
@@ -304,14 +321,14 @@ fn ctrl_c_interrupts_a_cell_and_keeps_its_variables() {
         terminal.expect("\r\nFalse\r\n");
         terminal.expect(PROMPT);
         terminal.send(":quit\r");
-        assert_eq!(terminal.end().0, Some(0), "{who:?}");
+        assert_eq!(terminal.close().0, Some(0), "{who:?}");
     }
 }
 
 #[test]
-fn pasted_lines_are_one_cell() {
+fn pasted_lines_form_one_cell() {
     let state = state_folder();
-    let mut terminal = on_terminal(Who::all("pasted_lines_are_one_cell")[0], state.path(), &[]);
+    let mut terminal = start_on_terminal(TestUser::all("pasted_lines_form_one_cell")[0], state.path(), &[]);
     terminal.expect(PROMPT);
     terminal.send("\x1b[200~for n in range(2):\n    print(n * 11)\n\n    print(n * 111)\x1b[201~\r");
     terminal.expect("\r\n0\r\n0\r\n11\r\n111\r\n");
@@ -323,14 +340,14 @@ fn pasted_lines_are_one_cell() {
     terminal.expect("\r\nahead\r\n");
     terminal.expect(PROMPT);
     terminal.send("\x04");
-    assert_eq!(terminal.end().0, Some(0));
+    assert_eq!(terminal.close().0, Some(0));
 }
 
 #[test]
-fn the_history_is_kept_for_its_owner() {
-    for who in Who::all("the_history_is_kept_for_its_owner") {
+fn repl_history_is_readable_by_its_owner_only() {
+    for who in TestUser::all("repl_history_is_readable_by_its_owner_only") {
         let state = state_folder();
-        let mut terminal = on_terminal(who, state.path(), &[]);
+        let mut terminal = start_on_terminal(who, state.path(), &[]);
         terminal.expect(PROMPT);
         for line in ["def f():\r    return '\\\\'\r\r", " hidden = 1\r", "x = 5\r", ":help\r"] {
             terminal.send(line);
@@ -340,7 +357,7 @@ fn the_history_is_kept_for_its_owner() {
             terminal.expect(PROMPT);
         }
         terminal.send("\x04");
-        assert_eq!(terminal.end().0, Some(0), "{who:?}");
+        assert_eq!(terminal.close().0, Some(0), "{who:?}");
         let file = state.path().join("cove/history");
         assert_eq!(
             fs::read_to_string(&file).unwrap(),
@@ -349,73 +366,73 @@ fn the_history_is_kept_for_its_owner() {
         );
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
 
-        let mut terminal = on_terminal(who, state.path(), &[]);
+        let mut terminal = start_on_terminal(who, state.path(), &[]);
         terminal.expect(PROMPT);
         terminal.send("\x12x =\x05 * 9; x\r");
         terminal.expect("\r\n45\r\n");
         terminal.expect(PROMPT);
         terminal.send("\x04");
-        assert_eq!(terminal.end().0, Some(0), "{who:?}");
+        assert_eq!(terminal.close().0, Some(0), "{who:?}");
     }
 }
 
 #[test]
-fn a_history_that_cannot_be_kept_is_said_once() {
-    let who = Who::all("a_history_that_cannot_be_kept_is_said_once")[0];
-    let mut terminal = on_terminal(who, Path::new("/proc/nowhere"), &[]);
+fn unwritable_repl_history_is_reported_once() {
+    let who = TestUser::all("unwritable_repl_history_is_reported_once")[0];
+    let mut terminal = start_on_terminal(who, Path::new("/proc/nowhere"), &[]);
     terminal.expect("could not keep the history in `/proc/nowhere/cove/history`\r\ncaused by: ");
     terminal.expect(PROMPT);
     terminal.send("6 * 7\r");
     let before = terminal.expect("\r\n42\r\n");
     assert!(!before.contains("could not"), "{before}");
-    // It works without a file.
+    // Without a file it still works.
     terminal.expect(PROMPT);
     terminal.send("\x10 + 1\r");
     terminal.expect("\r\n43\r\n");
     terminal.expect(PROMPT);
     terminal.send("\x04");
-    assert_eq!(terminal.end().0, Some(0));
+    assert_eq!(terminal.close().0, Some(0));
 }
 
 #[test]
-fn a_terminal_that_cannot_be_drawn_on_works() {
-    let who = Who::all("a_terminal_that_cannot_be_drawn_on_works")[0];
+fn repl_works_on_a_dumb_terminal() {
+    let who = TestUser::all("repl_works_on_a_dumb_terminal")[0];
     let state = state_folder();
     let mut command = terminal_command(who, state.path(), &[]);
     command.env("TERM", "dumb");
-    let mut terminal = Terminal::start(&command);
+    let mut terminal = PseudoTerminal::start(&command);
     terminal.expect("python> ");
     terminal.send("def f():\n    return 6 * 7\n\n");
     terminal.expect("python> ");
     terminal.send("f()\n");
     terminal.expect("\r\n42\r\n");
     terminal.expect("python> ");
-    // The terminal throws the line away, and we begin again.
+    // The terminal discards the line, and the repl starts over.
     terminal.send("f(\n1,\x03");
     terminal.expect("^C");
     terminal.expect("python> ");
     terminal.send("f()\n");
     terminal.expect("\r\n42\r\n");
     terminal.send("\x04");
-    assert_eq!(terminal.end().0, Some(0));
+    assert_eq!(terminal.close().0, Some(0));
     assert!(!state.path().join("cove").exists());
 }
 
 #[test]
-fn output_elsewhere_has_no_prompts() {
-    let who = Who::all("output_elsewhere_has_no_prompts")[0];
+fn redirected_repl_output_has_no_prompts() {
+    let who = TestUser::all("redirected_repl_output_has_no_prompts")[0];
     let state = state_folder();
     let file = state.path().join("out");
     let inner = terminal_command(who, state.path(), &[]);
     let mut command = Command::new("sh");
     command.args(["-c", "exec \"$@\" > \"$OUT\"", "sh"]).arg(inner.get_program()).args(inner.get_args());
     command.envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?)))).env("OUT", &file);
-    let mut terminal = Terminal::start(&command);
+    let mut terminal = PseudoTerminal::start(&command);
     terminal.expect(PROMPT);
     terminal.send("6 * 7\r");
     terminal.expect("\r\n");
     terminal.expect(PROMPT);
     terminal.send("\x04");
-    assert_eq!(terminal.end().0, Some(0));
+    assert_eq!(terminal.close().0, Some(0));
     assert_eq!(fs::read_to_string(&file).unwrap(), "42\n");
 }

@@ -1,16 +1,16 @@
-//! `cove run` as a person sees it, as root and as an ordinary user.
+//! `cove run` as a user sees it, as root and as an ordinary user.
 
 use std::io::Write;
 use std::process::Stdio;
 
-use cove_testkit::program::Finished;
-use cove_testkit::{Program, Who};
+use cove_testkit::program::FinishedProgram;
+use cove_testkit::{TestProgram, TestUser};
 
 use crate::cove;
 
 #[test]
-fn code_prints() {
-    for who in Who::all("code_prints") {
+fn run_prints_the_codes_output() {
+    for who in TestUser::all("run_prints_the_codes_output") {
         let out = cove().run(who, &["run", "-c", "print(sum(range(10)))"]).expect_success();
         assert_eq!(out, "45\n", "{who:?}");
     }
@@ -18,40 +18,38 @@ fn code_prints() {
 
 #[test]
 fn several_cells_share_one_session() {
-    for who in Who::all("several_cells_share_one_session") {
+    for who in TestUser::all("several_cells_share_one_session") {
         let out = cove().run(who, &["run", "-c", "x = 41", "-c", "print(x + 1)"]).expect_success();
         assert_eq!(out, "42\n", "{who:?}");
     }
 }
 
 #[test]
-fn the_exit_code_is_the_code_s() {
-    for who in Who::all("the_exit_code_is_the_code_s") {
+fn run_exits_with_the_codes_exit_code() {
+    for who in TestUser::all("run_exits_with_the_codes_exit_code") {
         let finished = cove().run(who, &["run", "-c", "import sys; sys.exit(3)"]);
         assert_eq!(
             finished,
-            Finished { code: Some(3), stdout: String::new(), stderr: String::new() },
+            FinishedProgram { code: Some(3), stdout: String::new(), stderr: String::new() },
             "{who:?}"
         );
     }
 }
 
 #[test]
-fn an_exception_shows_the_user_s_code_only() {
-    let finished = cove().run(Who::all("an_exception_shows_the_user_s_code_only")[0], &["run", "-c", "1/0"]);
+fn traceback_shows_only_the_users_code() {
+    let finished = cove().run(TestUser::all("traceback_shows_only_the_users_code")[0], &["run", "-c", "1/0"]);
     assert_eq!(finished.code, Some(1));
     assert!(
-        finished
-            .stderr
-            .starts_with("Traceback (most recent call last):\n  File \"<cell 1>\", line 1, in <module>\n")
+        finished.stderr.starts_with("Traceback (most recent call last):\n  File \"<cell 1>\", line 1, in <module>\n")
     );
     assert!(finished.stderr.ends_with("ZeroDivisionError: division by zero\n"), "{finished:#?}");
     assert!(!finished.stderr.contains("<string>"), "{finished:#?}");
 }
 
 #[test]
-fn a_killed_interpreter_is_named_with_its_signal() {
-    for who in Who::all("a_killed_interpreter_is_named_with_its_signal") {
+fn reports_the_signal_of_a_killed_interpreter() {
+    for who in TestUser::all("reports_the_signal_of_a_killed_interpreter") {
         let finished = cove().run(who, &["run", "-c", "import os; os.kill(os.getpid(), 9)"]);
         assert_eq!(finished.code, Some(137), "{finished:#?}");
         assert_eq!(
@@ -63,16 +61,16 @@ fn a_killed_interpreter_is_named_with_its_signal() {
 }
 
 #[test]
-fn an_interpreter_that_ends_itself_is_named_with_its_code() {
-    let who = Who::all("an_interpreter_that_ends_itself_is_named_with_its_code")[0];
+fn reports_the_exit_code_of_an_interpreter() {
+    let who = TestUser::all("reports_the_exit_code_of_an_interpreter")[0];
     let finished = cove().run(who, &["run", "-c", "import os; os._exit(7)"]);
     assert_eq!(finished.code, Some(7));
     assert!(finished.stderr.starts_with("python ended itself with exit code 7\n"), "{finished:#?}");
 }
 
 #[test]
-fn an_endless_loop_ends_at_its_timeout_and_keeps_state() {
-    for who in Who::all("an_endless_loop_ends_at_its_timeout_and_keeps_state") {
+fn timeout_stops_an_endless_loop_and_keeps_state() {
+    for who in TestUser::all("timeout_stops_an_endless_loop_and_keeps_state") {
         let finished = cove().run(who, &["run", "--timeout", "1s", "-c", "while True: pass"]);
         assert_eq!(finished.code, Some(124), "{finished:#?}");
         assert!(
@@ -86,10 +84,10 @@ fn an_endless_loop_ends_at_its_timeout_and_keeps_state() {
     }
 }
 
-/// As of a server that a script started in the background.
+/// A script that starts Cove in the background may make it ignore signals, which its children would inherit.
 #[test]
-fn interrupts_reach_code_also_where_cove_was_told_to_ignore_them() {
-    let who = Who::all("interrupts_reach_code_also_where_cove_was_told_to_ignore_them")[0];
+fn interrupts_reach_code_although_cove_ignores_them() {
+    let who = TestUser::all("interrupts_reach_code_although_cove_ignores_them")[0];
     let path = cove().path().to_owned();
     for language in ["bash", "sh", "python", "node"] {
         let (waits, then) = match language {
@@ -97,7 +95,7 @@ fn interrupts_reach_code_also_where_cove_was_told_to_ignore_them() {
             "node" => ("x = 42; while (true) {}", "console.log(x)"),
             _ => ("x=42; sleep 30", "echo $x"),
         };
-        let mut command = Program::new("/bin/sh").command(who);
+        let mut command = TestProgram::new("/bin/sh").command(who);
         let script = "trap '' INT HUP QUIT TERM; exec \"$@\"";
         command.args(["-c", script, "sh"]).arg(&path).args(["repl", "--timeout", "1s", "-l", language]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -112,8 +110,8 @@ fn interrupts_reach_code_also_where_cove_was_told_to_ignore_them() {
 }
 
 #[test]
-fn a_loop_that_ignores_interrupts_is_killed_and_says_what_is_lost() {
-    let who = Who::all("a_loop_that_ignores_interrupts_is_killed_and_says_what_is_lost")[0];
+fn kills_code_that_ignores_interrupts_and_reports_losses() {
+    let who = TestUser::all("kills_code_that_ignores_interrupts_and_reports_losses")[0];
     let code = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('on', flush=True)\nwhile True: pass";
     let finished = cove().run(who, &["run", "--timeout", "1s", "-c", code]);
     assert_eq!(finished.code, Some(124), "{finished:#?}");
@@ -122,19 +120,19 @@ fn a_loop_that_ignores_interrupts_is_killed_and_says_what_is_lost() {
 }
 
 #[test]
-fn an_allocation_beyond_the_memory_limit_is_named_as_that() {
-    // Private memory is refused as an ordinary exception, which keeps the session.
+fn reports_allocations_beyond_the_memory_limit() {
+    // Allocations of private memory fail with an ordinary exception, which keeps the session.
     let refused = "try:\n    b = b'x' * (1 << 30)\nexcept MemoryError:\n    print('refused')";
-    // Shared memory escapes that limit, so the kernel (root) or the watchdog (user) has to end it.
+    // That limit does not cover shared memory, so the kernel (root) or the watchdog (user) has to end the process.
     let killed = "import mmap\nm = mmap.mmap(-1, 1 << 30)\nfor at in range(0, 1 << 30, 4096): m[at] = 1\nprint('held')";
-    for who in Who::all("an_allocation_beyond_the_memory_limit_is_named_as_that") {
+    for who in TestUser::all("reports_allocations_beyond_the_memory_limit") {
         let out = cove().run(who, &["run", "--memory", "128m", "-c", refused]).expect_success();
         assert_eq!(out, "refused\n", "{who:?}");
         let finished = cove().run(who, &["run", "--memory", "128m", "-c", killed]);
         assert_eq!((finished.code, finished.stdout.as_str()), (Some(137), ""), "{finished:#?}");
         let by = match who {
-            Who::Root => "kernel",
-            Who::User => "watchdog",
+            TestUser::Root => "kernel",
+            TestUser::Ordinary => "watchdog",
         };
         let expected = format!("ran out of memory and was killed by the {by} (limit `memory`, 128m)");
         assert!(finished.stderr.contains(&expected), "{finished:#?}");
@@ -143,8 +141,8 @@ fn an_allocation_beyond_the_memory_limit_is_named_as_that() {
 
 #[test]
 fn standard_input_reaches_the_code() {
-    for who in Who::all("standard_input_reaches_the_code") {
-        // More than every buffer on the way, so that the asking for pieces is really tried.
+    for who in TestUser::all("standard_input_reaches_the_code") {
+        // More than every buffer on the way holds, so that requests for further pieces are really tested.
         let code = "import sys\nprint(input())\nrest = sys.stdin.read()\nprint(len(rest), rest[-5:])";
         let mut child = cove()
             .command(who)
@@ -160,15 +158,15 @@ fn standard_input_reaches_the_code() {
             stdin.write_all(&vec![b'x'; 3_000_000]).unwrap();
             stdin.write_all(b"end\n").unwrap();
         });
-        let out = Finished::of(child.wait_with_output().unwrap()).expect_success();
+        let out = FinishedProgram::from_output(child.wait_with_output().unwrap()).expect_success();
         writer.join().unwrap();
         assert_eq!(out, "first line\n3000004 xend\n\n", "{who:?}");
     }
 }
 
 #[test]
-fn code_that_does_not_read_its_input_does_not_wait_for_it() {
-    let who = Who::all("code_that_does_not_read_its_input_does_not_wait_for_it")[0];
+fn unread_standard_input_does_not_block_code() {
+    let who = TestUser::all("unread_standard_input_does_not_block_code")[0];
     let mut child = cove()
         .command(who)
         .args(["run", "-c", "print('done')"])
@@ -179,38 +177,38 @@ fn code_that_does_not_read_its_input_does_not_wait_for_it() {
         .unwrap();
     // Held open until the program has ended.
     let stdin = child.stdin.take();
-    let finished = Finished::of(child.wait_with_output().unwrap());
+    let finished = FinishedProgram::from_output(child.wait_with_output().unwrap());
     drop(stdin);
     assert_eq!(finished.expect_success(), "done\n");
 }
 
 #[test]
 fn output_keeps_its_order_and_its_stream() {
-    let who = Who::all("output_keeps_its_order_and_its_stream")[0];
+    let who = TestUser::all("output_keeps_its_order_and_its_stream")[0];
     let code = "import os, subprocess, sys\nprint('one')\nsubprocess.run(['echo', 'two'])\nos.write(1, b'three\\n')\n\
                 print('four')\nprint('aside', file=sys.stderr)\n_ = os.write(2, b'raw\\n')";
     let finished = cove().run(who, &["run", "-c", code]);
     assert_eq!(
         finished,
-        Finished { code: Some(0), stdout: "one\ntwo\nthree\nfour\n".into(), stderr: "aside\nraw\n".into() }
+        FinishedProgram { code: Some(0), stdout: "one\ntwo\nthree\nfour\n".into(), stderr: "aside\nraw\n".into() }
     );
 }
 
 #[test]
-fn a_lot_of_output_passes_whole() {
-    let who = Who::all("a_lot_of_output_passes_whole")[0];
+fn passes_large_output_completely() {
+    let who = TestUser::all("passes_large_output_completely")[0];
     let out = cove().run(who, &["run", "-c", "for n in range(400000): print(n)"]).expect_success();
     assert_eq!(out.lines().count(), 400_000);
     assert!(out.ends_with("399999\n"));
 }
 
 #[test]
-fn a_file_runs_with_its_name_and_arguments() {
-    for who in Who::all("a_file_runs_with_its_name_and_arguments") {
+fn runs_a_file_with_its_name_and_arguments() {
+    for who in TestUser::all("runs_a_file_with_its_name_and_arguments") {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("script.py");
         std::fs::write(&file, "import sys\nprint(sys.argv[1:])\nraise ValueError('é')\n").unwrap();
-        // Read by the program on the host, so the test user must reach it.
+        // The program on the host reads it, so the test user needs access.
         let open = |path: &std::path::Path, mode| {
             use std::os::unix::fs::PermissionsExt;
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
@@ -225,8 +223,8 @@ fn a_file_runs_with_its_name_and_arguments() {
 }
 
 #[test]
-fn json_has_every_ending_typed() {
-    let who = Who::all("json_has_every_ending_typed")[0];
+fn json_output_types_every_ending() {
+    let who = TestUser::all("json_output_types_every_ending")[0];
     let check = |code: &str, outcome: &str, exit: i64, ok: bool| {
         let finished = cove().run(who, &["run", "--json", "--timeout", "2s", "-c", code]);
         let result: serde_json::Value = serde_json::from_str(&finished.stdout).unwrap();
@@ -248,8 +246,8 @@ fn json_has_every_ending_typed() {
 }
 
 #[test]
-fn json_keeps_head_and_tail_of_large_output() {
-    let who = Who::all("json_keeps_head_and_tail_of_large_output")[0];
+fn json_output_keeps_head_and_tail() {
+    let who = TestUser::all("json_output_keeps_head_and_tail")[0];
     let code = "for n in range(100000): print('line', n)";
     let finished = cove().run(who, &["run", "--json", "--max-output", "500", "-c", code]);
     let result: serde_json::Value = serde_json::from_str(&finished.stdout).unwrap();
@@ -259,8 +257,8 @@ fn json_keeps_head_and_tail_of_large_output() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_ends_the_run() {
-    let who = Who::all("a_reader_that_has_seen_enough_ends_the_run")[0];
+fn closed_output_pipe_ends_the_run() {
+    let who = TestUser::all("closed_output_pipe_ends_the_run")[0];
     let mut child = cove()
         .command(who)
         .args(["run", "-c", "while True: print('y')"])
@@ -274,16 +272,13 @@ fn a_reader_that_has_seen_enough_ends_the_run() {
 }
 
 #[test]
-fn explain_shows_what_a_policy_gives() {
-    for who in Who::all("explain_shows_what_a_policy_gives") {
+fn explain_shows_the_effect_of_settings() {
+    for who in TestUser::all("explain_shows_the_effect_of_settings") {
         let out = cove().run(who, &["explain", "--memory", "128m"]).expect_success();
-        assert!(
-            out.starts_with("backend     jail, since nothing that was asked for needs a container\n"),
-            "{out}"
-        );
+        assert!(out.starts_with("backend     jail, since nothing that was asked for needs a container\n"), "{out}");
         let held = match who {
-            Who::Root => "128 MiB memory, 1 cpus, 256 processes; held by cgroup",
-            Who::User => "128 MiB memory, 1 cpus, 256 processes; held by",
+            TestUser::Root => "128 MiB memory, 1 cpu, 256 processes; held by cgroup",
+            TestUser::Ordinary => "128 MiB memory, 1 cpu, 256 processes; held by",
         };
         assert!(out.contains(held), "{out}");
         let json = cove().run(who, &["explain", "--json"]).expect_success();
@@ -293,8 +288,8 @@ fn explain_shows_what_a_policy_gives() {
 }
 
 #[test]
-fn the_profile_for_a_container_around_cove_is_printed() {
-    for who in Who::all("the_profile_for_a_container_around_cove_is_printed") {
+fn explain_prints_the_outer_seccomp_profile() {
+    for who in TestUser::all("explain_prints_the_outer_seccomp_profile") {
         let printed = cove().run(who, &["explain", "--seccomp-profile"]).expect_success();
         let packaged = include_str!("../../../../packaging/container/seccomp.json");
         let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
@@ -303,11 +298,11 @@ fn the_profile_for_a_container_around_cove_is_printed() {
 }
 
 #[test]
-fn code_sees_no_more_processors_than_there_are() {
+fn code_sees_only_its_processors() {
     let there = std::thread::available_parallelism().unwrap().get();
-    for who in Who::all("code_sees_no_more_processors_than_there_are") {
+    for who in TestUser::all("code_sees_only_its_processors") {
         let args = ["run", "--cpus", "64", "--language", "sh", "-c", "echo $OMP_NUM_THREADS"];
-        let told = cove().run(who, &args).expect_success();
-        assert_eq!(told.trim(), there.to_string(), "{who:?}");
+        let reported = cove().run(who, &args).expect_success();
+        assert_eq!(reported.trim(), there.to_string(), "{who:?}");
     }
 }

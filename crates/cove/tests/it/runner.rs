@@ -1,5 +1,5 @@
-//! The runner's role by itself, as a plain process without a sandbox: what it does where it is not the first process, and
-//! under a filter that it has put on itself.
+//! The runner's role on its own, as a plain process without a sandbox: its behaviour when it is not the first
+//! process, and under a filter that it installs on itself.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -7,64 +7,59 @@ use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
 
 use cove_protocol::{
-    CellId, Decoder, FromRunner, Hello, Interpreter, Language, Outcome, Ready, Run, Start, Stdin, ToRunner,
-    VERSION, encode,
+    CellId, CellOutcome, CodeCell, CodeQuestion, FrameDecoder, FromRunner, HostHello, InterpreterPath, Language,
+    ProgramCell, RequestId, RunnerReady, StdinSource, ToRunner, VERSION, encode,
 };
-use cove_testkit::Who;
+use cove_testkit::TestUser;
 
 use crate::{cove, process};
 
-/// A runner that this test is the host of.
-struct Bare {
+/// A runner whose host is this test.
+struct BareRunner {
     child: Child,
     input: Option<ChildStdin>,
     output: ChildStdout,
-    decoder: Decoder,
+    decoder: FrameDecoder,
     cell: u64,
 }
 
-fn offer(language: Language, program: &str) -> Interpreter {
-    Interpreter { language, program: program.into() }
+fn interpreter_path(language: Language, program: &str) -> InterpreterPath {
+    InterpreterPath { language, program: program.into() }
 }
 
-impl Bare {
-    fn start(who: Who, args: &[&str]) -> Self {
+impl BareRunner {
+    fn start(who: TestUser, args: &[&str]) -> Self {
         let mut command = cove().command(who);
-        command
-            .arg("runner")
-            .args(args)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::inherit());
+        command.arg("runner").args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut child = command.spawn().unwrap();
         let (input, output) = (child.stdin.take(), child.stdout.take().unwrap());
-        Self { child, input, output, decoder: Decoder::new(), cell: 0 }
+        Self { child, input, output, decoder: FrameDecoder::new(), cell: 0 }
     }
 
-    fn greeted(who: Who, args: &[&str]) -> Self {
+    fn start_greeted(who: TestUser, args: &[&str]) -> Self {
         let mut bare = Self::start(who, args);
         bare.greet(vec![
-            offer(Language::Python, "/usr/bin/python3"),
-            offer(Language::Bash, "/bin/bash"),
-            offer(Language::Sh, "/bin/sh"),
+            interpreter_path(Language::Python, "/usr/bin/python3"),
+            interpreter_path(Language::Bash, "/bin/bash"),
+            interpreter_path(Language::Sh, "/bin/sh"),
         ]);
         bare
     }
 
-    fn greet(&mut self, interpreters: Vec<Interpreter>) -> Ready {
-        let hello = Hello { version: VERSION, stdin: Stdin::Empty, interpreters, warm: None, resume: None };
-        self.say(&ToRunner::Hello(hello), b"");
-        let (FromRunner::Ready(ready), _) = self.hear() else { panic!("it did not answer hello") };
+    fn greet(&mut self, interpreters: Vec<InterpreterPath>) -> RunnerReady {
+        let hello = HostHello { version: VERSION, stdin: StdinSource::Empty, interpreters, warm: None, resume: None };
+        self.send(&ToRunner::Hello(hello), b"");
+        let (FromRunner::Ready(ready), _) = self.receive() else { panic!("it did not answer hello") };
         ready
     }
 
-    fn say(&mut self, message: &ToRunner, payload: &[u8]) {
+    fn send(&mut self, message: &ToRunner, payload: &[u8]) {
         let mut bytes = Vec::new();
         encode(message, payload, &mut bytes).unwrap();
         self.input.as_mut().unwrap().write_all(&bytes).unwrap();
     }
 
-    fn hear(&mut self) -> (FromRunner, Vec<u8>) {
+    fn receive(&mut self) -> (FromRunner, Vec<u8>) {
         loop {
             if let Some(message) = self.decoder.next().unwrap() {
                 return message;
@@ -76,11 +71,11 @@ impl Bare {
         }
     }
 
-    /// What the cell that was begun wrote on either stream, and how it ended.
-    fn finish(&mut self) -> (Outcome, String) {
+    /// Returns how the current cell ended, and what it wrote on either stream.
+    fn wait_for_done(&mut self) -> (CellOutcome, String) {
         let mut written = Vec::new();
         loop {
-            match self.hear() {
+            match self.receive() {
                 (FromRunner::Output { .. }, bytes) => written.extend(bytes),
                 (FromRunner::Done { outcome, .. }, _) => {
                     return (outcome, String::from_utf8_lossy(&written).into_owned());
@@ -92,26 +87,26 @@ impl Bare {
 
     fn begin(&mut self, language: Language, code: &str) {
         self.cell += 1;
-        let run = Run { cell: CellId(self.cell), language, name: "<cell>".into(), args: vec![] };
-        self.say(&ToRunner::Run(run), code.as_bytes());
+        let run = CodeCell { cell: CellId(self.cell), language, name: "<cell>".into(), args: vec![] };
+        self.send(&ToRunner::Run(run), code.as_bytes());
     }
 
     fn begin_program(&mut self, command: &[&str]) {
         self.cell += 1;
         let command = command.iter().map(|&word| word.to_owned()).collect();
-        self.say(&ToRunner::Start(Start { cell: CellId(self.cell), command, directory: None }), b"");
+        self.send(&ToRunner::Start(ProgramCell { cell: CellId(self.cell), command, directory: None }), b"");
     }
 
-    /// Runs code that must succeed; what it wrote.
+    /// Runs code that must succeed. Returns what it wrote.
     fn print(&mut self, language: Language, code: &str) -> String {
         self.begin(language, code);
-        let (outcome, written) = self.finish();
-        assert_eq!(outcome, Outcome::Completed {}, "{code}: {written}");
+        let (outcome, written) = self.wait_for_done();
+        assert_eq!(outcome, CellOutcome::Completed {}, "{code}: {written}");
         written
     }
 
-    /// Waits for its end; whether it ended well.
-    fn ended(&mut self) -> bool {
+    /// Waits for the runner's end. Returns true if it succeeded.
+    fn has_exited(&mut self) -> bool {
         let start = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
@@ -123,9 +118,9 @@ impl Bare {
     }
 }
 
-impl Drop for Bare {
+impl Drop for BareRunner {
     fn drop(&mut self) {
-        // It ends with its stream, and cleans up; unless that is what does not work.
+        // The runner ends with its stream and cleans up, unless that is what fails.
         drop(self.input.take());
         if std::thread::panicking() {
             let _ = self.child.kill();
@@ -134,10 +129,10 @@ impl Drop for Bare {
     }
 }
 
-/// A process that is no descendant of a runner's.
-struct Neighbour(Child);
+/// A process that is not a descendant of a runner.
+struct NeighbourProcess(Child);
 
-impl Neighbour {
+impl NeighbourProcess {
     fn start(name: &str) -> Self {
         let mut command = std::process::Command::new("bash");
         command.args(["-c", "exec -a \"$0\" sleep 300", name]).stdout(Stdio::null()).stderr(Stdio::null());
@@ -145,14 +140,14 @@ impl Neighbour {
     }
 }
 
-impl Drop for Neighbour {
+impl Drop for NeighbourProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Hides in every way that A51 knows, and in one more: it is another process every moment.
+/// Hides in every way that attack A51 knows, and in one more: it becomes another process all the time.
 const HIDES: &str = r#"
 import os, signal, sys
 for number in range(8):
@@ -176,29 +171,29 @@ print("hidden", flush=True)
 "#;
 
 #[test]
-fn a_runner_beside_others_ends_all_that_descends_from_it() {
-    let test = "a_runner_beside_others_ends_all_that_descends_from_it";
-    type End = fn(&mut Bare);
-    let ends: [(&str, End, bool); 4] = [
-        ("bye", |bare| bare.say(&ToRunner::Bye {}, b""), true),
+fn runner_ends_all_its_descendants() {
+    let test = "runner_ends_all_its_descendants";
+    type RunnerEnding = fn(&mut BareRunner);
+    let ends: [(&str, RunnerEnding, bool); 4] = [
+        ("bye", |bare| bare.send(&ToRunner::Bye {}, b""), true),
         ("the host dies", |bare| drop(bare.input.take()), true),
         (
             "the host dies while a program runs",
             |bare| {
                 bare.begin_program(&["sh", "-c", "trap '' INT TERM HUP; echo on; sleep 300; sleep 300"]);
-                assert!(matches!(bare.hear(), (FromRunner::Output { .. }, _)));
+                assert!(matches!(bare.receive(), (FromRunner::Output { .. }, _)));
                 drop(bare.input.take());
             },
             true,
         ),
         ("the host speaks nonsense", |bare| bare.input.as_mut().unwrap().write_all(&[0; 4]).unwrap(), false),
     ];
-    for who in Who::all(test) {
+    for who in TestUser::all(test) {
         for (number, (name, end, well)) in ends.into_iter().enumerate() {
             let marker = format!("cove-hidden-{}-{who:?}-{number}", std::process::id());
             let beside = format!("{marker}-beside");
-            let neighbour = Neighbour::start(&beside);
-            let mut bare = Bare::greeted(who, &[]);
+            let neighbour = NeighbourProcess::start(&beside);
+            let mut bare = BareRunner::start_greeted(who, &[]);
             let pid = bare.child.id();
             let bash = format!(
                 "setsid bash -c 'exec -a {marker} sleep 300' & (setsid bash -c 'exec -a {marker} sleep 300' &); echo on"
@@ -209,14 +204,11 @@ fn a_runner_beside_others_ends_all_that_descends_from_it() {
             let socket = bare.print(Language::Sh, "echo \"$COVE_MCP\"");
             assert!(socket.trim().ends_with(&format!("-{pid}")), "others have theirs: {socket}");
             let left = || -> Vec<i32> {
-                process::with_text(&marker)
-                    .into_iter()
-                    .filter(|&pid| pid as u32 != neighbour.0.id())
-                    .collect()
+                process::pids_with_text(&marker).into_iter().filter(|&pid| pid as u32 != neighbour.0.id()).collect()
             };
             crate::wait_until("all of them hide", || left().len() >= 10);
             end(&mut bare);
-            assert_eq!(bare.ended(), well, "{name}");
+            assert_eq!(bare.has_exited(), well, "{name}");
             assert_eq!(left(), [] as [i32; 0], "{who:?}: {name}");
             assert!(process::is_alive(neighbour.0.id()), "what does not descend from it is not touched");
             assert!(!Path::new(socket.trim()).exists(), "{socket}");
@@ -225,81 +217,138 @@ fn a_runner_beside_others_ends_all_that_descends_from_it() {
 }
 
 #[test]
-fn a_runner_beside_others_reaps_orphans() {
-    let mut bare = Bare::greeted(Who::Root, &[]);
+fn runner_reaps_orphans() {
+    let mut bare = BareRunner::start_greeted(TestUser::Root, &[]);
     let pid = bare.child.id();
     let code = "for n in 1 2 3 4 5; do (setsid sleep 2 &); done; echo on";
     assert_eq!(bare.print(Language::Sh, code), "on\n");
     crate::wait_until("they come to it", || process::children(pid).len() == 6);
     // The shell that cells run in stays.
     crate::wait_until("they are buried", || process::children(pid).len() == 1);
-    bare.say(&ToRunner::Bye {}, b"");
-    assert!(bare.ended());
+    bare.send(&ToRunner::Bye {}, b"");
+    assert!(bare.has_exited());
 }
 
 #[test]
-fn of_several_interpreters_the_first_that_can_be_executed_is_taken() {
-    let mut bare = Bare::start(Who::Root, &[]);
-    let python = |program| offer(Language::Python, program);
+fn runner_takes_the_first_executable_interpreter() {
+    let mut bare = BareRunner::start(TestUser::Root, &[]);
+    let python = |program| interpreter_path(Language::Python, program);
     let ready = bare.greet(vec![
         python("/missing/python3"),
         python("/etc/passwd"),
         python("/usr/bin"),
         python("/usr/bin/python3"),
         python("/bin/false"),
-        offer(Language::Node, "/missing/node"),
-        offer(Language::Sh, "/bin/sh"),
+        interpreter_path(Language::Node, "/missing/node"),
+        interpreter_path(Language::Sh, "/bin/sh"),
     ]);
-    assert_eq!(ready.interpreters, [python("/usr/bin/python3"), offer(Language::Sh, "/bin/sh")]);
+    assert_eq!(ready.interpreters, [python("/usr/bin/python3"), interpreter_path(Language::Sh, "/bin/sh")]);
     assert_eq!(bare.print(Language::Python, "import sys; print(sys.executable)"), "/usr/bin/python3\n");
 }
 
-#[test]
-fn programs_are_cells_of_a_runner() {
-    let mut bare = Bare::greeted(Who::Root, &[]);
-    bare.begin_program(&["sh", "-c", "echo out; echo err >&2; exit 3"]);
-    assert_eq!(bare.finish(), (Outcome::InterpreterExited { code: 3 }, "out\nerr\n".into()));
-    bare.begin_program(&["sh", "-c", "kill -9 $$"]);
-    let (outcome, _) = bare.finish();
-    let Outcome::InterpreterKilled { signal: 9, out_of_memory } = outcome else { panic!("{outcome:?}") };
-    assert_ne!(out_of_memory, Some(true), "nobody ran out of memory");
-    bare.begin_program(&["sleep", "300"]);
-    bare.say(&ToRunner::Interrupt { cell: CellId(bare.cell - 1) }, b"");
-    bare.say(&ToRunner::Interrupt { cell: CellId(bare.cell) }, b"");
-    assert_eq!(bare.finish().0, Outcome::InterpreterKilled { signal: 2, out_of_memory: None });
-    bare.begin_program(&["frobnicate"]);
-    let (outcome, _) = bare.finish();
-    assert!(
-        matches!(&outcome, Outcome::Unavailable { reason } if reason.contains("frobnicate")),
-        "{outcome:?}"
-    );
+impl BareRunner {
+    fn ask(&mut self, request: u64, language: Language, code: &str) {
+        let question = CodeQuestion::Completeness;
+        self.send(&ToRunner::Ask { request: RequestId(request), language, question }, code.as_bytes());
+    }
+
+    #[track_caller]
+    fn expect_answer(&mut self, request: u64, text: &str) {
+        match self.receive() {
+            (FromRunner::Answer { request: answered }, bytes) => {
+                assert_eq!((answered.0, String::from_utf8_lossy(&bytes).as_ref()), (request, text));
+            }
+            (other, _) => panic!("{other:?}"),
+        }
+    }
 }
 
 #[test]
-fn a_runner_holds_itself_to_the_filter() {
-    let test = "a_runner_holds_itself_to_the_filter";
-    for who in Who::all(test) {
-        let mut bare = Bare::greeted(who, &["--filter"]);
+fn every_question_has_one_answer() {
+    for who in TestUser::all("every_question_has_one_answer") {
+        let mut bare = BareRunner::start(who, &[]);
+        bare.greet(vec![
+            interpreter_path(Language::Python, "/usr/bin/python3"),
+            interpreter_path(Language::Node, "/usr/bin/node"),
+        ]);
+        // The question starts the interpreter, and the first cell still counts as the one that started it.
+        bare.ask(1, Language::Python, "f(");
+        bare.expect_answer(1, "open");
+        bare.begin(Language::Python, "x = 5");
+        assert!(matches!(bare.receive(), (FromRunner::Done { fresh: true, .. }, _)));
+        bare.begin(Language::Python, "x");
+        assert!(matches!(bare.receive(), (FromRunner::Output { .. }, _)));
+        assert!(matches!(bare.receive(), (FromRunner::Done { fresh: false, .. }, _)));
+        // An interpreter that runs a cell gets no question, and neither does a missing one.
+        bare.begin(Language::Python, "import time; time.sleep(0.5)");
+        bare.ask(2, Language::Python, "f(");
+        bare.expect_answer(2, "");
+        bare.ask(3, Language::Bash, "if true");
+        bare.expect_answer(3, "");
+        assert!(matches!(bare.receive(), (FromRunner::Done { .. }, _)));
+        // The runner drops answers that the code writes itself.
+        bare.print(Language::Python, "import os; os.write(3, b'\\0\\0\\0\\5Ablah' * 2); None");
+        bare.ask(4, Language::Python, "f()");
+        bare.expect_answer(4, "complete");
+        // An interpreter that is busy between cells gets one question at a time; when it ends, that question is
+        // answered.
+        let pid = bare.print(Language::Node, "setTimeout(() => { for (;;); }, 50); process.pid");
+        std::thread::sleep(Duration::from_millis(300));
+        bare.ask(5, Language::Node, "f(");
+        bare.ask(6, Language::Node, "f(");
+        bare.expect_answer(6, "");
+        let kill = format!("import os; os.kill({}, 9)", pid.trim());
+        bare.begin(Language::Python, &kill);
+        let received = [bare.receive(), bare.receive()];
+        let empty = |(message, bytes): &(FromRunner, Vec<u8>)| {
+            matches!(message, FromRunner::Answer { request: RequestId(5) }) && bytes.is_empty()
+        };
+        assert!(received.iter().any(empty), "{received:?}");
+        assert!(received.iter().any(|(message, _)| matches!(message, FromRunner::Done { .. })), "{received:?}");
+        bare.ask(7, Language::Node, "f(");
+        bare.expect_answer(7, "open");
+    }
+}
+
+#[test]
+fn runner_runs_programs_as_cells() {
+    let mut bare = BareRunner::start_greeted(TestUser::Root, &[]);
+    bare.begin_program(&["sh", "-c", "echo out; echo err >&2; exit 3"]);
+    assert_eq!(bare.wait_for_done(), (CellOutcome::InterpreterExited { code: 3 }, "out\nerr\n".into()));
+    bare.begin_program(&["sh", "-c", "kill -9 $$"]);
+    let (outcome, _) = bare.wait_for_done();
+    let CellOutcome::InterpreterKilled { signal: 9, out_of_memory } = outcome else { panic!("{outcome:?}") };
+    assert_ne!(out_of_memory, Some(true), "nobody ran out of memory");
+    bare.begin_program(&["sleep", "300"]);
+    bare.send(&ToRunner::Interrupt { cell: CellId(bare.cell - 1) }, b"");
+    bare.send(&ToRunner::Interrupt { cell: CellId(bare.cell) }, b"");
+    assert_eq!(bare.wait_for_done().0, CellOutcome::InterpreterKilled { signal: 2, out_of_memory: None });
+    bare.begin_program(&["frobnicate"]);
+    let (outcome, _) = bare.wait_for_done();
+    assert!(matches!(&outcome, CellOutcome::Unavailable { reason } if reason.contains("frobnicate")), "{outcome:?}");
+}
+
+#[test]
+fn runner_applies_the_filter_to_itself() {
+    let test = "runner_applies_the_filter_to_itself";
+    for who in TestUser::all(test) {
+        let mut bare = BareRunner::start_greeted(who, &["--filter"]);
         let code = "import ctypes\nfor line in open('/proc/self/status'):\n    \
                     if line.startswith(('NoNewPrivs', 'Seccomp:')): print(line.split())\n\
                     libc = ctypes.CDLL(None, use_errno=True)\n\
                     print(libc.unshare(0x10000000), ctypes.get_errno())";
-        assert_eq!(
-            bare.print(Language::Python, code),
-            "['NoNewPrivs:', '1']\n['Seccomp:', '2']\n-1 1\n",
-            "{who:?}"
-        );
-        // A program too; and as the filter lets nobody install another, a runner that is to have one does not start.
+        assert_eq!(bare.print(Language::Python, code), "['NoNewPrivs:', '1']\n['Seccomp:', '2']\n-1 1\n", "{who:?}");
+        // A program is filtered too. The filter forbids installing another one, so a runner with `--filter` does not
+        // start in it.
         bare.begin_program(&[cove().path().to_str().unwrap(), "runner", "--filter"]);
-        let (outcome, said) = bare.finish();
-        assert_eq!(outcome, Outcome::InterpreterExited { code: 1 }, "{said}");
-        let expected =
-            "could not start the runner\ncaused by: could not install the system call filter\ncaused by: ";
+        let (outcome, said) = bare.wait_for_done();
+        assert_eq!(outcome, CellOutcome::InterpreterExited { code: 1 }, "{said}");
+        let expected = "could not start the runner\ncaused by: could not install the system call filter\ncaused by: ";
         assert!(said.starts_with(expected), "{said}");
-        bare.say(&ToRunner::Bye {}, b"");
-        assert!(bare.ended(), "it ends what it has started under the filter too");
+        bare.send(&ToRunner::Bye {}, b"");
+        assert!(bare.has_exited(), "it ends what it has started under the filter too");
     }
-    let finished = cove().run(Who::Root, &["runner", "--fliter"]);
+    let finished = cove().run(TestUser::Root, &["runner", "--fliter"]);
     assert_eq!(finished.code, Some(1), "{finished:?}");
     assert!(finished.stderr.starts_with("could not start the runner\n"), "{finished:?}");
 }

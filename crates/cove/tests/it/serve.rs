@@ -2,52 +2,52 @@
 
 use std::time::{Duration, Instant};
 
-use cove_testkit::Who;
-use cove_testkit::mcp::{Era, Stdio};
+use cove_testkit::TestUser;
+use cove_testkit::mcp::{ClientEra, TestStdioClient};
 use serde_json::{Value, json};
 
 use crate::{cove, process, wait_until};
 
-fn client(era: Era, args: &[&str]) -> Stdio {
-    let mut command = cove().command(Who::Root);
+fn client(era: ClientEra, args: &[&str]) -> TestStdioClient {
+    let mut command = cove().command(TestUser::Root);
     command.arg("serve").args(args);
-    Stdio::start(command, era)
+    TestStdioClient::start(command, era)
 }
 
-fn python(client: &mut Stdio, code: &str) -> String {
+fn run_python(client: &mut TestStdioClient, code: &str) -> String {
     client.call("execute_code", json!({"code": code})).ok()
 }
 
 #[test]
-fn state_lasts_from_call_to_call_for_everyone() {
-    for who in Who::all("state_lasts_from_call_to_call_for_everyone") {
-        for era in Era::ALL {
-            // By itself, without a terminal, it serves.
-            let mut client = Stdio::start(cove().command(who), era);
-            assert_eq!(python(&mut client, "x = 41\nprint('hello')\nx + 1"), "hello\n42\n");
-            assert_eq!(python(&mut client, "x"), "41\n");
+fn keeps_state_between_calls() {
+    for who in TestUser::all("keeps_state_between_calls") {
+        for era in ClientEra::ALL {
+            // Without arguments and without a terminal, `cove` serves.
+            let mut client = TestStdioClient::start(cove().command(who), era);
+            assert_eq!(run_python(&mut client, "x = 41\nprint('hello')\nx + 1"), "hello\n42\n");
+            assert_eq!(run_python(&mut client, "x"), "41\n");
             let node = json!({"code": "let y = 7; y", "language": "JavaScript"});
             assert_eq!(client.call("execute_code", node).ok(), "7\n");
             let bash = json!({"code": "echo $((y=3)); ls", "language": "bash"});
             assert_eq!(client.call("execute_code", bash).ok(), "3\n");
-            assert_eq!(python(&mut client, "pass"), "(no output)");
+            assert_eq!(run_python(&mut client, "pass"), "(no output)");
         }
     }
 }
 
 #[test]
-fn toolsets_show_exactly_their_tools_in_a_fixed_order() {
+fn toolsets_list_their_tools_in_a_fixed_order() {
     let names = |args: &[&str]| -> Vec<String> {
-        let mut client = client(Era::Modern, args);
-        let list = |client: &mut Stdio| client.request("tools/list", Value::Null).unwrap()["tools"].clone();
+        let mut client = client(ClientEra::Modern, args);
+        let list = |client: &mut TestStdioClient| client.request("tools/list", Value::Null).unwrap()["tools"].clone();
         let tools = list(&mut client);
         assert_eq!(tools, list(&mut client), "the list never changes");
         for tool in tools.as_array().unwrap() {
             assert_eq!(tool["inputSchema"]["additionalProperties"], false, "{tool}");
             assert!(tool["inputSchema"].get("$schema").is_none(), "{tool}");
             let hints = &tool["annotations"];
-            let changes = !["list_images", "sandbox_read_file", "sandbox_list_files"]
-                .contains(&tool["name"].as_str().unwrap());
+            let changes =
+                !["list_images", "sandbox_read_file", "sandbox_list_files"].contains(&tool["name"].as_str().unwrap());
             assert_eq!(hints["readOnlyHint"], !changes, "{tool}");
             assert_eq!(hints["openWorldHint"], false, "{tool}");
         }
@@ -65,8 +65,8 @@ fn toolsets_show_exactly_their_tools_in_a_fixed_order() {
 }
 
 #[test]
-fn bad_arguments_are_told_what_is_right() {
-    let mut client = client(Era::Legacy, &["--tools", "all"]);
+fn bad_arguments_get_the_allowed_ones() {
+    let mut client = client(ClientEra::Legacy, &["--tools", "all"]);
     let cases = [
         ("execute_code", json!({"code": "1", "lang": "sh"}), "no parameter `lang`"),
         ("execute_code", json!({}), "`code` is missing"),
@@ -106,13 +106,13 @@ fn bad_arguments_are_told_what_is_right() {
         assert!(text.contains(expected) && text.contains("hint: "), "{tool} {arguments}: {text}");
     }
     assert_eq!(client.call("sandbox_list_files", json!({})).ok(), "(empty)", "nothing was written");
-    // `30s` is a duration as people write them.
+    // People write `30s` for a duration.
     assert_eq!(client.call("execute_code", json!({"code": "1", "timeout": "30s"})).ok(), "1\n");
 }
 
 #[test]
-fn unknown_tools_and_methods_get_the_protocol_s_codes() {
-    for era in Era::ALL {
+fn unknown_tools_and_methods_get_protocol_errors() {
+    for era in ClientEra::ALL {
         let mut client = client(era, &[]);
         let error = client.request("tools/call", json!({"name": "run_shell", "arguments": {}})).unwrap_err();
         assert_eq!(error["code"], -32602, "{error}");
@@ -121,18 +121,18 @@ fn unknown_tools_and_methods_get_the_protocol_s_codes() {
         assert_eq!(error["code"], -32601, "{error}");
         let error = client.request("tools/call", json!({"name": 5})).unwrap_err();
         assert_eq!(error["code"], -32602, "{error}");
-        // A tool of a toolset that was not chosen is not there either.
+        // A tool outside the chosen toolsets does not exist either.
         let call = json!({"name": "sandbox_read_file", "arguments": {"path": "x"}});
         assert_eq!(client.request("tools/call", call).unwrap_err()["code"], -32602);
-        assert_eq!(python(&mut client, "1"), "1\n");
+        assert_eq!(run_python(&mut client, "1"), "1\n");
     }
 }
 
 #[test]
-fn garbage_on_standard_input_is_survived() {
-    let mut command = cove().command(Who::Root);
+fn survives_garbage_on_standard_input() {
+    let mut command = cove().command(TestUser::Root);
     command.arg("serve");
-    let mut client = Stdio::spawn(command, Era::Legacy);
+    let mut client = TestStdioClient::spawn(command, ClientEra::Legacy);
     let garbage: [&[u8]; 8] = [
         b"",
         b"   \r",
@@ -149,27 +149,27 @@ fn garbage_on_standard_input_is_survived() {
     });
     client.request("initialize", hello).unwrap();
     garbage.iter().for_each(|line| client.send_line(line));
-    assert_eq!(python(&mut client, "1 + 1"), "2\n");
+    assert_eq!(run_python(&mut client, "1 + 1"), "2\n");
 }
 
 #[test]
-fn a_message_of_50_mb_is_refused_to_whoever_waits_and_not_kept() {
-    let mut client = client(Era::Legacy, &[]);
-    python(&mut client, "1");
-    let before = process::status(client.pid(), "VmRSS:");
+fn refuses_a_50_mb_message_without_keeping_it() {
+    let mut client = client(ClientEra::Legacy, &[]);
+    run_python(&mut client, "1");
+    let before = process::status_value(client.pid(), "VmRSS:");
     let id = client.begin_call("execute_code", json!({"code": "x".repeat(50_000_000)}));
     let answer = client.answer(id);
     assert_eq!(answer["error"]["code"], -32600, "{answer}");
     let message = answer["error"]["message"].as_str().unwrap();
     assert!(message.contains("at most 16777216 are allowed"), "{message}");
-    let peak = process::status(client.pid(), "VmHWM:");
+    let peak = process::status_value(client.pid(), "VmHWM:");
     assert!(peak < before + 40 * 1024, "{before} kB before, {peak} kB at most");
-    assert_eq!(python(&mut client, "2"), "2\n");
+    assert_eq!(run_python(&mut client, "2"), "2\n");
 }
 
 #[test]
-fn failures_say_what_happened_and_keep_what_was_printed() {
-    let mut client = client(Era::Legacy, &["--memory", "128m"]);
+fn failures_name_their_cause_and_keep_output() {
+    let mut client = client(ClientEra::Legacy, &["--memory", "128m"]);
     let mut fail = |arguments: Value| client.call("execute_code", arguments).failed();
     let text = fail(json!({"code": "print('before')\n1/0"}));
     assert!(text.starts_with("before\nstderr:\n") && text.contains("ZeroDivisionError"), "{text}");
@@ -180,27 +180,24 @@ fn failures_say_what_happened_and_keep_what_was_printed() {
     let text = fail(json!({"code": "def f(:"}));
     assert!(text.contains("SyntaxError"), "{text}");
     let text = fail(json!({"code": "x = 5\nprint('before', flush=True)\nwhile True: pass", "timeout": 0.5}));
-    // Where it was is told by the traceback, why it stopped by us.
+    // The traceback shows where the code was; Cove says why it stopped.
     assert!(text.starts_with("before\nstderr:\nTraceback") && text.contains("line 3"), "{text}");
-    let told = "\ncell stopped after 0.5 s (limit `timeout`)\n\
+    let reported = "\ncell stopped after 0.5 s (limit `timeout`)\n\
                 hint: pass a larger `timeout` (at most 120 s); variables and files were kept";
-    assert!(text.ends_with(told), "{text}");
+    assert!(text.ends_with(reported), "{text}");
     let text = fail(json!({"code": "import os; print('before', flush=True); os._exit(7)"}));
-    assert!(
-        text.starts_with("before\npython ended itself with exit code 7\nhint: variables are lost"),
-        "{text}"
-    );
+    assert!(text.starts_with("before\npython ended itself with exit code 7\nhint: variables are lost"), "{text}");
     let text = fail(json!({"code": "print('before', flush=True)\na = bytearray(10**9)\nprint(len(a))"}));
     assert!(text.contains("MemoryError") || text.contains("ran out of memory"), "{text}");
     let text = fail(json!({"code": "echo before; exit 4", "language": "bash"}));
     assert!(text.starts_with("before\n") && text.contains('4'), "{text}");
     let text = fail(json!({"code": "console.log('before'); throw new Error('no')", "language": "node"}));
     assert!(text.starts_with("before\nstderr:\n") && text.contains("Error: no"), "{text}");
-    assert_eq!(python(&mut client, "'still here'"), "'still here'\n");
+    assert_eq!(run_python(&mut client, "'still here'"), "'still here'\n");
 }
 
-/// Also those that are kept ready.
-fn kill_sandboxes(client: &Stdio) {
+/// Kills all sandboxes, also those that are kept ready.
+fn kill_sandboxes(client: &TestStdioClient) {
     let jails = process::children(client.pid());
     assert!(!jails.is_empty());
     jails.iter().for_each(|pid| process::kill(*pid));
@@ -208,37 +205,33 @@ fn kill_sandboxes(client: &Stdio) {
 }
 
 #[test]
-fn a_sandbox_killed_while_it_runs_or_idles_is_told() {
-    let mut client = client(Era::Legacy, &["--tools", "all"]);
-    python(&mut client, "x = 1");
+fn reports_a_sandbox_killed_in_use_or_idle() {
+    let mut client = client(ClientEra::Legacy, &["--tools", "all"]);
+    run_python(&mut client, "x = 1");
     let started = client.call("start_session", json!({"image": "ubuntu"}));
     let id = started.structured()["session_id"].as_str().unwrap().to_owned();
     kill_sandboxes(&client);
-    let text = python(&mut client, "'x' in globals()");
+    let text = run_python(&mut client, "'x' in globals()");
     assert!(text.starts_with("False\nnote: the session before this one is gone: its sandbox "), "{text}");
-    assert_eq!(python(&mut client, "1"), "1\n", "told once");
+    assert_eq!(run_python(&mut client, "1"), "1\n", "told once");
     let text = client.call("send_lines", json!({"session_id": id, "lines": ["echo hi"]})).failed();
     assert!(text.contains("is gone: its sandbox") && text.contains("start a new session"), "{text}");
-    // And while a cell runs.
-    let running =
-        client.begin_call("execute_code", json!({"code": "print('before', flush=True)\nwhile True: pass"}));
+    // And during a cell.
+    let running = client.begin_call("execute_code", json!({"code": "print('before', flush=True)\nwhile True: pass"}));
     std::thread::sleep(Duration::from_millis(300));
     kill_sandboxes(&client);
-    let text = client.called(running).failed();
-    assert!(
-        text.starts_with("before\nthe sandbox ") && text.contains("variables and files are lost"),
-        "{text}"
-    );
-    assert_eq!(python(&mut client, "2"), "2\n");
+    let text = client.call_answer(running).failed();
+    assert!(text.starts_with("before\nthe sandbox ") && text.contains("variables and files are lost"), "{text}");
+    assert_eq!(run_python(&mut client, "2"), "2\n");
 }
 
 #[test]
-fn running_out_of_memory_is_told_as_that() {
-    for who in Who::all("running_out_of_memory_is_told_as_that") {
+fn reports_running_out_of_memory() {
+    for who in TestUser::all("reports_running_out_of_memory") {
         let mut command = cove().command(who);
         command.args(["serve", "--tools", "all", "--memory", "128m"]);
-        let mut client = Stdio::start(command, Era::Legacy);
-        // Shared pages, which python cannot be refused: whoever watches the whole sandbox ends it.
+        let mut client = TestStdioClient::start(command, ClientEra::Legacy);
+        // Python's own limit does not cover shared pages: the kernel or the watchdog ends the sandbox.
         let code = "import mmap\nprint('before', flush=True)\nm = mmap.mmap(-1, 400 * 2**20)\n\
                     for i in range(0, len(m), 4096): m[i] = 1";
         let text = client.call("execute_code", json!({"code": code})).failed();
@@ -251,15 +244,15 @@ fn running_out_of_memory_is_told_as_that() {
         assert!(sent.failed().contains("ran out of memory"), "{sent:?}");
         assert_eq!(sent.structured()["stdout"], "before\n");
         assert_eq!(sent.structured()["return_code"], 137);
-        assert_eq!(python(&mut client, "1"), "1\n");
+        assert_eq!(run_python(&mut client, "1"), "1\n");
     }
 }
 
 #[test]
-fn what_is_missing_is_said_when_it_is_needed() {
+fn reports_a_missing_interpreter_at_the_first_call() {
     let root = tempfile::tempdir_in("/var/tmp").unwrap();
     std::fs::create_dir(root.path().join("usr")).unwrap();
-    let mut client = client(Era::Modern, &["--rootfs", root.path().to_str().unwrap(), "--tools", "all"]);
+    let mut client = client(ClientEra::Modern, &["--rootfs", root.path().to_str().unwrap(), "--tools", "all"]);
     let tools = client.request("tools/list", Value::Null).unwrap();
     assert_eq!(tools["tools"].as_array().unwrap().len(), 9);
     let text = client.call("execute_code", json!({"code": "1"})).failed();
@@ -268,9 +261,9 @@ fn what_is_missing_is_said_when_it_is_needed() {
 }
 
 #[test]
-fn sessions_by_name_and_handle_serve_every_tool() {
-    let mut client = client(Era::Modern, &["--tools", "all"]);
-    let run = |client: &mut Stdio, code: &str, session: &str| {
+fn every_tool_accepts_session_names_and_handles() {
+    let mut client = client(ClientEra::Modern, &["--tools", "all"]);
+    let run = |client: &mut TestStdioClient, code: &str, session: &str| {
         client.call("execute_code", json!({"code": code, "session": session}))
     };
     run(&mut client, "x = 'a'", "first").ok();
@@ -285,12 +278,10 @@ fn sessions_by_name_and_handle_serve_every_tool() {
     started.ok();
     let id = started.structured()["session_id"].as_str().unwrap().to_owned();
     assert_eq!(run(&mut client, "open('/workspace/g', 'w').write('hi')", &id).ok(), "2\n");
-    let lines =
-        json!({"session_id": id, "lines": ["cat g", "", "v=5"], "files": {"/workspace/h": "1\n\n2\n"}});
+    let lines = json!({"session_id": id, "lines": ["cat g", "", "v=5"], "files": {"/workspace/h": "1\n\n2\n"}});
     let sent = client.call("send_lines", lines);
     assert_eq!(sent.structured(), &json!({"stdout": "hi", "stderr": "", "return_code": 0}));
-    let sent =
-        client.call("send_lines", json!({"session_id": id, "lines": ["cat h; echo $v >&2; (exit 3)"]}));
+    let sent = client.call("send_lines", json!({"session_id": id, "lines": ["cat h; echo $v >&2; (exit 3)"]}));
     assert_eq!(sent.structured()["stdout"], "1\n\n2\n", "blank lines are kept");
     assert_eq!(sent.structured()["stderr"], "5\n");
     assert_eq!(sent.structured()["return_code"], 3);
@@ -306,7 +297,7 @@ fn sessions_by_name_and_handle_serve_every_tool() {
 
 #[test]
 fn oneshot_images_give_each_call_a_new_sandbox() {
-    let mut client = client(Era::Legacy, &["--tools", "all"]);
+    let mut client = client(ClientEra::Legacy, &["--tools", "all"]);
     let list = client.call("list_images", json!({}));
     let kinds: Vec<(String, String)> = list.structured()["images"]
         .as_array()
@@ -333,11 +324,7 @@ fn oneshot_images_give_each_call_a_new_sandbox() {
         let id = started.structured()["session_id"].clone();
         let lines = json!({"session_id": id, "lines": [write], "files": {"/workspace/g": "given"}});
         let sent = client.call("send_lines", lines);
-        assert_eq!(
-            sent.structured(),
-            &json!({"stdout": "given\n", "stderr": "", "return_code": 0}),
-            "{image}"
-        );
+        assert_eq!(sent.structured(), &json!({"stdout": "given\n", "stderr": "", "return_code": 0}), "{image}");
         let sent = client.call("send_lines", json!({"session_id": id, "lines": [read]}));
         assert_eq!(sent.structured()["stdout"], "[]\n", "{image}: files of one call are not in the next");
         let text = client.call("sandbox_read_file", json!({"path": "/workspace/g", "session": id})).failed();
@@ -345,46 +332,44 @@ fn oneshot_images_give_each_call_a_new_sandbox() {
     }
     let started = client.call("start_session", json!({"image": "python"}));
     let id = started.structured()["session_id"].clone();
-    // The code is a program's standard input: values are not shown, and what follows can be read.
-    let sent =
-        client.call("send_lines", json!({"session_id": id, "lines": ["41", "import sys", "sys.exit(3)"]}));
+    // The code is a program's standard input: values are not shown, and the code can read the lines that follow.
+    let sent = client.call("send_lines", json!({"session_id": id, "lines": ["41", "import sys", "sys.exit(3)"]}));
     assert_eq!((&sent.structured()["stdout"], &sent.structured()["return_code"]), (&json!(""), &json!(3)));
-    let sent = client.call(
-        "send_lines",
-        json!({"session_id": id, "lines": ["print(1)", "while True: pass"], "timeout": 0.5}),
-    );
+    let sent =
+        client.call("send_lines", json!({"session_id": id, "lines": ["print(1)", "while True: pass"], "timeout": 0.5}));
     assert_eq!(sent.structured()["stdout"], "1\n");
     assert_eq!(sent.structured()["return_code"], 124);
     assert_eq!(sent.structured()["message"], "cell stopped after 0.5 s (limit `timeout`)");
-    // A signal is told as that, and the number is what a shell would have shown.
+    // A signal is reported as such, with the number that a shell would show.
     let sent = client.call("send_lines", json!({"session_id": id, "lines": ["import os", "os.abort()"]}));
     assert_eq!(sent.structured()["return_code"], 134);
     assert_eq!(sent.structured()["message"], "the program was killed by signal 6 (SIGABRT)");
-    assert_eq!(sent.structured()["hint"], "the next call starts anew");
+    assert_eq!(sent.structured()["hint"], "the next call starts fresh");
     assert!(sent.is_error());
 }
 
 #[test]
-fn what_older_systems_broke_on_works() {
-    let mut client = client(Era::Legacy, &["--tools", "all", "--max-output", "300000"]);
-    // Lines of 100 kB, whole, and nothing of them in the next answer.
+fn handles_inputs_that_broke_earlier_systems() {
+    let mut client = client(ClientEra::Legacy, &["--tools", "all", "--max-output", "300000"]);
+    // Lines of 100 kB arrive whole, and no part of them is in the next answer.
     let line = "x".repeat(100_000);
-    assert_eq!(python(&mut client, "print('x' * 100_000)"), format!("{line}\n"));
-    assert_eq!(python(&mut client, "1"), "1\n");
+    assert_eq!(run_python(&mut client, "print('x' * 100_000)"), format!("{line}\n"));
+    assert_eq!(run_python(&mut client, "1"), "1\n");
     // Code of 200 kB.
     let code = format!("s = '{}'\nlen(s)", "y".repeat(200_000));
-    assert_eq!(python(&mut client, &code), "200000\n");
+    assert_eq!(run_python(&mut client, &code), "200000\n");
     // Blank lines, and bytes written past the interpreter.
-    assert_eq!(python(&mut client, "print('a\\n\\n\\nb')"), "a\n\n\nb\n");
+    assert_eq!(run_python(&mut client, "print('a\\n\\n\\nb')"), "a\n\n\nb\n");
     let raw = "import os, subprocess\nos.write(1, b'one\\n')\nos.write(2, b'two\\n')\n\
                _ = subprocess.run(['sh', '-c', 'echo three; echo four >&2'])";
-    assert_eq!(python(&mut client, raw), "one\nthree\nstderr:\ntwo\nfour\n");
+    assert_eq!(run_python(&mut client, raw), "one\nthree\nstderr:\ntwo\nfour\n");
     // Four calls at once, in one session and in four.
     for sessions in [["a"; 4], ["a", "b", "c", "d"]] {
-        let call = |n: usize| json!({"code": format!("import time; time.sleep(0.1); print({n})"), "session": sessions[n]});
+        let call =
+            |n: usize| json!({"code": format!("import time; time.sleep(0.1); print({n})"), "session": sessions[n]});
         let ids: Vec<u64> = (0..4).map(|n| client.begin_call("execute_code", call(n))).collect();
         for (n, id) in ids.into_iter().enumerate() {
-            assert_eq!(client.called(id).ok(), format!("{n}\n"));
+            assert_eq!(client.call_answer(id).ok(), format!("{n}\n"));
         }
     }
     // Written once, read ten times.
@@ -392,38 +377,36 @@ fn what_older_systems_broke_on_works() {
     client.call("sandbox_write_file", write).ok();
     for _ in 0..10 {
         assert_eq!(client.call("sandbox_read_file", json!({"path": "/workspace/f"})).ok(), "same");
-        assert_eq!(python(&mut client, "open('/workspace/f').read()"), "'same'\n");
+        assert_eq!(run_python(&mut client, "open('/workspace/f').read()"), "'same'\n");
     }
     // A file that is neither text nor an image.
-    python(&mut client, "_ = open('/workspace/b', 'wb').write(bytes(range(256)))");
+    run_python(&mut client, "_ = open('/workspace/b', 'wb').write(bytes(range(256)))");
     let read = client.call("sandbox_read_file", json!({"path": "/workspace/b"}));
     let blob = &read.block("resource").unwrap()["resource"];
     assert_eq!(blob["mimeType"], "application/octet-stream");
     assert!(blob["blob"].as_str().unwrap().starts_with("AAECAwQF"), "{blob}");
     // A link that leads out.
-    python(&mut client, "import os; os.symlink('/etc', '/workspace/l')");
+    run_python(&mut client, "import os; os.symlink('/etc', '/workspace/l')");
     let text = client.call("sandbox_read_file", json!({"path": "/workspace/l/passwd"})).failed();
     assert!(text.contains("could not read"), "{text}");
 }
 
 #[test]
-fn images_come_back_as_images() {
-    let png =
-        "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
-    let mut client = client(Era::Legacy, &["--tools", "all"]);
+fn returns_images_as_image_blocks() {
+    let png = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+    let mut client = client(ClientEra::Legacy, &["--tools", "all"]);
     let write = format!("import base64; _ = open('/workspace/p.png', 'wb').write(base64.b64decode('{png}'))");
-    python(&mut client, &write);
+    run_python(&mut client, &write);
     let read = client.call("sandbox_read_file", json!({"path": "/workspace/p.png"}));
     let image = read.block("image").unwrap();
     assert_eq!((image["mimeType"].as_str(), image["data"].as_str()), (Some("image/png"), Some(png)));
-    let shown =
-        client.call("execute_code", json!({"code": "import pathlib\npathlib.Path('/workspace/p.png')"}));
+    let shown = client.call("execute_code", json!({"code": "import pathlib\npathlib.Path('/workspace/p.png')"}));
     assert_eq!(shown.block("image").unwrap()["data"], png, "{shown:?}");
 }
 
 #[test]
-fn large_output_is_cut_and_read_whole_by_its_address() {
-    for era in Era::ALL {
+fn large_output_is_truncated_and_readable_as_a_resource() {
+    for era in ClientEra::ALL {
         let mut client = client(era, &[]);
         let called = client.call("execute_code", json!({"code": "for n in range(20_000): print('line', n)"}));
         let text = called.ok();
@@ -434,17 +417,16 @@ fn large_output_is_cut_and_read_whole_by_its_address() {
         let read = client.request("resources/read", json!({"uri": uri})).unwrap();
         let whole: String = (0..20_000).map(|n| format!("line {n}\n")).collect();
         assert_eq!(read["contents"][0]["text"], whole);
-        let part =
-            client.request("resources/read", json!({"uri": format!("{uri}?offset=7&length=6")})).unwrap();
+        let part = client.request("resources/read", json!({"uri": format!("{uri}?offset=7&length=6")})).unwrap();
         assert_eq!(part["contents"][0]["text"], "line 1");
         let error = client.request("resources/read", json!({"uri": format!("{uri}0")})).unwrap_err();
-        assert_eq!(error["code"], if era == Era::Legacy { -32002 } else { -32602 }, "{error}");
+        assert_eq!(error["code"], if era == ClientEra::Legacy { -32002 } else { -32602 }, "{error}");
     }
 }
 
 #[test]
-fn resources_and_the_prompt() {
-    let mut client = client(Era::Legacy, &["--tools", "all"]);
+fn serves_resources_and_the_prompt() {
+    let mut client = client(ClientEra::Legacy, &["--tools", "all"]);
     let list = client.request("resources/list", json!({})).unwrap();
     assert_eq!(list["resources"][0]["uri"], "cove://manual");
     let manual = client.request("resources/read", json!({"uri": "cove://manual"})).unwrap();
@@ -455,20 +437,17 @@ fn resources_and_the_prompt() {
     let id = started.structured()["session_id"].as_str().unwrap().to_owned();
     let lines = json!({"session_id": id, "lines": ["echo in > '/workspace/a b'"]});
     client.call("send_lines", lines).ok();
-    let read = |client: &mut Stdio, path: &str| {
+    let read = |client: &mut TestStdioClient, path: &str| {
         client.request("resources/read", json!({"uri": format!("cove://sessions/{id}/files/{path}")}))
     };
     assert_eq!(read(&mut client, "workspace/a%20b").unwrap()["contents"][0]["text"], "in\n");
-    for path in
-        ["etc/passwd", "workspace/../etc/passwd", "workspace/%2e%2e/etc/passwd", "workspace/none", "%ff"]
-    {
+    for path in ["etc/passwd", "workspace/../etc/passwd", "workspace/%2e%2e/etc/passwd", "workspace/none", "%ff"] {
         let error = read(&mut client, path).unwrap_err();
         assert!(error["code"] == -32002 || error["code"] == -32602, "{path}: {error}");
     }
     let prompts = client.request("prompts/list", json!({})).unwrap();
     assert_eq!(prompts["prompts"][0]["name"], "code-mode");
-    let prompt =
-        client.request("prompts/get", json!({"name": "code-mode", "arguments": {"task": "count"}})).unwrap();
+    let prompt = client.request("prompts/get", json!({"name": "code-mode", "arguments": {"task": "count"}})).unwrap();
     let text = prompt["messages"][0]["content"]["text"].as_str().unwrap();
     assert!(text.ends_with("The task:\ncount"), "{text}");
     assert_eq!(client.request("prompts/get", json!({"name": "x"})).unwrap_err()["code"], -32602);
@@ -476,8 +455,8 @@ fn resources_and_the_prompt() {
 }
 
 #[test]
-fn other_formats_say_the_same() {
-    let mut json_client = client(Era::Legacy, &["--output", "json", "--tools", "all"]);
+fn json_and_toon_formats_carry_the_same_result() {
+    let mut json_client = client(ClientEra::Legacy, &["--output", "json", "--tools", "all"]);
     let called = json_client.call("execute_code", json!({"code": "print('out')\n1/0"}));
     assert!(called.is_error());
     let value = called.structured().clone();
@@ -486,65 +465,61 @@ fn other_formats_say_the_same() {
     assert_eq!((&value["stdout"], &value["error"]["type"]), (&json!("out\n"), &json!("ZeroDivisionError")));
     let keys: Vec<&String> = value.as_object().unwrap().keys().collect();
     assert_eq!(keys, ["status", "exit_code", "stdout", "stderr", "error", "session", "ms"]);
-    let mut toon_client = client(Era::Legacy, &["--output", "toon", "--tools", "all"]);
+    let mut toon_client = client(ClientEra::Legacy, &["--output", "toon", "--tools", "all"]);
     let called = toon_client.call("execute_code", json!({"code": "print('out')"}));
     let text = called.ok();
     assert!(text.starts_with("status: completed\nexit_code: 0\nstdout: \"out\\n\"\n"), "{text}");
     assert!(called.structured().is_null());
-    let mut compact = client(Era::Legacy, &["--tools", "all"]);
+    let mut compact = client(ClientEra::Legacy, &["--tools", "all"]);
     assert!(compact.call("execute_code", json!({"code": "1"})).structured().is_null());
 }
 
 #[test]
-fn progress_is_told_while_a_cell_runs() {
-    for era in Era::ALL {
+fn reports_progress_while_a_cell_runs() {
+    for era in ClientEra::ALL {
         let mut client = client(era, &[]);
         let code = "import time\nfor n in range(10):\n    print('step', n, flush=True)\n    time.sleep(0.5)";
         let params = json!({
             "name": "execute_code", "arguments": {"code": code}, "_meta": {"progressToken": "p1"},
         });
         client.request("tools/call", params).unwrap();
-        let told: Vec<&Value> =
-            client.notes.iter().filter(|note| note["method"] == "notifications/progress").collect();
-        assert!(told.len() >= 2, "{told:?}");
-        let progress: Vec<f64> =
-            told.iter().map(|note| note["params"]["progress"].as_f64().unwrap()).collect();
+        let reported: Vec<&Value> =
+            client.notifications.iter().filter(|note| note["method"] == "notifications/progress").collect();
+        assert!(reported.len() >= 2, "{reported:?}");
+        let progress: Vec<f64> = reported.iter().map(|note| note["params"]["progress"].as_f64().unwrap()).collect();
         assert!(progress.windows(2).all(|pair| pair[0] < pair[1]), "{progress:?}");
-        for note in &told {
+        for note in &reported {
             assert_eq!(note["params"]["progressToken"], "p1");
             assert!(note["params"]["message"].as_str().unwrap().starts_with("step "), "{note}");
         }
-        // Nobody asked, so nobody is told.
-        client.notes.clear();
-        python(&mut client, "time.sleep(2.5)");
-        assert!(client.notes.is_empty(), "{:?}", client.notes);
+        // Without a progress token the client gets no notifications.
+        client.notifications.clear();
+        run_python(&mut client, "time.sleep(2.5)");
+        assert!(client.notifications.is_empty(), "{:?}", client.notifications);
     }
 }
 
 #[test]
-fn cancelling_reaches_the_process_inside() {
-    for era in Era::ALL {
+fn cancellation_reaches_the_process_inside() {
+    for era in ClientEra::ALL {
         let mut client = client(era, &[]);
-        python(&mut client, "x = 1");
+        run_python(&mut client, "x = 1");
         let code = "import subprocess\nsubprocess.run(['sleep', '4242'])";
         let id = client.begin_call("execute_code", json!({"code": code}));
-        let sleeps = || process::with_text("sleep\u{0}4242").len();
+        let sleeps = || process::pids_with_text("sleep\u{0}4242").len();
         wait_until("the process inside runs", || sleeps() == 1);
         client.send(&json!({
             "jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id, "reason": "enough"},
         }));
         wait_until("the process inside is gone", || sleeps() == 0);
-        assert_eq!(python(&mut client, "x"), "1\n", "the session goes on");
-        assert!(
-            client.answer_within(id, Duration::from_millis(100)).is_none(),
-            "a cancelled call has no answer"
-        );
+        assert_eq!(run_python(&mut client, "x"), "1\n", "the session goes on");
+        assert!(client.answer_within(id, Duration::from_millis(100)).is_none(), "a cancelled call has no answer");
     }
 }
 
 #[test]
-fn many_who_ask_for_tools_start_one_sandbox() {
-    let mut client = client(Era::Legacy, &[]);
+fn concurrent_tool_lists_start_at_most_one_sandbox() {
+    let mut client = client(ClientEra::Legacy, &[]);
     let ids: Vec<u64> = (0..100).map(|_| client.begin("tools/list", Value::Null)).collect();
     let mut most = 0;
     for id in ids {
@@ -555,9 +530,9 @@ fn many_who_ask_for_tools_start_one_sandbox() {
 }
 
 #[test]
-fn every_refusal_arrives() {
-    let mut client = client(Era::Legacy, &[]);
-    // Beside answers of others, which are written at the same time.
+fn delivers_every_refusal_under_load() {
+    let mut client = client(ClientEra::Legacy, &[]);
+    // In parallel with other answers.
     for id in 0..300 {
         client.send(&json!({"jsonrpc": "2.0", "id": 10_000 + id, "method": 5}));
         client.send(&json!({"jsonrpc": "2.0", "id": 20_000 + id, "method": "ping"}));
@@ -569,36 +544,30 @@ fn every_refusal_arrives() {
 }
 
 #[test]
-fn stopping_a_session_ends_what_runs_in_it_and_says_so() {
-    let mut client = client(Era::Legacy, &["--tools", "all"]);
+fn stop_session_ends_running_cells_and_says_so() {
+    let mut client = client(ClientEra::Legacy, &["--tools", "all"]);
     for (image, line) in [("python", "import time; time.sleep(60)"), ("ubuntu", "sleep 60")] {
         let started = client.call("start_session", json!({"image": image}));
         let id = started.structured()["session_id"].clone();
         let running = client.begin_call("send_lines", json!({"session_id": id, "lines": [line]}));
         std::thread::sleep(Duration::from_millis(500));
         client.call("stop_session", json!({"session_id": id})).ok();
-        let text = client.called(running).failed();
+        let text = client.call_answer(running).failed();
         assert!(text.contains("aborted because its session was stopped"), "{image}: {text}");
     }
 }
 
 #[test]
-fn file_tools_tell_that_a_session_was_lost() {
-    let mut client = client(Era::Legacy, &["--tools", "all"]);
+fn file_tools_report_a_lost_session() {
+    let mut client = client(ClientEra::Legacy, &["--tools", "all"]);
     client.call("sandbox_write_file", json!({"path": "/workspace/f", "content": "x"})).ok();
     kill_sandboxes(&client);
     let text = client.call("sandbox_read_file", json!({"path": "/workspace/f"})).failed();
     assert!(text.contains("note: the session before this one is gone"), "{text}");
-    // A long file is cut like long output, and read whole by its address.
-    client
-        .call("sandbox_write_file", json!({"path": "/workspace/f", "content": "line\n".repeat(20_000)}))
-        .ok();
+    // A long file is cut like long output; reading it by its address returns all of it.
+    client.call("sandbox_write_file", json!({"path": "/workspace/f", "content": "line\n".repeat(20_000)})).ok();
     let read = client.call("sandbox_read_file", json!({"path": "/workspace/f"}));
-    assert!(
-        read.ok().len() < 21_000 && read.text().contains("note: whole file at cove://"),
-        "{}",
-        read.text().len()
-    );
+    assert!(read.ok().len() < 21_000 && read.text().contains("note: whole file at cove://"), "{}", read.text().len());
     let uri = read.block("resource_link").unwrap()["uri"].clone();
     let whole = client.request("resources/read", json!({"uri": uri})).unwrap();
     assert_eq!(whole["contents"][0]["text"].as_str().unwrap().len(), 100_000);
@@ -606,11 +575,12 @@ fn file_tools_tell_that_a_session_was_lost() {
 
 #[test]
 fn closing_input_ends_the_server_within_a_second() {
-    // With nothing to do, with a cell that listens and with one that does not.
-    let stubborn = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint(1, flush=True)\ntime.sleep(60)";
+    // Idle, with a cell that reacts to the interrupt, and with one that does not.
+    let stubborn =
+        "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint(1, flush=True)\ntime.sleep(60)";
     for code in [None, Some("while True: pass"), Some(stubborn)] {
-        let mut client = client(Era::Legacy, &[]);
-        python(&mut client, "1");
+        let mut client = client(ClientEra::Legacy, &[]);
+        run_python(&mut client, "1");
         let id = code.map(|code| client.begin_call("execute_code", json!({"code": code})));
         std::thread::sleep(Duration::from_millis(300));
         let children = process::children(client.pid());
@@ -620,21 +590,21 @@ fn closing_input_ends_the_server_within_a_second() {
         let status = client.wait();
         let took = start.elapsed();
         assert!(status.success(), "{status}: {}", client.errors());
-        // What is promised is a second; a busy machine may be late.
+        // Cove promises one second; a busy machine may be late.
         assert!(took < Duration::from_secs(5), "{took:?}");
         wait_until("no sandbox is left", || children.iter().all(|pid| !process::is_alive(*pid)));
         if code == Some("while True: pass") {
-            let text = client.called(id.unwrap()).failed();
+            let text = client.call_answer(id.unwrap()).failed();
             assert!(text.contains("aborted because the server is ending"), "{text}");
         }
     }
 }
 
 #[test]
-fn a_client_that_never_reads_standard_error_stops_nobody() {
+fn unread_standard_error_does_not_block_the_server() {
     use std::io::{BufRead, BufReader, Write};
     use std::process::Stdio as Pipe;
-    let mut command = cove().command(Who::Root);
+    let mut command = cove().command(TestUser::Root);
     command.args(["serve", "--log-level", "debug"]);
     let mut child = command.stdin(Pipe::piped()).stdout(Pipe::piped()).stderr(Pipe::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
@@ -643,7 +613,7 @@ fn a_client_that_never_reads_standard_error_stops_nobody() {
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientCapabilities": {},
     });
-    // Each call logs a line, and a pipe holds less than all of them.
+    // Each call logs a line, and all of them together do not fit into a pipe.
     for id in 0..1500 {
         let params = json!({"name": "execute_code", "arguments": {"code": "1"}, "_meta": meta});
         let request = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params});
@@ -656,11 +626,11 @@ fn a_client_that_never_reads_standard_error_stops_nobody() {
 }
 
 #[test]
-fn a_call_sent_along_with_the_end_of_input_is_answered() {
-    let mut client = client(Era::Modern, &[]);
+fn answers_a_call_sent_before_end_of_input() {
+    let mut client = client(ClientEra::Modern, &[]);
     let id = client.begin_call("execute_code", json!({"code": "40 + 2"}));
     client.close_input();
-    // The first call starts a sandbox, which on a busy machine takes longer than there is time.
+    // The first call starts a sandbox, which on a busy machine takes longer than the timeout.
     let answer = client.answer(id)["result"].take();
     let text = answer["content"][0]["text"].as_str().unwrap().to_owned();
     assert!(text == "42\n" || text.contains("the server is ending"), "{text}");
@@ -668,23 +638,23 @@ fn a_call_sent_along_with_the_end_of_input_is_answered() {
 }
 
 #[test]
-fn a_signal_ends_it_in_good_order_and_a_second_at_once() {
-    let mut client = client(Era::Legacy, &[]);
-    python(&mut client, "1");
-    let id =
-        client.begin_call("execute_code", json!({"code": "print('part', flush=True)\nwhile True: pass"}));
+fn first_signal_stops_cleanly_and_second_at_once() {
+    let mut client = client(ClientEra::Legacy, &[]);
+    run_python(&mut client, "1");
+    let id = client.begin_call("execute_code", json!({"code": "print('part', flush=True)\nwhile True: pass"}));
     std::thread::sleep(Duration::from_millis(300));
     process::terminate(client.pid());
-    let text = client.called(id).failed();
+    let text = client.call_answer(id).failed();
     assert!(
         text.starts_with("part\n") && text.contains("\ncell aborted because the server is ending\nhint: "),
         "{text}"
     );
     assert!(client.wait().success());
 
-    let stubborn = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint(1, flush=True)\ntime.sleep(60)";
-    let mut client = self::client(Era::Legacy, &[]);
-    python(&mut client, "1");
+    let stubborn =
+        "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint(1, flush=True)\ntime.sleep(60)";
+    let mut client = self::client(ClientEra::Legacy, &[]);
+    run_python(&mut client, "1");
     client.begin_call("execute_code", json!({"code": stubborn}));
     std::thread::sleep(Duration::from_millis(500));
     process::terminate(client.pid());
@@ -694,7 +664,7 @@ fn a_signal_ends_it_in_good_order_and_a_second_at_once() {
 }
 
 #[test]
-fn mounts_stay_within_what_the_operator_allowed() {
+fn session_mounts_stay_within_allowed_paths() {
     let folder = tempfile::tempdir_in("/var/tmp").unwrap();
     let root = folder.path();
     for name in ["data/sub", "out/sub", "secret"] {
@@ -705,10 +675,8 @@ fn mounts_stay_within_what_the_operator_allowed() {
     std::os::unix::fs::symlink(root.join("secret"), root.join("data/link")).unwrap();
     let path = |name: &str| root.join(name).to_str().unwrap().to_owned();
     let (data, out) = (path("data"), path("out"));
-    let mut client = client(
-        Era::Legacy,
-        &["--tools", "all", "--allow-mount", &data, "--allow-mount", &format!("{out}:rw")],
-    );
+    let mut client =
+        client(ClientEra::Legacy, &["--tools", "all", "--allow-mount", &data, "--allow-mount", &format!("{out}:rw")]);
     let mut start = |source: String, readonly: Option<bool>| {
         let mount = json!({"source": source, "target": "/data", "readonly": readonly});
         client.call("start_session", json!({"image": "ubuntu", "mounts": [mount]}))

@@ -1,4 +1,4 @@
-//! MCP over HTTP, through the real program: sessions, principals, who may ask, cancelling, load, endings.
+//! MCP over HTTP, through the real program: sessions, principals, authentication, cancelling, load, endings.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -7,54 +7,54 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use cove_testkit::Who;
-use cove_testkit::mcp::{Era, Http, Server, raw};
+use cove_testkit::TestUser;
+use cove_testkit::mcp::{ClientEra, HttpServerProcess, TestHttpClient, send_raw};
 use serde_json::{Value, json};
 
 use crate::{cove, process, wait_until};
 
-/// A server with a state directory of its own, which lives as long.
-struct Served {
-    server: Server,
+/// A server with a state directory of its own, which lives as long as the server.
+struct HttpServerFixture {
+    server: HttpServerProcess,
     state: tempfile::TempDir,
 }
 
-fn serve(args: &[&str]) -> Served {
+fn serve(args: &[&str]) -> HttpServerFixture {
     let state = tempfile::tempdir().unwrap();
-    Served { server: serve_in(&state, args), state }
+    HttpServerFixture { server: serve_in(&state, args), state }
 }
 
-fn serve_in(state: &tempfile::TempDir, args: &[&str]) -> Server {
-    let mut command = cove().command(Who::Root);
+fn serve_in(state: &tempfile::TempDir, args: &[&str]) -> HttpServerProcess {
+    let mut command = cove().command(TestUser::Root);
     command.args(["serve", "--http", "127.0.0.1:0", "--tools", "all", "--state-dir"]).arg(state.path());
-    Server::start({
+    HttpServerProcess::start({
         command.args(args);
         command
     })
 }
 
-fn open(args: &[&str]) -> Served {
+fn serve_open(args: &[&str]) -> HttpServerFixture {
     serve(&[&["--auth", "none"], args].concat())
 }
 
-fn run(client: &mut Http, code: &str) -> String {
+fn run_code(client: &mut TestHttpClient, code: &str) -> String {
     client.call("execute_code", json!({"code": code})).ok()
 }
 
 #[test]
-fn a_connection_of_the_old_era_has_a_session_of_its_own() {
-    let served = open(&[]);
-    let mut first = Http::new(served.server.address, None, Era::Legacy);
-    let mut second = Http::new(served.server.address, None, Era::Legacy);
-    assert_eq!(run(&mut first, "x = 'first'"), "(no output)");
-    assert_eq!(run(&mut second, "x = 'second'"), "(no output)");
-    assert_eq!(run(&mut first, "x"), "'first'\n");
+fn legacy_connection_has_its_own_session() {
+    let served = serve_open(&[]);
+    let mut first = TestHttpClient::new(served.server.address, None, ClientEra::Legacy);
+    let mut second = TestHttpClient::new(served.server.address, None, ClientEra::Legacy);
+    assert_eq!(run_code(&mut first, "x = 'first'"), "(no output)");
+    assert_eq!(run_code(&mut second, "x = 'second'"), "(no output)");
+    assert_eq!(run_code(&mut first, "x"), "'first'\n");
     first.call("sandbox_write_file", json!({"path": "/workspace/f", "content": "kept"})).ok();
     for _ in 0..10 {
         assert_eq!(first.call("sandbox_read_file", json!({"path": "/workspace/f"})).ok(), "kept");
     }
     second.call("sandbox_read_file", json!({"path": "/workspace/f"})).failed();
-    // A connection that is closed takes its sandbox along; the other is not touched. One more is kept ready.
+    // Closing a connection ends its sandbox and no other. One more sandbox is kept ready.
     let sandboxes = || process::children(served.server.pid()).len();
     wait_until("two sessions and one ready", || sandboxes() == 3);
     let delete = format!(
@@ -62,18 +62,18 @@ fn a_connection_of_the_old_era_has_a_session_of_its_own() {
         served.server.address,
         first.connection().unwrap()
     );
-    let answer = raw(served.server.address, delete.as_bytes());
+    let answer = send_raw(served.server.address, delete.as_bytes());
     assert!((200..300).contains(&answer.status), "{answer:?}");
     wait_until("its sandbox is gone", || sandboxes() == 2);
-    assert_eq!(run(&mut second, "x"), "'second'\n");
+    assert_eq!(run_code(&mut second, "x"), "'second'\n");
     let gone = first.send("tools/list", Value::Null);
     assert_eq!(gone.status, 404, "{gone:?}");
 }
 
 #[test]
-fn without_a_connection_a_new_session_is_named() {
-    let served = open(&[]);
-    let mut client = Http::new(served.server.address, None, Era::Modern);
+fn stateless_call_returns_a_new_session_handle() {
+    let served = serve_open(&[]);
+    let mut client = TestHttpClient::new(served.server.address, None, ClientEra::Modern);
     let called = client.call("execute_code", json!({"code": "x = 7\nx"}));
     let session = called.session();
     assert_eq!(called.ok(), format!("7\nsession: {session}"));
@@ -94,7 +94,7 @@ fn without_a_connection_a_new_session_is_named() {
 }
 
 #[test]
-fn a_token_is_made_once_kept_closed_and_asked_for() {
+fn creates_a_private_token_and_requires_it() {
     use std::os::unix::fs::PermissionsExt;
     let served = serve(&[]);
     let file = served.state.path().join("tokens");
@@ -104,23 +104,19 @@ fn a_token_is_made_once_kept_closed_and_asked_for() {
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     let said = served.server.errors();
     assert!(said.contains(&token) && said.contains("mcpServers"), "shown once, ready to paste: {said}");
-    let mut right = Http::new(served.server.address, Some(&token), Era::Modern);
+    let mut right = TestHttpClient::new(served.server.address, Some(&token), ClientEra::Modern);
     right.call("execute_code", json!({"code": "1"})).ok();
     for wrong in [None, Some("cove_wrong_wrong_wrong"), Some("")] {
-        let mut client = Http::new(served.server.address, wrong, Era::Modern);
+        let mut client = TestHttpClient::new(served.server.address, wrong, ClientEra::Modern);
         let answer = client.send("tools/list", Value::Null);
         assert_eq!(answer.status, 401, "{answer:?}");
-        assert!(
-            answer.header("www-authenticate").is_some_and(|value| value.starts_with("Bearer")),
-            "{answer:?}"
-        );
+        assert!(answer.header("www-authenticate").is_some_and(|value| value.starts_with("Bearer")), "{answer:?}");
         assert!(!answer.body.contains(&token));
     }
     for path in ["/metrics", "/healthz", "/readyz"] {
         let request = |authorization: &str| {
-            let head =
-                format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{authorization}\r\n");
-            raw(served.server.address, head.as_bytes())
+            let head = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{authorization}\r\n");
+            send_raw(served.server.address, head.as_bytes())
         };
         assert_eq!(request("").status, if path == "/metrics" { 401 } else { 200 }, "{path}");
         let answer = request(&format!("Authorization: Bearer {token}\r\n"));
@@ -132,10 +128,10 @@ fn a_token_is_made_once_kept_closed_and_asked_for() {
             assert!(answer.body.contains("cove_sessions_started_total 1\n"), "{}", answer.body);
         }
     }
-    let Served { server, state } = served;
+    let HttpServerFixture { server, state } = served;
     drop(server);
     let again = serve_in(&state, &["--log-level", "debug"]);
-    let mut right = Http::new(again.address, Some(&token), Era::Legacy);
+    let mut right = TestHttpClient::new(again.address, Some(&token), ClientEra::Legacy);
     right.call("execute_code", json!({"code": "print('canary-in-output')"})).ok();
     let said = again.errors();
     assert!(!said.contains(&token), "a token is shown once, and is in no log: {said}");
@@ -143,19 +139,19 @@ fn a_token_is_made_once_kept_closed_and_asked_for() {
 }
 
 #[test]
-fn what_one_principal_has_is_not_there_for_another() {
+fn isolates_principals_from_each_other() {
     let state = tempfile::tempdir().unwrap();
     let file = state.path().join("team");
     std::fs::write(&file, "alice alice-0123456789abcdef\nbob bob-0123456789abcdef\n").unwrap();
     std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     let server = serve_in(&state, &["--token-file", file.to_str().unwrap()]);
-    let mut alice = Http::new(server.address, Some("alice-0123456789abcdef"), Era::Modern);
-    let mut bob = Http::new(server.address, Some("bob-0123456789abcdef"), Era::Modern);
+    let mut alice = TestHttpClient::new(server.address, Some("alice-0123456789abcdef"), ClientEra::Modern);
+    let mut bob = TestHttpClient::new(server.address, Some("bob-0123456789abcdef"), ClientEra::Modern);
     let called = alice.call("execute_code", json!({"code": "secret = 1\nprint('x' * 50_000)"}));
     let (session, uri) = (called.session(), called.block("resource_link").unwrap()["uri"].clone());
     alice.request("resources/read", json!({"uri": uri})).unwrap();
     alice.call("execute_code", json!({"code": "secret = 2", "session": "shared name"})).ok();
-    // By handle, by name, by address: to bob nothing of it is there, and no answer tells that it exists.
+    // By handle, by name, by address: bob cannot use the session, and no answer reveals that it exists.
     let text = bob.call("execute_code", json!({"code": "secret", "session": session})).failed();
     let never = "s_00000000000000000000000000000000";
     let unknown = bob.call("execute_code", json!({"code": "secret", "session": never})).failed();
@@ -172,9 +168,9 @@ fn what_one_principal_has_is_not_there_for_another() {
     let file = format!("cove://sessions/{session}/files/workspace/f");
     bob.request("resources/read", json!({"uri": file})).unwrap_err();
     assert_eq!(alice.call("execute_code", json!({"code": "secret", "session": session})).ok(), "1\n");
-    // Connections of the old era too.
-    let alices = Http::new(server.address, Some("alice-0123456789abcdef"), Era::Legacy);
-    let bobs = Http::new(server.address, Some("bob-0123456789abcdef"), Era::Legacy);
+    // The same for connections of the old era.
+    let alices = TestHttpClient::new(server.address, Some("alice-0123456789abcdef"), ClientEra::Legacy);
+    let bobs = TestHttpClient::new(server.address, Some("bob-0123456789abcdef"), ClientEra::Legacy);
     let mut thief = bobs.with_connection(alices.connection());
     let answer = thief.send("tools/list", Value::Null);
     assert_eq!(answer.status, 404, "{answer:?}");
@@ -183,19 +179,19 @@ fn what_one_principal_has_is_not_there_for_another() {
          Authorization: Bearer bob-0123456789abcdef\r\n\r\n",
         alices.connection().unwrap()
     );
-    raw(server.address, delete.as_bytes());
+    send_raw(server.address, delete.as_bytes());
     let mut alices = alices;
     assert_eq!(alices.send("tools/list", Value::Null).status, 200, "it is still there");
 }
 
 #[test]
-fn foreign_pages_and_unsafe_addresses_are_refused() {
-    let served = open(&[]);
+fn refuses_foreign_origins_and_unsafe_addresses() {
+    let served = serve_open(&[]);
     let address = served.server.address;
-    let mut client = Http::new(address, None, Era::Modern);
+    let mut client = TestHttpClient::new(address, None, ClientEra::Modern);
     let list = client.message("tools/list", Value::Null);
     let honest = String::from_utf8(client.post(&list)).unwrap();
-    assert_eq!(raw(address, honest.as_bytes()).status, 200);
+    assert_eq!(send_raw(address, honest.as_bytes()).status, 200);
     let own = format!("Host: {address}\r\n");
     for headers in [
         "Host: evil.example\r\n".to_owned(),
@@ -204,31 +200,27 @@ fn foreign_pages_and_unsafe_addresses_are_refused() {
         format!("{own}Origin: null\r\n"),
         format!("{own}Host: evil.example\r\n"),
     ] {
-        let answer = raw(address, honest.replace(&own, &headers).as_bytes());
+        let answer = send_raw(address, honest.replace(&own, &headers).as_bytes());
         assert!(answer.status == 403 || answer.status == 400, "{headers}: {answer:?}");
     }
     let from_here = format!("{own}Origin: http://localhost:3000\r\n");
-    assert_eq!(raw(address, honest.replace(&own, &from_here).as_bytes()).status, 200);
+    assert_eq!(send_raw(address, honest.replace(&own, &from_here).as_bytes()).status, 200);
     // Refused before it is read: the body never comes.
-    let huge = format!(
-        "POST /mcp HTTP/1.1\r\n{own}Content-Type: application/json\r\nContent-Length: 50000000\r\n\r\n"
-    );
-    assert_eq!(raw(address, huge.as_bytes()).status, 413);
+    let huge = format!("POST /mcp HTTP/1.1\r\n{own}Content-Type: application/json\r\nContent-Length: 50000000\r\n\r\n");
+    assert_eq!(send_raw(address, huge.as_bytes()).status, 413);
 
-    let refused = cove().run(Who::Root, &["serve", "--http", "0.0.0.0:0", "--auth", "none"]);
+    let refused = cove().run(TestUser::Root, &["serve", "--http", "0.0.0.0:0", "--auth", "none"]);
     assert_eq!(refused.code, Some(2), "{refused:?}");
-    assert!(
-        refused.stderr.contains("anyone who can reach this machine") && refused.stderr.contains("hint: ")
-    );
+    assert!(refused.stderr.contains("anyone who can reach this machine") && refused.stderr.contains("hint: "));
 }
 
 #[test]
-fn a_closed_stream_cancels_down_to_the_process_inside() {
-    let served = open(&[]);
-    let mut client = Http::new(served.server.address, None, Era::Modern);
+fn closed_stream_cancels_the_process_inside() {
+    let served = serve_open(&[]);
+    let mut client = TestHttpClient::new(served.server.address, None, ClientEra::Modern);
     let session = client.call("execute_code", json!({"code": "x = 1"})).session();
-    let sleeps = || process::with_text("sleep\u{0}5353").len();
-    // While nothing has come back yet, and while progress streams.
+    let sleeps = || process::pids_with_text("sleep\u{0}5353").len();
+    // Before any answer, and while progress streams.
     for meta in [json!({}), json!({"progressToken": 1})] {
         let code = "import subprocess\nsubprocess.run(['sleep', '5353'])";
         let arguments = json!({"code": code, "session": session});
@@ -243,24 +235,25 @@ fn a_closed_stream_cancels_down_to_the_process_inside() {
         let again = client.call("execute_code", json!({"code": "x", "session": session}));
         assert_eq!(again.ok(), "1\n", "the session goes on");
     }
-    // The old era says so by a notification: a stream that breaks may be taken up again.
-    let mut legacy = Http::new(served.server.address, None, Era::Legacy);
-    run(&mut legacy, "x = 2");
-    let call = json!({"name": "execute_code", "arguments": {"code": "import subprocess\nsubprocess.run(['sleep', '5353'])"}});
+    // The old era cancels by a notification: a client may resume a broken stream.
+    let mut legacy = TestHttpClient::new(served.server.address, None, ClientEra::Legacy);
+    run_code(&mut legacy, "x = 2");
+    let call =
+        json!({"name": "execute_code", "arguments": {"code": "import subprocess\nsubprocess.run(['sleep', '5353'])"}});
     let message = legacy.message("tools/call", call);
     let mut stream = TcpStream::connect(served.server.address).unwrap();
     stream.write_all(&legacy.post(&message)).unwrap();
     wait_until("the process inside runs", || sleeps() == 1);
     let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": message["id"]}});
-    assert_eq!(raw(served.server.address, &legacy.post(&cancel)).status, 202);
+    assert_eq!(send_raw(served.server.address, &legacy.post(&cancel)).status, 202);
     wait_until("the process inside is gone", || sleeps() == 0);
-    assert_eq!(run(&mut legacy, "x"), "2\n");
+    assert_eq!(run_code(&mut legacy, "x"), "2\n");
 }
 
 #[test]
-fn sessions_that_nobody_named_make_room() {
-    let served = open(&["--max-sessions", "3"]);
-    let mut client = Http::new(served.server.address, None, Era::Modern);
+fn unnamed_sessions_end_to_make_room() {
+    let served = serve_open(&["--max-sessions", "3"]);
+    let mut client = TestHttpClient::new(served.server.address, None, ClientEra::Modern);
     client.call("execute_code", json!({"code": "kept = 1", "session": "named"})).ok();
     let first = client.call("execute_code", json!({"code": "1"})).session();
     for _ in 0..6 {
@@ -269,34 +262,31 @@ fn sessions_that_nobody_named_make_room() {
     let text = client.call("execute_code", json!({"code": "1", "session": first})).failed();
     assert!(text.contains("ended to make room"), "{text}");
     assert_eq!(client.call("execute_code", json!({"code": "kept", "session": "named"})).ok(), "1\n");
-    // Whoever goes away before the handle came leaves nothing behind.
-    let sleeps = || process::with_text("sleep\u{0}6464").len();
+    // A client that disconnects before it got the handle leaves nothing behind.
+    let sleeps = || process::pids_with_text("sleep\u{0}6464").len();
     let code = "import subprocess\nsubprocess.run(['sleep', '6464'])";
     let stream = client.begin("tools/call", json!({"name": "execute_code", "arguments": {"code": code}}));
     wait_until("the process inside runs", || sleeps() == 1);
     let during = process::children(served.server.pid()).len();
     drop(stream);
-    wait_until("its session is gone", || {
-        sleeps() == 0 && process::children(served.server.pid()).len() < during
-    });
+    wait_until("its session is gone", || sleeps() == 0 && process::children(served.server.pid()).len() < during);
 }
 
 #[test]
-fn wrong_requests_get_the_right_codes() {
-    let served = open(&[]);
+fn malformed_requests_get_http_error_codes() {
+    let served = serve_open(&[]);
     let address = served.server.address;
     let head = format!(
         "POST /mcp HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n\
          Accept: application/json, text/event-stream\r\nConnection: close\r\n"
     );
     for (body, code) in [("{\"a\":", -32700), ("not json", -32700), ("[]", -32600), ("5", -32600)] {
-        let answer = raw(address, format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()).as_bytes());
+        let answer = send_raw(address, format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()).as_bytes());
         assert_eq!(answer.status, 400, "{body}: {answer:?}");
         assert_eq!(answer.messages()[0]["error"]["code"], code, "{body}");
     }
-    let delete =
-        format!("DELETE /mcp HTTP/1.1\r\nHost: {address}\r\nMcp-Session-Id: no\r\nConnection: close\r\n\r\n");
-    assert_eq!(raw(address, delete.as_bytes()).status, 404);
+    let delete = format!("DELETE /mcp HTTP/1.1\r\nHost: {address}\r\nMcp-Session-Id: no\r\nConnection: close\r\n\r\n");
+    assert_eq!(send_raw(address, delete.as_bytes()).status, 404);
 }
 
 fn read_until(stream: &mut TcpStream, text: &str) {
@@ -311,10 +301,10 @@ fn read_until(stream: &mut TcpStream, text: &str) {
 }
 
 #[test]
-fn calls_in_flight_are_told_that_the_server_ends() {
-    for era in Era::ALL {
-        let mut served = open(&[]);
-        let mut client = Http::new(served.server.address, None, era);
+fn shutdown_answers_calls_in_flight() {
+    for era in ClientEra::ALL {
+        let mut served = serve_open(&[]);
+        let mut client = TestHttpClient::new(served.server.address, None, era);
         client.call("execute_code", json!({"code": "1", "session": "s"})).ok();
         let arguments = json!({"code": "print('part', flush=True)\nwhile True: pass", "session": "s"});
         let mut stream = client.begin("tools/call", json!({"name": "execute_code", "arguments": arguments}));
@@ -332,17 +322,17 @@ fn two_hundred_sessions_and_thirty_two_cells_at_once() {
     const SESSIONS: usize = 200;
     const CELLS: usize = 32;
     const ROUNDS: usize = 6;
-    let served = open(&["--max-sessions", "256", "--rate-limit", "100000", "--memory", "256m"]);
+    let served = serve_open(&["--max-sessions", "256", "--rate-limit", "100000", "--memory", "256m"]);
     let address = served.server.address;
-    let at_rest = process::status(served.server.pid(), "VmRSS:");
+    let at_rest = process::status_value(served.server.pid(), "VmRSS:");
     let next = AtomicUsize::new(0);
     let all = Mutex::new(BTreeSet::new());
-    let each = |work: &(dyn Fn(&mut Http, usize) + Sync), count: usize| {
+    let each = |work: &(dyn Fn(&mut TestHttpClient, usize) + Sync), count: usize| {
         next.store(0, Ordering::SeqCst);
         std::thread::scope(|scope| {
             for _ in 0..CELLS {
                 scope.spawn(|| {
-                    let mut client = Http::new(address, None, Era::Modern);
+                    let mut client = TestHttpClient::new(address, None, ClientEra::Modern);
                     loop {
                         let number = next.fetch_add(1, Ordering::SeqCst);
                         if number >= count {
@@ -362,10 +352,10 @@ fn two_hundred_sessions_and_thirty_two_cells_at_once() {
         },
         SESSIONS,
     );
-    let full = process::status(served.server.pid(), "VmRSS:");
+    let full = process::status_value(served.server.pid(), "VmRSS:");
     each(
         &|client, turn| {
-            // Neighbours at once, in another order each round.
+            // Neighbours run at the same time, in a different order each round.
             let number = (turn * 37) % SESSIONS;
             let code = format!("seen.append({turn})\nprint(me, *seen, sep=',')\nme");
             let called = client.call("execute_code", json!({"code": code, "session": format!("n{number}")}));
@@ -382,17 +372,17 @@ fn two_hundred_sessions_and_thirty_two_cells_at_once() {
         SESSIONS * ROUNDS,
     );
     assert_eq!(all.lock().unwrap().len(), SESSIONS * ROUNDS);
-    let after = process::status(served.server.pid(), "VmRSS:");
-    let metrics = raw(address, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").body;
+    let after = process::status_value(served.server.pid(), "VmRSS:");
+    let metrics = send_raw(address, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").body;
     assert!(metrics.contains(&format!("cove_sessions {SESSIONS}\n")), "{metrics}");
     println!(
         "server memory: {at_rest} kB at rest, {full} kB with {SESSIONS} sessions, {after} kB after {} cells",
         SESSIONS * ROUNDS
     );
-    // Far more than it takes; what is kept for every session or cell would go far beyond.
+    // Far more than the server needs; a leak per session or cell would exceed it by far.
     assert!(after < at_rest + 100 * 1024, "{at_rest} kB, {full} kB, {after} kB");
-    // One more than allowed is told so.
-    let mut client = Http::new(address, None, Era::Modern);
+    // One session more than allowed is refused.
+    let mut client = TestHttpClient::new(address, None, ClientEra::Modern);
     for number in SESSIONS..256 {
         client.call("execute_code", json!({"code": "1", "language": "sh", "session": format!("n{number}")}));
     }

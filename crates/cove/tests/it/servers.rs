@@ -1,22 +1,22 @@
-//! `cove servers` through the real program, in a home folder of its own: what is listed, written, started, and said.
+//! `cove servers` through the real program, in a home folder of its own: what it lists, writes, starts and prints.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use cove_testkit::mcp::Server;
-use cove_testkit::program::Finished;
-use cove_testkit::{Who, fixture};
+use cove_testkit::mcp::HttpServerProcess;
+use cove_testkit::program::FinishedProgram;
+use cove_testkit::{TestUser, fixture};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::cove;
 
-struct Home {
+struct ServersHome {
     dir: TempDir,
 }
 
-impl Home {
+impl ServersHome {
     fn new() -> Self {
         let dir = TempDir::new().unwrap();
         fs::create_dir_all(dir.path().join("project")).unwrap();
@@ -34,36 +34,36 @@ impl Home {
         self
     }
 
-    /// `cove servers …` in the project, without anything of the machine's own.
-    fn servers(&self, args: &[&str]) -> Finished {
-        let mut command = cove().command(Who::Root);
+    /// Runs `cove servers …` in the project, without the machine's own configuration.
+    fn run_servers(&self, args: &[&str]) -> FinishedProgram {
+        let mut command = cove().command(TestUser::Root);
         command.env("HOME", self.dir.path()).env("TOKEN_OF_TEST", "canary-token").arg("servers").args(args);
         command.current_dir(self.at("project"));
-        Finished::of(command.output().unwrap())
+        FinishedProgram::from_output(command.output().unwrap())
     }
 
-    /// Its standard output, with the home folder named.
+    /// Its standard output, with the home folder replaced by a placeholder.
     #[track_caller]
-    fn out(&self, args: &[&str]) -> String {
-        let finished = self.servers(args);
+    fn stdout_of(&self, args: &[&str]) -> String {
+        let finished = self.run_servers(args);
         assert_eq!(finished.code, Some(0), "{args:?}: {finished:?}");
-        self.named(&finished.stdout)
+        self.normalized(&finished.stdout)
     }
 
-    /// Its standard error after a mistake of the person's.
+    /// Its standard error after a usage error.
     #[track_caller]
-    fn refused(&self, args: &[&str]) -> String {
-        let finished = self.servers(args);
+    fn refusal_of(&self, args: &[&str]) -> String {
+        let finished = self.run_servers(args);
         assert_eq!((finished.code, finished.stdout.as_str()), (Some(2), ""), "{args:?}: {finished:?}");
-        self.named(&finished.stderr)
+        self.normalized(&finished.stderr)
     }
 
-    fn named(&self, text: &str) -> String {
+    fn normalized(&self, text: &str) -> String {
         text.replace(&self.dir.path().canonicalize().unwrap().display().to_string(), "[HOME]")
     }
 
-    fn listed(&self) -> Value {
-        serde_json::from_str(&self.out(&["list", "--json"])).unwrap()
+    fn list_json(&self) -> Value {
+        serde_json::from_str(&self.stdout_of(&["list", "--json"])).unwrap()
     }
 }
 
@@ -73,10 +73,10 @@ fn fixture_entry(flags: &[&str]) -> String {
 
 #[test]
 fn servers_are_added_listed_refreshed_and_removed() {
-    let home = Home::new();
-    assert!(home.out(&["list"]).starts_with("no servers are configured; add one with"));
+    let home = ServersHome::new();
+    assert!(home.stdout_of(&["list"]).starts_with("no servers are configured; add one with"));
     let program = fixture::program().to_str().unwrap();
-    let added = home.out(&[
+    let added = home.stdout_of(&[
         "add",
         "fx",
         "--env",
@@ -91,9 +91,7 @@ fn servers_are_added_listed_refreshed_and_removed() {
         "legacy",
     ]);
     assert!(
-        added.starts_with(
-            "added `fx` in [HOME]/.config/cove/servers.d/fx.json; next: `cove servers refresh fx`"
-        ),
+        added.starts_with("added `fx` in [HOME]/.config/cove/servers.d/fx.json; next: `cove servers refresh fx`"),
         "{added}"
     );
     let file = home.at(".config/cove/servers.d/fx.json");
@@ -106,50 +104,50 @@ fn servers_are_added_listed_refreshed_and_removed() {
             "env": {"TOKEN": "${TOKEN_OF_TEST}"}, "cwd": "/usr",
         })
     );
-    assert_eq!(
-        home.out(&["list"]),
-        "fx  idle  not listed yet  [HOME]/.config/cove/servers.d/fx.json line 3\n"
-    );
-    assert_eq!(home.out(&["refresh"]), "fx  21 tools\n");
-    assert_eq!(home.out(&["list"]), "fx  idle  21 tools  [HOME]/.config/cove/servers.d/fx.json line 3\n");
+    assert_eq!(home.stdout_of(&["list"]), "fx  idle  not listed yet  [HOME]/.config/cove/servers.d/fx.json line 3\n");
+    assert_eq!(home.stdout_of(&["refresh"]), "fx  21 tools\n");
+    assert_eq!(home.stdout_of(&["list"]), "fx  idle  21 tools  [HOME]/.config/cove/servers.d/fx.json line 3\n");
     let catalog = home.at(".local/state/cove/catalog");
-    let kept: String = fs::read_dir(&catalog)
-        .unwrap()
-        .map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap())
-        .collect();
+    let kept: String =
+        fs::read_dir(&catalog).unwrap().map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap()).collect();
     assert!(kept.contains("\"legacy\"") && kept.contains("Adds two numbers"), "{kept}");
     assert!(!kept.contains("canary-token"));
 
-    let twice = home.refused(&["add", "fx", "--", "other"]);
+    let url = home.refusal_of(&["add", "x", "--url", "nonsense"]);
+    assert_eq!(
+        url,
+        "could not add the server `x`\ncaused by: the `url` of `x` is not a valid URL: it has no `http://` or \
+         `https://`\nhint: write an address such as `https://example.com/mcp`\n"
+    );
+    let twice = home.refusal_of(&["add", "fx", "--", "other"]);
     assert_eq!(
         twice,
         "could not add the server `fx`\ncaused by: `[HOME]/.config/cove/servers.d/fx.json` is there already\n\
          hint: choose another name, or replace it with `--force`\n"
     );
-    home.out(&["add", "fx", "--force", "--", program]);
+    home.stdout_of(&["add", "fx", "--force", "--", program]);
     assert!(!fs::read_to_string(&file).unwrap().contains("legacy"));
-    assert!(home.out(&["list"]).contains("not listed yet"), "what another command listed is not believed");
-    assert_eq!(home.out(&["remove", "fx"]), "removed `fx` ([HOME]/.config/cove/servers.d/fx.json)\n");
-    assert!(!file.exists() && home.listed()["servers"] == json!([]));
+    assert!(home.stdout_of(&["list"]).contains("not listed yet"), "what another command listed is not believed");
+    assert_eq!(home.stdout_of(&["remove", "fx"]), "removed `fx` ([HOME]/.config/cove/servers.d/fx.json)\n");
+    assert!(!file.exists() && home.list_json()["servers"] == json!([]));
     let names: Vec<_> = fs::read_dir(home.at(".config/cove/servers.d")).unwrap().collect();
     assert_eq!(names.len(), 0, "nothing half written is left: {names:?}");
 }
 
 #[test]
-fn what_is_missing_or_wrong_is_named_and_the_rest_goes_on() {
-    let home = Home::new()
+fn broken_definitions_are_named_and_the_rest_works() {
+    let home = ServersHome::new()
         .with(".config/cove/cove.toml", "[servers.good]\ncommand = \"/bin/true\"\n\n[servers.typo]\ncomand = \"x\"\n")
         .with(".config/cove/servers.d/broken.json", "{\"mcpServers\": {\n  \"a\": {\"command\": \"x\",,}\n}}")
         .with("MCPs/kinds.json", "{\"mcpServers\": {\n\"n\": {\"command\": 7},\n\"../../etc\": {\"command\": \"x\"},\n\"\\u001b[2Jx\": {\"command\": \"x\"},\n\"fine\": {\"command\": \"no-such-program-here\"},\n\"secret\": {\"command\": \"/bin/true\", \"env\": {\"T\": \"${NOT_SET_ANYWHERE}\"}},\n\"good\": {\"command\": \"shadowed\"},\n\"off\": {\"command\": \"/bin/true\", \"disabled\": true},\n\"remote\": {\"url\": \"http://example.com/mcp\"}}}")
         .with("project/.mcp.json", "{\"mcpServers\": {\"mine\": {\"command\": \"/bin/true\"}}}");
-    let list = home.out(&["list"]);
-    let line = |name: &str| {
-        list.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}: {list}"))
-    };
+    let list = home.stdout_of(&["list"]);
+    let line =
+        |name: &str| list.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}: {list}"));
     assert!(line("fine ").contains("needs command no-such-program-here"), "{list}");
     assert!(line("secret ").contains("needs NOT_SET_ANYWHERE"), "{list}");
     assert!(line("off ").contains("disabled"), "{list}");
-    assert!(line("remote ").contains("needs an `https` address"), "{list}");
+    assert!(line("remote ").contains("needs `https`: over plain `http`"), "{list}");
     assert!(line("good ").ends_with("[HOME]/.config/cove/cove.toml line 1"), "{list}");
     assert!(list.contains("not used: also in [HOME]/MCPs/kinds.json line 7\n"), "{list}");
     for problem in [
@@ -162,15 +160,20 @@ fn what_is_missing_or_wrong_is_named_and_the_rest_goes_on() {
         assert!(list.contains(problem), "{problem}\n{list}");
     }
     assert!(!list.contains('\x1b'));
-    assert!(list.ends_with("(`cove servers trust` changes that):\n  [HOME]/project/.mcp.json\n"), "{list}");
+    assert!(
+        list.ends_with(
+            "ignored because this project is not trusted (run `cove servers trust`):\n  [HOME]/project/.mcp.json\n"
+        ),
+        "{list}"
+    );
 
-    let json = home.listed();
+    let json = home.list_json();
     assert_eq!(json["problems"].as_array().unwrap().len(), 5);
     assert_eq!(json["problems"][0]["line"], 5);
     let fine = json["servers"].as_array().unwrap().iter().find(|server| server["name"] == "fine").unwrap();
     assert_eq!(fine["needs"], json!(["command no-such-program-here"]));
 
-    let refreshed = home.servers(&["refresh", "fine", "off"]);
+    let refreshed = home.run_servers(&["refresh", "fine", "off"]);
     assert_eq!(refreshed.code, Some(1), "{refreshed:?}");
     assert!(
         refreshed.stdout.contains("fine  failed: server `fine` needs command no-such-program-here\n"),
@@ -180,36 +183,30 @@ fn what_is_missing_or_wrong_is_named_and_the_rest_goes_on() {
 }
 
 #[test]
-fn names_cannot_lead_elsewhere() {
-    let home = Home::new().with("MCPs/hers.json", "{\"mcpServers\": {\n\"hers\": {\"command\": \"x\"}}}");
+fn rejects_server_names_that_escape_the_folder() {
+    let home = ServersHome::new().with("MCPs/hers.json", "{\"mcpServers\": {\n\"hers\": {\"command\": \"x\"}}}");
     for name in ["../../etc", "a/b", ".hidden", "", "a\nb", "-x", &"x".repeat(65)] {
         for args in [vec!["add", "--", "/bin/true"], vec!["remove"]] {
             let mut args = args;
             args.insert(1, name);
-            // A dash is a flag to the command line itself.
+            // The command line itself takes a dash for a flag.
             if name != "-x" {
-                let words = home.refused(&args);
-                assert!(
-                    words.contains("could not use the name") && words.contains("hint: use letters"),
-                    "{words}"
-                );
+                let words = home.refusal_of(&args);
+                assert!(words.contains("could not use the name") && words.contains("hint: use letters"), "{words}");
             }
         }
     }
     assert!(!home.at(".config").exists(), "nothing was written");
     assert_eq!(
-        home.refused(&["remove", "hers"]),
+        home.refusal_of(&["remove", "hers"]),
         "could not remove the server `hers`\ncaused by: it is defined in [HOME]/MCPs/hers.json line 2, which \
          `cove servers add` did not write\nhint: take it out of that file by hand\n"
     );
-    assert!(home.refused(&["remove", "her"]).contains("hint: did you mean `hers`?"));
-    assert!(home.refused(&["refresh", "her"]).contains("hint: did you mean `hers`?"));
-    // A value that has no name is not repeated: it may be the secret.
-    let words = home.refused(&["add", "x", "--env", "canary-token", "--", "/bin/true"]);
-    assert!(
-        words.contains("could not read the `--env` number 1") && !words.contains("canary-token"),
-        "{words}"
-    );
+    assert!(home.refusal_of(&["remove", "her"]).contains("hint: did you mean `hers`?"));
+    assert!(home.refusal_of(&["refresh", "her"]).contains("hint: did you mean `hers`?"));
+    // A value without a name is not repeated, because it may be the secret.
+    let words = home.refusal_of(&["add", "x", "--env", "canary-token", "--", "/bin/true"]);
+    assert!(words.contains("could not read `--env` number 1") && !words.contains("canary-token"), "{words}");
     for wrong in [
         vec!["add", "x"],
         vec!["add", "x", "--url", "http://localhost/", "--", "/bin/true"],
@@ -217,82 +214,73 @@ fn names_cannot_lead_elsewhere() {
         vec!["add", "x", "--url", "http://localhost/", "--env", "A=b"],
         vec![],
     ] {
-        home.refused(&wrong);
+        home.refusal_of(&wrong);
     }
 }
 
 #[test]
-fn an_earlier_definition_is_told_of_and_a_link_is_not_followed() {
-    let home = Home::new()
+fn warns_of_earlier_definitions_and_follows_no_links() {
+    let home = ServersHome::new()
         .with(".config/cove/cove.toml", "[servers.same]\ncommand = \"/bin/true\"\n")
         .with("target", "untouched");
-    let added = home.servers(&["add", "same", "--", "/bin/false"]);
+    let added = home.run_servers(&["add", "same", "--", "/bin/false"]);
     assert_eq!(added.code, Some(0), "{added:?}");
-    let words = home.named(&added.stderr);
-    assert!(
-        words.contains("warning: `same` is defined earlier in [HOME]/.config/cove/cove.toml line 1"),
-        "{words}"
-    );
+    let words = home.normalized(&added.stderr);
+    assert!(words.contains("warning: `same` is defined earlier in [HOME]/.config/cove/cove.toml line 1"), "{words}");
     assert_eq!(
-        home.out(&["remove", "same"]),
+        home.stdout_of(&["remove", "same"]),
         "removed [HOME]/.config/cove/servers.d/same.json; from now on `same` is the one in [HOME]/.config/cove/cove.toml line 1\n"
     );
     let link = home.at(".config/cove/servers.d/linked.json");
     std::os::unix::fs::symlink(home.at("target"), &link).unwrap();
-    home.refused(&["add", "linked", "--", "/bin/true"]);
-    home.out(&["add", "linked", "--force", "--", "/bin/true"]);
+    home.refusal_of(&["add", "linked", "--", "/bin/true"]);
+    home.stdout_of(&["add", "linked", "--force", "--", "/bin/true"]);
     assert_eq!(fs::read_to_string(home.at("target")).unwrap(), "untouched");
     assert!(!fs::symlink_metadata(&link).unwrap().is_symlink());
-    // Several in one file are nobody's to remove.
+    // Cove does not remove a server from a file that defines several.
     let home = home.with(
         ".config/cove/servers.d/two.json",
         "{\"mcpServers\": {\"two\": {\"command\": \"x\"},\n\"three\": {\"command\": \"x\"}}}",
     );
     assert!(
-        home.refused(&["remove", "two"])
+        home.refusal_of(&["remove", "two"])
             .contains("servers.d/two.json line 1, which `cove servers add` did not write")
     );
     assert!(home.at(".config/cove/servers.d/two.json").exists());
 }
 
 #[test]
-fn a_project_is_used_once_it_is_trusted() {
-    let home = Home::new().with("project/.mcp.json", &fixture_entry(&[])).with("project/below/x", "");
-    assert_eq!(home.listed()["servers"], json!([]));
-    let trusted = home.out(&["trust"]);
+fn uses_project_servers_only_after_trust() {
+    let home = ServersHome::new().with("project/.mcp.json", &fixture_entry(&[])).with("project/below/x", "");
+    assert_eq!(home.list_json()["servers"], json!([]));
+    let trusted = home.stdout_of(&["trust"]);
+    assert_eq!(trusted, "trusted `[HOME]/project`: where Cove is started there, its servers are used too (fixture)\n");
+    assert_eq!(home.list_json()["servers"][0]["name"], "fixture");
+    assert_eq!(home.stdout_of(&["untrust", "below"]), "`[HOME]/project/below` was not trusted; nothing was changed\n");
     assert_eq!(
-        trusted,
-        "trusted `[HOME]/project`: where Cove is started there, its servers are used too (fixture)\n"
-    );
-    assert_eq!(home.listed()["servers"][0]["name"], "fixture");
-    assert_eq!(
-        home.out(&["untrust", "below"]),
-        "`[HOME]/project/below` was not trusted; nothing was changed\n"
-    );
-    assert_eq!(
-        home.out(&["untrust", "."]),
+        home.stdout_of(&["untrust", "."]),
         "`[HOME]/project` is not trusted any more: its own servers are not used\n"
     );
-    assert_eq!(home.listed()["untrusted"], json!(["[HOME]/project/.mcp.json"]));
-    assert!(home.refused(&["trust", "missing"]).contains("could not trust `[HOME]/project/missing`"));
+    assert_eq!(home.list_json()["untrusted"], json!(["[HOME]/project/.mcp.json"]));
+    assert!(home.refusal_of(&["trust", "missing"]).contains("could not trust `[HOME]/project/missing`"));
 }
 
 #[test]
-fn a_server_that_does_not_start_says_so_in_its_own_words() {
+fn refresh_shows_stderr_of_a_failing_server() {
     let mut refusing = fixture::definition(&["--refuse"]);
     refusing.insert("env".into(), json!({"DATABASE": "postgres://canary-token@db"}));
     let all = json!({"mcpServers": {"bad": refusing, "good": fixture::definition(&[])}}).to_string();
-    let home = Home::new().with("MCPs/all.json", &all);
-    let refreshed = home.servers(&["refresh"]);
+    let home = ServersHome::new().with("MCPs/all.json", &all);
+    let refreshed = home.run_servers(&["refresh"]);
     assert_eq!(refreshed.code, Some(1), "{refreshed:?}");
     let expected = "bad   failed: server `bad` could not be started: it ended with exit code 3 before it answered\n\
                     \x20       its standard error ends with:\n\
                     \x20       fixture: no database at [redacted]\n";
     assert!(refreshed.stdout.contains(expected), "{}", refreshed.stdout);
     assert!(refreshed.stdout.ends_with("good  21 tools\n"), "{}", refreshed.stdout);
-    // No terminal, so nothing moves.
+    // Without a terminal there is no progress line.
     assert_eq!(refreshed.stderr, "");
-    let json = home.servers(&["refresh", "--json"]);
+    let json = home.run_servers(&["refresh", "--json"]);
     assert_eq!(json.code, Some(1));
     let rows: Value = serde_json::from_str(&json.stdout).unwrap();
     assert_eq!((&rows[1]["tools"], &rows[1]["error"]), (&json!(21), &Value::Null));
@@ -301,29 +289,29 @@ fn a_server_that_does_not_start_says_so_in_its_own_words() {
 }
 
 #[test]
-fn cove_itself_over_http_is_a_server_like_any_other() {
-    let home = Home::new();
+fn cove_over_http_works_as_an_upstream_server() {
+    let home = ServersHome::new();
     let state = TempDir::new().unwrap();
-    let mut command = cove().command(Who::Root);
+    let mut command = cove().command(TestUser::Root);
     command.args(["serve", "--http", "127.0.0.1:0", "--tools", "all", "--state-dir"]).arg(state.path());
-    let served = Server::start(command);
+    let served = HttpServerProcess::start(command);
     let url = format!("http://{}/mcp", served.address);
-    home.out(&["add", "inner", "--url", &url]);
-    let denied = home.servers(&["refresh"]);
+    home.stdout_of(&["add", "inner", "--url", &url]);
+    let denied = home.run_servers(&["refresh"]);
     assert_eq!(denied.code, Some(1), "{denied:?}");
     assert!(
-        denied.stdout.contains(
-            "server `inner` needs sign-in or a token (it answered HTTP 401 Unauthorized): add a header"
-        ),
+        denied
+            .stdout
+            .contains("server `inner` needs sign-in or a token (it answered HTTP 401 Unauthorized): add a header"),
         "{denied:?}"
     );
     let tokens = fs::read_to_string(state.path().join("tokens")).unwrap();
     let token = tokens.lines().rfind(|line| !line.is_empty() && !line.starts_with('#')).unwrap();
     let token = token.split_whitespace().last().unwrap().to_owned();
     let header = format!("Authorization=Bearer {token}");
-    home.out(&["add", "inner", "--force", "--url", &url, "--header", &header]);
-    let refreshed = home.out(&["refresh", "inner"]);
+    home.stdout_of(&["add", "inner", "--force", "--url", &url, "--header", &header]);
+    let refreshed = home.stdout_of(&["refresh", "inner"]);
     let count: usize = refreshed.split_whitespace().nth(1).unwrap().parse().unwrap();
     assert!(count > 5, "{refreshed}");
-    assert!(!home.out(&["list"]).contains(&token) && !home.out(&["list", "--json"]).contains(&token));
+    assert!(!home.stdout_of(&["list"]).contains(&token) && !home.stdout_of(&["list", "--json"]).contains(&token));
 }

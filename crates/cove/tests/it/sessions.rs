@@ -4,19 +4,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use cove::backend::{Backend, Ending};
-use cove::config::{Config, Flags, Surroundings};
-use cove::image::{Recipe, Source};
-use cove::policy::{Policy, Root};
-use cove::session::registry::{Blueprint, Bounds, Gone, Lifetime, Principal, SessionError, Sessions, Which};
-use cove::session::{Cell, CellEnd, Session};
-use cove_protocol::{FromRunner, Language, Outcome, ToRunner};
+use cove::config::{Config, SettingFlags};
+use cove_core::backend::{Backend, SandboxEnd};
+use cove_core::policy::SessionLifetime;
+use cove_core::policy::{ImageRecipe, ImageSource};
+use cove_core::policy::{Policy, SandboxRoot};
+use cove_core::process_env::ProcessEnv;
+use cove_core::session::registry::{
+    EndReason, Principal, RegistryLimits, SessionBlueprint, SessionError, SessionRef, SessionRegistry,
+};
+use cove_core::session::{Cell, CellEnd, Session};
+use cove_protocol::{CellOutcome, FromRunner, Language, ToRunner};
 use cove_testkit::FakeBackend;
 use tokio::sync::Semaphore;
 
 fn config() -> Config {
-    let around = Surroundings { env: Default::default(), cwd: "/".into(), stdin_is_terminal: false };
-    Config::load(&Flags::default(), &around).unwrap()
+    let process_env = ProcessEnv { env: Default::default(), cwd: "/".into(), stdin_is_terminal: false };
+    Config::load(&SettingFlags::default(), &process_env).unwrap()
 }
 
 fn cell(code: &str) -> Cell {
@@ -31,15 +35,14 @@ fn cell(code: &str) -> Cell {
 }
 
 /// A runner that completes every cell.
-fn obedient() -> FakeBackend {
+fn obedient_backend() -> FakeBackend {
     FakeBackend::new(|mut runner| async move {
-        runner.greet().await;
-        while let Some((message, _)) = runner.hear().await {
+        runner.answer_hello().await;
+        while let Some((message, _)) = runner.receive().await {
             match message {
                 ToRunner::Run(run) => {
-                    let done =
-                        FromRunner::Done { cell: run.cell, outcome: Outcome::Completed {}, fresh: false };
-                    runner.say(done, &[]).await;
+                    let done = FromRunner::Done { cell: run.cell, outcome: CellOutcome::Completed {}, fresh: false };
+                    runner.send(done, &[]).await;
                 }
                 ToRunner::Bye {} => return,
                 _ => {}
@@ -48,8 +51,12 @@ fn obedient() -> FakeBackend {
     })
 }
 
-fn sessions(backend: impl Backend + 'static, most: usize, idle: Duration) -> Arc<Sessions> {
-    Sessions::new(Arc::new(backend), config().policy, Bounds { most, idle, parked: 0 })
+fn sessions(backend: impl Backend + 'static, most: usize, idle: Duration) -> Arc<SessionRegistry> {
+    SessionRegistry::new(
+        Arc::new(backend),
+        config().policy,
+        RegistryLimits { max_sessions: most, idle_timeout: idle, warm_sessions: 0 },
+    )
 }
 
 fn alice() -> Principal {
@@ -63,59 +70,54 @@ async fn run(session: &Session) -> CellEnd {
 const LONG: Duration = Duration::from_secs(1800);
 
 #[tokio::test]
-async fn a_name_is_one_session_and_a_handle_finds_it() {
-    let sessions = sessions(obedient(), 8, LONG);
-    let first = sessions.hold(&alice(), Which::parse("work").unwrap(), &config().policy, None).await.unwrap();
-    let again = sessions.hold(&alice(), Which::parse("work").unwrap(), &config().policy, None).await.unwrap();
+async fn finds_a_session_by_name_and_handle() {
+    let sessions = sessions(obedient_backend(), 8, LONG);
+    let first = sessions.lease(&alice(), SessionRef::parse("work").unwrap(), &config().policy, None).await.unwrap();
+    let again = sessions.lease(&alice(), SessionRef::parse("work").unwrap(), &config().policy, None).await.unwrap();
     let by_handle = sessions
-        .hold(&alice(), Which::parse(first.id().as_str()).unwrap(), &config().policy, None)
+        .lease(&alice(), SessionRef::parse(first.id().as_str()).unwrap(), &config().policy, None)
         .await
         .unwrap();
     assert_eq!((first.id(), first.id()), (again.id(), by_handle.id()));
-    let other = sessions.hold(&alice(), Which::New, &config().policy, None).await.unwrap();
+    let other = sessions.lease(&alice(), SessionRef::New, &config().policy, None).await.unwrap();
     assert_ne!(first.id(), other.id());
     assert_eq!(run(&first).await, CellEnd::Completed { forgotten: false });
     assert_eq!(sessions.count(), 2);
 }
 
 #[tokio::test]
-async fn names_and_handles_are_private() {
-    let sessions = sessions(obedient(), 8, LONG);
-    let hers = sessions.hold(&alice(), Which::Name("work".into()), &config().policy, None).await.unwrap();
+async fn session_names_and_handles_are_private() {
+    let sessions = sessions(obedient_backend(), 8, LONG);
+    let hers = sessions.lease(&alice(), SessionRef::Name("work".into()), &config().policy, None).await.unwrap();
     let bob = Principal("bob".into());
-    let his = sessions.hold(&bob, Which::Name("work".into()), &config().policy, None).await.unwrap();
+    let his = sessions.lease(&bob, SessionRef::Name("work".into()), &config().policy, None).await.unwrap();
     assert_ne!(hers.id(), his.id());
-    let stolen = sessions.hold(&bob, Which::Handle(hers.id().clone()), &config().policy, None).await;
+    let stolen = sessions.lease(&bob, SessionRef::Handle(hers.id().clone()), &config().policy, None).await;
     assert!(matches!(stolen, Err(SessionError::Unknown { .. })));
-    let stopped = sessions.stop(&bob, Which::Handle(hers.id().clone())).await;
+    let stopped = sessions.stop(&bob, SessionRef::Handle(hers.id().clone())).await;
     assert!(matches!(stopped, Err(SessionError::Unknown { .. })));
     assert_eq!(run(&hers).await, CellEnd::Completed { forgotten: false });
 }
 
 #[tokio::test]
-async fn there_are_only_so_many() {
-    let sessions = sessions(obedient(), 2, LONG);
-    let first = sessions.hold(&alice(), Which::New, &config().policy, None).await.unwrap();
-    let _second = sessions.hold(&alice(), Which::New, &config().policy, None).await.unwrap();
-    let third = sessions.hold(&alice(), Which::New, &config().policy, None).await;
+async fn limits_the_number_of_sessions() {
+    let sessions = sessions(obedient_backend(), 2, LONG);
+    let first = sessions.lease(&alice(), SessionRef::New, &config().policy, None).await.unwrap();
+    let _second = sessions.lease(&alice(), SessionRef::New, &config().policy, None).await.unwrap();
+    let third = sessions.lease(&alice(), SessionRef::New, &config().policy, None).await;
     assert!(matches!(third, Err(SessionError::TooMany { most: 2 })));
-    sessions.stop(&alice(), Which::Handle(first.id().clone())).await.unwrap();
-    assert!(first.ended().is_some(), "what was stopped has ended");
-    sessions.hold(&alice(), Which::New, &config().policy, None).await.unwrap();
+    sessions.stop(&alice(), SessionRef::Handle(first.id().clone())).await.unwrap();
+    assert!(first.sandbox_end().is_some(), "what was stopped has ended");
+    sessions.lease(&alice(), SessionRef::New, &config().policy, None).await.unwrap();
 }
 
 #[tokio::test]
-async fn many_who_ask_at_once_get_one_session() {
-    let sessions = sessions(obedient(), 8, LONG);
+async fn concurrent_requests_share_one_session() {
+    let sessions = sessions(obedient_backend(), 8, LONG);
     let asked = (0..20).map(|_| {
         let sessions = Arc::clone(&sessions);
         tokio::spawn(async move {
-            sessions
-                .hold(&alice(), Which::Name("one".into()), &config().policy, None)
-                .await
-                .unwrap()
-                .id()
-                .clone()
+            sessions.lease(&alice(), SessionRef::Name("one".into()), &config().policy, None).await.unwrap().id().clone()
         })
     });
     let mut ids = Vec::new();
@@ -127,22 +129,22 @@ async fn many_who_ask_at_once_get_one_session() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_idle_session_ends_and_one_in_use_does_not() {
-    let sessions = sessions(obedient(), 8, Duration::from_secs(60));
-    let held = sessions.hold(&alice(), Which::Name("held".into()), &config().policy, None).await.unwrap();
-    let idle = sessions
-        .hold(&alice(), Which::Name("idle".into()), &config().policy, None)
-        .await
-        .unwrap()
-        .id()
-        .clone();
+async fn ends_idle_sessions_but_not_busy_ones() {
+    let sessions = sessions(obedient_backend(), 8, Duration::from_secs(60));
+    let held = sessions.lease(&alice(), SessionRef::Name("held".into()), &config().policy, None).await.unwrap();
+    let idle =
+        sessions.lease(&alice(), SessionRef::Name("idle".into()), &config().policy, None).await.unwrap().id().clone();
     tokio::time::sleep(Duration::from_secs(90)).await;
     assert_eq!(sessions.count(), 1);
-    let gone = sessions.hold(&alice(), Which::Handle(idle), &config().policy, None).await;
-    assert!(matches!(gone, Err(SessionError::Gone { why: Gone::Idle(_), .. })));
-    let again = sessions.hold(&alice(), Which::Name("idle".into()), &config().policy, None).await.unwrap();
-    assert_eq!(again.take_before(), Some(Gone::Idle(Duration::from_secs(60))), "the first who asks is told");
-    assert_eq!(again.take_before(), None);
+    let gone = sessions.lease(&alice(), SessionRef::Handle(idle), &config().policy, None).await;
+    assert!(matches!(gone, Err(SessionError::Ended { why: EndReason::Idle(_), .. })));
+    let again = sessions.lease(&alice(), SessionRef::Name("idle".into()), &config().policy, None).await.unwrap();
+    assert_eq!(
+        again.take_predecessor_end(),
+        Some(EndReason::Idle(Duration::from_secs(60))),
+        "the first who asks is told"
+    );
+    assert_eq!(again.take_predecessor_end(), None);
     drop(again);
     drop(held);
     tokio::time::sleep(Duration::from_secs(90)).await;
@@ -150,43 +152,43 @@ async fn an_idle_session_ends_and_one_in_use_does_not() {
 }
 
 #[tokio::test]
-async fn a_session_whose_sandbox_died_is_replaced_under_its_name() {
+async fn replaces_a_dead_session_under_its_name() {
     let backend = FakeBackend::new(|mut runner| async move {
-        runner.greet().await;
-        runner.cell().await;
+        runner.answer_hello().await;
+        runner.next_cell().await;
     })
-    .ending_as(Ending::Signalled(9));
+    .ending_as(SandboxEnd::Signalled(9));
     let sessions = sessions(backend, 8, LONG);
-    let first = sessions.hold(&alice(), Which::Name("n".into()), &config().policy, None).await.unwrap();
-    assert_eq!(run(&first).await, CellEnd::SandboxEnded(Ending::Signalled(9)));
-    let gone = sessions.hold(&alice(), Which::Handle(first.id().clone()), &config().policy, None).await;
-    let why = Gone::Ended(Ending::Signalled(9));
-    assert!(matches!(gone, Err(SessionError::Gone { why: found, .. }) if found == why));
-    let second = sessions.hold(&alice(), Which::Name("n".into()), &config().policy, None).await.unwrap();
+    let first = sessions.lease(&alice(), SessionRef::Name("n".into()), &config().policy, None).await.unwrap();
+    assert_eq!(run(&first).await, CellEnd::SandboxEnded(SandboxEnd::Signalled(9)));
+    let gone = sessions.lease(&alice(), SessionRef::Handle(first.id().clone()), &config().policy, None).await;
+    let why = EndReason::Ended(SandboxEnd::Signalled(9));
+    assert!(matches!(gone, Err(SessionError::Ended { why: found, .. }) if found == why));
+    let second = sessions.lease(&alice(), SessionRef::Name("n".into()), &config().policy, None).await.unwrap();
     assert_ne!(first.id(), second.id());
 }
 
 #[test]
-fn names_that_could_be_mistaken_are_refused() {
+fn refuses_ambiguous_session_names() {
     for bad in ["", "s_", "s_work", "a\nb", "a/b", "x\u{202e}", &"n".repeat(65)] {
-        assert!(matches!(Which::parse(bad), Err(SessionError::BadName { .. })), "{bad:?}");
+        assert!(matches!(SessionRef::parse(bad), Err(SessionError::BadName { .. })), "{bad:?}");
     }
     for good in ["work", "my project", "a-b_c.d:1", "søk"] {
-        assert_eq!(Which::parse(good).unwrap(), Which::Name(good.into()));
+        assert_eq!(SessionRef::parse(good).unwrap(), SessionRef::Name(good.into()));
     }
 }
 
 #[tokio::test]
-async fn cells_of_one_session_queue_and_too_many_are_refused() {
+async fn queues_cells_and_refuses_too_many() {
     let backend = FakeBackend::new(|mut runner| async move {
-        runner.greet().await;
-        while let Some((cell, _)) = runner.cell().await {
+        runner.answer_hello().await;
+        while let Some((cell, _)) = runner.next_cell().await {
             tokio::time::sleep(Duration::from_millis(5)).await;
-            runner.say(FromRunner::Done { cell, outcome: Outcome::Completed {}, fresh: false }, &[]).await;
+            runner.send(FromRunner::Done { cell, outcome: CellOutcome::Completed {}, fresh: false }, &[]).await;
         }
     });
     let sessions = sessions(backend, 8, LONG);
-    let held = Arc::new(sessions.hold(&alice(), Which::New, &config().policy, None).await.unwrap());
+    let held = Arc::new(sessions.lease(&alice(), SessionRef::New, &config().policy, None).await.unwrap());
     let cells: Vec<_> = (0..20)
         .map(|_| {
             let held = Arc::clone(&held);
@@ -203,117 +205,123 @@ async fn cells_of_one_session_queue_and_too_many_are_refused() {
 }
 
 #[tokio::test]
-async fn a_parked_session_is_handed_out_once_and_made_up_for() {
+async fn warm_session_is_used_once_and_replaced() {
     static STARTED: AtomicUsize = AtomicUsize::new(0);
     let backend = FakeBackend::new(|mut runner| async move {
         STARTED.fetch_add(1, Ordering::SeqCst);
-        runner.greet().await;
-        while runner.hear().await.is_some() {}
+        runner.answer_hello().await;
+        while runner.receive().await.is_some() {}
     });
-    let sessions =
-        Sessions::new(Arc::new(backend), config().policy, Bounds { most: 8, idle: LONG, parked: 1 });
-    sessions.park();
+    let sessions = SessionRegistry::new(
+        Arc::new(backend),
+        config().policy,
+        RegistryLimits { max_sessions: 8, idle_timeout: LONG, warm_sessions: 1 },
+    );
+    sessions.start_warm_session();
     let settle = || tokio::time::sleep(Duration::from_millis(50));
     settle().await;
     assert_eq!((STARTED.load(Ordering::SeqCst), sessions.count()), (1, 0), "one is ready, and nobody's");
-    let first = sessions.hold(&alice(), Which::New, &config().policy, None).await.unwrap();
+    let first = sessions.lease(&alice(), SessionRef::New, &config().policy, None).await.unwrap();
     settle().await;
-    let second = sessions.hold(&alice(), Which::New, &config().policy, None).await.unwrap();
+    let second = sessions.lease(&alice(), SessionRef::New, &config().policy, None).await.unwrap();
     settle().await;
     assert_ne!(first.id(), second.id());
     assert_eq!((STARTED.load(Ordering::SeqCst), sessions.count()), (3, 2), "two in use, one ready");
 }
 
 #[tokio::test]
-async fn a_parked_session_that_died_is_not_handed_out() {
+async fn dead_warm_session_is_not_used() {
     static STARTED: AtomicUsize = AtomicUsize::new(0);
-    // The first dies as soon as it has greeted.
+    // The first runner dies as soon as it has greeted.
     let backend = FakeBackend::new(|mut runner| async move {
         let number = STARTED.fetch_add(1, Ordering::SeqCst);
-        runner.greet().await;
+        runner.answer_hello().await;
         if number == 0 {
             return;
         }
-        while let Some((cell, _)) = runner.cell().await {
-            runner.say(FromRunner::Done { cell, outcome: Outcome::Completed {}, fresh: false }, &[]).await;
+        while let Some((cell, _)) = runner.next_cell().await {
+            runner.send(FromRunner::Done { cell, outcome: CellOutcome::Completed {}, fresh: false }, &[]).await;
         }
     });
-    let sessions =
-        Sessions::new(Arc::new(backend), config().policy, Bounds { most: 8, idle: LONG, parked: 1 });
-    sessions.park();
+    let sessions = SessionRegistry::new(
+        Arc::new(backend),
+        config().policy,
+        RegistryLimits { max_sessions: 8, idle_timeout: LONG, warm_sessions: 1 },
+    );
+    sessions.start_warm_session();
     tokio::time::sleep(Duration::from_millis(50)).await;
-    let held = sessions.hold(&alice(), Which::New, &config().policy, None).await.unwrap();
+    let held = sessions.lease(&alice(), SessionRef::New, &config().policy, None).await.unwrap();
     assert_eq!(run(&held).await, CellEnd::Completed { forgotten: false });
 }
 
 #[tokio::test]
-async fn a_session_of_other_limits_is_never_a_parked_one() {
-    let bounds = Bounds { most: 8, idle: LONG, parked: 1 };
-    let sessions = Sessions::new(Arc::new(obedient()), config().policy, bounds);
-    sessions.park();
+async fn other_limits_never_get_a_warm_session() {
+    let bounds = RegistryLimits { max_sessions: 8, idle_timeout: LONG, warm_sessions: 1 };
+    let sessions = SessionRegistry::new(Arc::new(obedient_backend()), config().policy, bounds);
+    sessions.start_warm_session();
     tokio::time::sleep(Duration::from_millis(50)).await;
     let mut policy = config().policy;
     policy.limits.memory = 1 << 20;
-    let held = sessions.hold(&alice(), Which::Name("small".into()), &policy, None).await.unwrap();
+    let held = sessions.lease(&alice(), SessionRef::Name("small".into()), &policy, None).await.unwrap();
     assert_eq!(held.blueprint().policy.limits.memory, 1 << 20);
-    let again = sessions.find(&alice(), &Which::Name("small".into()), None).await.unwrap().unwrap();
+    let again = sessions.lease_existing(&alice(), &SessionRef::Name("small".into()), None).await.unwrap().unwrap();
     assert_eq!(again.id(), held.id());
-    assert!(sessions.find(&alice(), &Which::Name("other".into()), None).await.unwrap().is_none());
-    assert!(sessions.find(&alice(), &Which::New, None).await.unwrap().is_none());
+    assert!(sessions.lease_existing(&alice(), &SessionRef::Name("other".into()), None).await.unwrap().is_none());
+    assert!(sessions.lease_existing(&alice(), &SessionRef::New, None).await.unwrap().is_none());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_start_that_nobody_waits_for_leaves_no_session() {
-    let silent = FakeBackend::new(|mut runner| async move { while runner.hear().await.is_some() {} });
+async fn abandoned_start_leaves_no_session() {
+    let silent = FakeBackend::new(|mut runner| async move { while runner.receive().await.is_some() {} });
     let sessions = sessions(silent, 8, LONG);
     for _ in 0..5 {
-        let blueprint = Blueprint {
+        let blueprint = SessionBlueprint {
             image: Some("x".into()),
             policy: config().policy,
-            lifetime: Lifetime::Persistent,
-            speaks: Language::Python,
+            lifetime: SessionLifetime::Persistent,
+            line_language: Language::Python,
         };
         let alice = alice();
         let opened = sessions.open(&alice, blueprint);
         assert!(tokio::time::timeout(Duration::from_millis(20), opened).await.is_err(), "it is never ready");
     }
-    // Longer than a start may take.
+    // Longer than the limit for a start.
     tokio::time::sleep(Duration::from_secs(300)).await;
     assert_eq!(sessions.count(), 0);
 }
 
 #[tokio::test]
-async fn containers_are_not_parked() {
+async fn containers_are_never_warm_sessions() {
     static STARTED: AtomicUsize = AtomicUsize::new(0);
     let backend = FakeBackend::new(|mut runner| async move {
         STARTED.fetch_add(1, Ordering::SeqCst);
-        runner.greet().await;
-        while runner.hear().await.is_some() {}
+        runner.answer_hello().await;
+        while runner.receive().await.is_some() {}
     });
-    let recipe = Recipe {
+    let recipe = ImageRecipe {
         name: "ubuntu".into(),
-        source: Source::BuiltIn("ubuntu"),
+        source: ImageSource::BuiltIn("ubuntu"),
         languages: vec![Language::Python],
     };
-    let policy = Policy { root: Root::Image(recipe), ..config().policy };
-    let bounds = Bounds { most: 8, idle: LONG, parked: 1 };
-    let sessions = Sessions::new(Arc::new(backend), policy.clone(), bounds);
-    sessions.park();
-    let _held = sessions.hold(&alice(), Which::New, &policy, None).await.unwrap();
+    let policy = Policy { root: SandboxRoot::Image(recipe), ..config().policy };
+    let bounds = RegistryLimits { max_sessions: 8, idle_timeout: LONG, warm_sessions: 1 };
+    let sessions = SessionRegistry::new(Arc::new(backend), policy.clone(), bounds);
+    sessions.start_warm_session();
+    let _held = sessions.lease(&alice(), SessionRef::New, &policy, None).await.unwrap();
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(STARTED.load(Ordering::SeqCst), 1, "the one that was asked for");
 }
 
-/// As `obedient`, but each takes a permit before it is there. How many were begun.
-fn slow(gate: &Arc<Semaphore>, begun: &Arc<AtomicUsize>) -> FakeBackend {
+/// Like `obedient_backend`, but each runner needs a permit before it answers. `begun` counts the starts.
+fn gated_backend(gate: &Arc<Semaphore>, begun: &Arc<AtomicUsize>) -> FakeBackend {
     let (gate, begun) = (Arc::clone(gate), Arc::clone(begun));
     FakeBackend::new(move |mut runner| {
         let (gate, begun) = (Arc::clone(&gate), Arc::clone(&begun));
         async move {
             begun.fetch_add(1, Ordering::SeqCst);
             gate.acquire().await.expect("it is open").forget();
-            runner.greet().await;
-            while let Some((message, _)) = runner.hear().await {
+            runner.answer_hello().await;
+            while let Some((message, _)) = runner.receive().await {
                 if message == (ToRunner::Bye {}) {
                     return;
                 }
@@ -322,15 +330,19 @@ fn slow(gate: &Arc<Semaphore>, begun: &Arc<AtomicUsize>) -> FakeBackend {
     })
 }
 
-/// Else whoever starts and goes away could have any number of sandboxes at once.
+/// Otherwise a client that starts sessions and disconnects could have any number of sandboxes at once.
 #[tokio::test]
-async fn a_start_that_nobody_waits_for_takes_room_until_it_is_gone() {
+async fn abandoned_start_counts_until_it_is_removed() {
     const SHORT: Duration = Duration::from_millis(50);
     let (gate, begun) = (Arc::new(Semaphore::new(0)), Arc::default());
-    let sessions = sessions(slow(&gate, &begun), 1, LONG);
+    let sessions = sessions(gated_backend(&gate, &begun), 1, LONG);
     let policy = config().policy;
-    let blueprint =
-        Blueprint { image: None, policy, lifetime: Lifetime::Persistent, speaks: Language::Python };
+    let blueprint = SessionBlueprint {
+        image: None,
+        policy,
+        lifetime: SessionLifetime::Persistent,
+        line_language: Language::Python,
+    };
     assert!(tokio::time::timeout(SHORT, sessions.open(&alice(), blueprint.clone())).await.is_err());
     let refused = sessions.open(&alice(), blueprint.clone()).await;
     assert!(matches!(refused, Err(SessionError::TooMany { most: 1 })), "{refused:?}");
@@ -344,27 +356,27 @@ async fn a_start_that_nobody_waits_for_takes_room_until_it_is_gone() {
 }
 
 #[tokio::test]
-async fn whoever_comes_back_finds_what_was_being_started() {
+async fn retry_joins_the_start_already_running() {
     const SHORT: Duration = Duration::from_millis(50);
     let (gate, begun) = (Arc::new(Semaphore::new(0)), Arc::default());
-    let sessions = sessions(slow(&gate, &begun), 4, LONG);
+    let sessions = sessions(gated_backend(&gate, &begun), 4, LONG);
     let (alice, policy) = (alice(), config().policy);
     for _ in 0..5 {
-        let held = sessions.hold(&alice, Which::Name("n".into()), &policy, None);
+        let held = sessions.lease(&alice, SessionRef::Name("n".into()), &policy, None);
         assert!(tokio::time::timeout(SHORT, held).await.is_err(), "it is not there yet");
     }
     gate.add_permits(1);
-    sessions.hold(&alice, Which::Name("n".into()), &policy, None).await.expect("it is there");
+    sessions.lease(&alice, SessionRef::Name("n".into()), &policy, None).await.expect("it is there");
     assert_eq!(begun.load(Ordering::SeqCst), 1, "one for all who asked");
 }
 
-/// A container that is paused, or a Docker that hangs.
+/// As with a paused container, or with an engine that hangs.
 #[tokio::test(start_paused = true)]
-async fn files_of_a_sandbox_that_is_silent_are_an_error() {
-    let sessions = sessions(obedient(), 1, LONG);
-    let held = sessions.hold(&alice(), Which::New, &config().policy, None).await.unwrap();
-    let error = held.get("/a").await.unwrap_err();
+async fn file_access_to_a_silent_sandbox_fails() {
+    let sessions = sessions(obedient_backend(), 1, LONG);
+    let held = sessions.lease(&alice(), SessionRef::New, &config().policy, None).await.unwrap();
+    let error = held.read_file("/a").await.unwrap_err();
     assert_eq!(error.to_string(), "could not read `/a`: the sandbox did not answer within 30 s");
-    assert!(held.put("/a", b"a").await.is_err());
-    assert!(held.list("/").await.is_err());
+    assert!(held.write_file("/a", b"a").await.is_err());
+    assert!(held.list_directory("/").await.is_err());
 }

@@ -10,31 +10,32 @@ use std::time::{Duration, Instant};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
-/// Only what hangs takes so long.
+/// Only a program that hangs takes this long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-pub(crate) struct Terminal {
+pub(crate) struct PseudoTerminal {
     child: Child,
     master: File,
     slave: File,
     output: Receiver<Vec<u8>>,
-    /// What was shown since the last `expect`, without what moves the cursor.
+    /// What was shown since the last `expect`, without cursor movements.
     shown: String,
-    /// An escape sequence that has not ended.
+    /// An escape sequence that is still incomplete.
     pending: Vec<u8>,
 }
 
-impl Terminal {
-    /// Starts a command with the terminal as its own.
+impl PseudoTerminal {
+    /// Starts a command with this terminal as its controlling terminal.
     pub(crate) fn start(command: &Command) -> Self {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        // Closed in every other program that a test starts meanwhile.
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
         let name = ptsname(&master, Vec::new()).unwrap();
         let slave = std::ffi::OsStr::from_bytes(name.as_bytes());
         let slave = OpenOptions::new().read(true).write(true).open(slave).unwrap();
         tcsetwinsize(&slave, Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
-        // The terminal becomes the one that Ctrl-C comes from.
+        // Makes this the terminal that Ctrl-C comes from.
         let mut own = Command::new("setsid");
         own.arg("--ctty").arg("--wait").arg(command.get_program()).args(command.get_args()).env_clear();
         own.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?)))).current_dir("/");
@@ -54,12 +55,17 @@ impl Terminal {
         Self { child, master, slave, output, shown: String::new(), pending: Vec::new() }
     }
 
+    /// The process that owns the terminal; the program is its descendant.
+    pub(crate) fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn send(&mut self, text: &str) -> &mut Self {
         self.master.write_all(text.as_bytes()).unwrap();
         self
     }
 
-    /// Waits until this is shown; what was shown before it since the last time.
+    /// Waits until this is shown. Returns what was shown before it since the last call.
     #[track_caller]
     pub(crate) fn expect(&mut self, text: &str) -> String {
         let start = Instant::now();
@@ -73,19 +79,19 @@ impl Terminal {
             let Ok(bytes) = self.output.recv_timeout(left) else {
                 panic!("`{text}` was not shown, but {:?}", self.shown)
             };
-            self.take(&bytes);
+            self.feed(&bytes);
         }
     }
 
-    /// What a program that asks gets: whether lines are edited by the terminal itself.
-    pub(crate) fn is_as_it_was(&self) -> bool {
+    /// True if the terminal itself edits lines, as before the program started.
+    pub(crate) fn has_original_mode(&self) -> bool {
         let modes = tcgetattr(&self.slave).unwrap().local_modes;
         modes.contains(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG)
     }
 
-    /// Waits until the program has ended: its exit code, and what was shown last.
+    /// Waits until the program has ended. Returns its exit code, and what was shown last.
     #[track_caller]
-    pub(crate) fn end(mut self) -> (Option<i32>, String) {
+    pub(crate) fn close(mut self) -> (Option<i32>, String) {
         let start = Instant::now();
         let status = loop {
             if let Some(status) = self.child.try_wait().unwrap() {
@@ -94,15 +100,15 @@ impl Terminal {
             assert!(start.elapsed() < PATIENCE, "it did not end: {:?}", self.shown);
             std::thread::sleep(Duration::from_millis(10));
         };
-        assert!(self.is_as_it_was());
-        // All of it was written before the end.
+        assert!(self.has_original_mode());
+        // The program wrote all of it before it ended.
         while let Ok(bytes) = self.output.recv_timeout(Duration::from_millis(100)) {
-            self.take(&bytes);
+            self.feed(&bytes);
         }
         (status.code(), std::mem::take(&mut self.shown))
     }
 
-    fn take(&mut self, bytes: &[u8]) {
+    fn feed(&mut self, bytes: &[u8]) {
         let mut plain = Vec::new();
         for byte in bytes {
             match self.pending.as_slice() {
@@ -116,7 +122,7 @@ impl Terminal {
     }
 }
 
-impl Drop for Terminal {
+impl Drop for PseudoTerminal {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

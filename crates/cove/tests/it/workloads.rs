@@ -1,15 +1,15 @@
-//! Real programs under the filter, as root and as an ordinary user: what people do in a sandbox must work in it.
+//! Real programs under the filter, as root and as an ordinary user: common work must succeed in a sandbox.
 
 use std::path::PathBuf;
 
-use cove_testkit::Who;
+use cove_testkit::TestUser;
 use cove_testkit::skip::skip;
 
 use crate::cove;
 
-/// Runs code that must succeed in silence on standard error and print this.
+/// Runs code that must succeed, print this, and write nothing to standard error.
 fn check(test: &str, language: &str, code: &str, expected: &str) {
-    for who in Who::all(test) {
+    for who in TestUser::all(test) {
         let out = cove().run(who, &["run", "--timeout", "100s", "-l", language, "-c", code]).expect_success();
         assert_eq!(out, expected, "{who:?}");
     }
@@ -116,8 +116,8 @@ fn perl() {
 }
 
 #[test]
-fn a_virtual_environment_with_numpy_and_pandas() {
-    let test = "a_virtual_environment_with_numpy_and_pandas";
+fn numpy_and_pandas_in_a_virtual_environment() {
+    let test = "numpy_and_pandas_in_a_virtual_environment";
     let Some(venv) = std::env::var_os("COVE_TEST_VENV").map(PathBuf::from) else {
         skip(test, "there is no such environment; run `cargo xtask test`, which makes one");
         return;
@@ -125,7 +125,7 @@ fn a_virtual_environment_with_numpy_and_pandas() {
     let python = venv.join("bin/python");
     let code = "import numpy as np, pandas as pd\nd = pd.DataFrame({'a': np.arange(1000)})\n\
                 print(int(d.a.sum()), np.linalg.norm(np.eye(50)).round(3) > 7)";
-    for who in Who::all(test) {
+    for who in TestUser::all(test) {
         let args = ["run", "--timeout", "100s", "--python", python.to_str().unwrap(), "-c", code];
         assert_eq!(cove().run(who, &args).expect_success(), "499500 True\n", "{who:?}");
     }

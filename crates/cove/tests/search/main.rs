@@ -1,15 +1,16 @@
-//! The catalog over a labelled set that was written for this project: 387 tools of 32 imaginary servers, and questions as
-//! agents put them, each with the tools that answer it. How well search finds them, and that every signature is code.
+//! The catalog over a labelled set that was written for this project: 387 tools of 32 imaginary servers, and
+//! questions as agents ask them, each with the tools that answer it. The tests measure how well search finds them,
+//! and check that every signature is valid code.
 
 mod recall;
 mod signatures;
 
-use cove::catalog::{Catalog, ToolDocument};
+use cove_upstream::catalog::{Catalog, ToolDocument};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 #[derive(Deserialize)]
-struct Server {
+struct LabelledServer {
     name: String,
     description: String,
     tools: Vec<ToolDocument>,
@@ -23,9 +24,9 @@ fn read<T: DeserializeOwned>(name: &str) -> T {
 
 fn catalog() -> Catalog {
     let catalog = Catalog::in_memory();
-    for Server { name, description, tools } in read::<Vec<Server>>("tools.json") {
-        let alias = cove::catalog::names::server_aliases(&[&name]).remove(0);
-        assert_eq!(catalog.set(&name, &alias, &description, tools), Vec::<String>::new());
+    for LabelledServer { name, description, tools } in read::<Vec<LabelledServer>>("tools.json") {
+        let alias = cove_upstream::catalog::names::server_aliases(&[&name]).remove(0);
+        assert_eq!(catalog.set_tools(&name, &alias, &description, tools), Vec::<String>::new());
     }
     catalog
 }

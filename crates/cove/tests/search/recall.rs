@@ -1,37 +1,38 @@
-//! How often the tool that was meant is the first, among the first three, and among the first five. Every other question
-//! was looked at while weights and synonyms were chosen; the rest was not, and is what the figures are judged by.
+//! How often the wanted tool is first, among the first three, and among the first five. Every other question was used
+//! to choose weights and synonyms; the rest was not, and the figures are judged by it.
 
 use serde::Deserialize;
 
 #[derive(Deserialize)]
-struct Question {
+struct LabelledQuestion {
     query: String,
-    /// Any of these answers it.
+    /// Any of these tools answers it.
     wanted: Vec<String>,
 }
 
-/// The half as the specification names it, and the least that each figure may be.
+/// The half as the specification names it, and the lower limit of each figure.
 const HALVES: [(&str, [f64; 3]); 2] = [("tuned on", [0.80, 0.92, 0.95]), ("untouched", [0.80, 0.88, 0.91])];
 const DEPTHS: [usize; 3] = [1, 3, 5];
 
 #[test]
-fn search_finds_what_the_specification_says() {
+fn search_recall_matches_the_specification() {
     let catalog = super::catalog();
     let tools = catalog.view().tool_count();
-    let questions: Vec<Question> = super::read("queries.json");
+    let questions: Vec<LabelledQuestion> = super::read("queries.json");
     assert!(tools >= 300 && questions.len() >= 150, "{tools} tools, {} questions", questions.len());
     let mut problems = Vec::new();
     for (half, (name, floors)) in HALVES.into_iter().enumerate() {
-        let mine: Vec<&Question> = questions.iter().skip(half).step_by(2).collect();
+        let mine: Vec<&LabelledQuestion> = questions.iter().skip(half).step_by(2).collect();
         let mut found = [0; 3];
         for question in &mine {
             for wanted in &question.wanted {
                 let (server, tool) = wanted.split_once('.').expect("server.tool");
-                assert!(catalog.get(server, tool).is_ok(), "`{wanted}` is no tool");
+                assert!(catalog.find_tool(server, tool).is_ok(), "`{wanted}` is no tool");
             }
-            let hits = catalog.find(&question.query, 5).hits;
-            let is_meant =
-                |hit: &cove::catalog::Hit| question.wanted.contains(&format!("{}.{}", hit.server, hit.tool));
+            let hits = catalog.search(&question.query, 5).hits;
+            let is_meant = |hit: &cove_upstream::catalog::SearchHit| {
+                question.wanted.contains(&format!("{}.{}", hit.server, hit.tool))
+            };
             let rank = hits.iter().position(is_meant);
             for (count, depth) in found.iter_mut().zip(DEPTHS) {
                 *count += usize::from(rank.is_some_and(|rank| rank < depth));

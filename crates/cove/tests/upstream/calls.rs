@@ -1,23 +1,23 @@
-//! What goes in comes out: arguments, every kind of content, errors, many at once, progress, cancelling.
+//! Calls arrive unchanged: arguments, every kind of content, errors, parallel calls, progress, cancelling.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use cove::upstream::{CallOptions, State, UpstreamError};
+use cove_upstream::pool::{CallOptions, UpstreamError, UpstreamState};
 use serde_json::{Value, json};
 
-use crate::{call, definitions, object, pool, pool_with, run, settings, text, until};
+use crate::{call, definitions, object, pool, pool_with, run, settings, text, wait_until};
 
 #[test]
-fn a_result_is_passed_on_as_it_came() {
+fn passes_tool_results_through_unchanged() {
     run(async {
         for era in ["modern", "legacy"] {
             let pool = pool(&["--era", era]);
-            assert_eq!(pool.summaries()[0].state, State::Idle);
+            assert_eq!(pool.summaries()[0].state, UpstreamState::Idle);
             let sent = json!({"null": null, "from": "日本", "n": 9_007_199_254_740_993_u64, "f": 1.5, "nested": [{"a-b": []}]});
             let echoed = call(&pool, "echo", sent.clone()).await.unwrap();
             assert_eq!(echoed.structured, Some(sent), "{era}");
-            assert_eq!(pool.summaries()[0].state, State::Ready);
+            assert_eq!(pool.summaries()[0].state, UpstreamState::Ready);
 
             let rich = call(&pool, "rich", json!({})).await.unwrap();
             let kinds: Vec<&str> = rich.content.iter().map(|block| block["type"].as_str().unwrap()).collect();
@@ -28,17 +28,14 @@ fn a_result_is_passed_on_as_it_came() {
             assert_eq!((rich.structured, rich.meta), (None, Some(json!({"took": 1}))));
             assert_eq!(call(&pool, "null", json!({})).await.unwrap().structured, Some(Value::Null));
             let structured = call(&pool, "structured", json!({})).await.unwrap().structured.unwrap();
-            assert_eq!(
-                structured,
-                json!({"list": [1, 2.5, null, {"a": "ü"}], "large": 9_007_199_254_740_993_u64})
-            );
+            assert_eq!(structured, json!({"list": [1, 2.5, null, {"a": "ü"}], "large": 9_007_199_254_740_993_u64}));
             pool.close().await;
         }
     });
 }
 
 #[test]
-fn large_arguments_and_large_results() {
+fn passes_large_arguments_and_results() {
     run(async {
         let pool = pool(&[]);
         let large = "y".repeat(1 << 20);
@@ -51,7 +48,7 @@ fn large_arguments_and_large_results() {
 }
 
 #[test]
-fn a_tool_that_fails_and_one_that_refuses_are_two_things() {
+fn distinguishes_tool_failures_from_protocol_errors() {
     run(async {
         let pool = pool(&[]);
         let failed = call(&pool, "fail", json!({})).await.unwrap();
@@ -70,7 +67,7 @@ fn a_tool_that_fails_and_one_that_refuses_are_two_things() {
 }
 
 #[test]
-fn calls_run_side_by_side() {
+fn stdio_calls_run_in_parallel() {
     run(async {
         let pool = pool(&[]);
         call(&pool, "echo", json!({})).await.unwrap();
@@ -84,19 +81,19 @@ fn calls_run_side_by_side() {
             });
         }
         assert!(calls.join_all().await.into_iter().all(|right| right));
-        // One after the other it would be half a minute.
+        // One after another the calls would take half a minute.
         assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
         pool.close().await;
     });
 }
 
 #[test]
-fn progress_is_told_in_order() {
+fn delivers_progress_in_order() {
     run(async {
         for era in ["modern", "legacy"] {
             let pool = pool(&["--era", era]);
-            let told: Arc<Mutex<Vec<String>>> = Arc::default();
-            let sink = Arc::clone(&told);
+            let reported: Arc<Mutex<Vec<String>>> = Arc::default();
+            let sink = Arc::clone(&reported);
             let options = CallOptions {
                 progress: Some(Arc::new(move |progress| {
                     let words = progress.message.unwrap_or_default();
@@ -105,17 +102,16 @@ fn progress_is_told_in_order() {
                 ..CallOptions::default()
             };
             pool.call("fixture", "progress", object(json!({"steps": 20})), options).await.unwrap();
-            let told = told.lock().unwrap().clone();
-            let expected: Vec<String> =
-                (1..=20).map(|step| format!("{step}/Some(20.0) step {step}")).collect();
-            assert_eq!(told, expected);
+            let reported = reported.lock().unwrap().clone();
+            let expected: Vec<String> = (1..=20).map(|step| format!("{step}/Some(20.0) step {step}")).collect();
+            assert_eq!(reported, expected);
             pool.close().await;
         }
     });
 }
 
 #[test]
-fn a_call_that_is_given_up_is_cancelled_at_the_server() {
+fn abandoned_stdio_call_is_cancelled_at_the_server() {
     run(async {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
@@ -124,29 +120,25 @@ fn a_call_that_is_given_up_is_cancelled_at_the_server() {
         let waited = tokio::time::timeout(Duration::from_millis(200), call(&pool, "never", json!({}))).await;
         assert!(waited.is_err());
         let cancelled = || std::fs::read_to_string(&log).unwrap().matches("notifications/cancelled").count();
-        until("the server hears of it", || cancelled() == 1).await;
+        wait_until("the server hears of it", || cancelled() == 1).await;
 
         let options = CallOptions { timeout: Some(Duration::from_millis(200)), ..CallOptions::default() };
         let late = pool.call("fixture", "never", object(json!({})), options).await.unwrap_err();
-        assert_eq!(
-            late,
-            UpstreamError::Timeout { server: "fixture".into(), after: Duration::from_millis(200) }
-        );
-        until("and of the next", || cancelled() == 2).await;
-        // The server is none the worse for it.
+        assert_eq!(late, UpstreamError::Timeout { server: "fixture".into(), after: Duration::from_millis(200) });
+        wait_until("and of the next", || cancelled() == 2).await;
+        // The server still works.
         call(&pool, "echo", json!({})).await.unwrap();
         pool.close().await;
     });
 }
 
 #[test]
-fn a_server_may_ask_back() {
+fn answers_requests_from_the_server() {
     run(async {
         let root = std::path::PathBuf::from("/home/me/a b");
         let with_root =
-            pool_with(&["--era", "legacy"], cove::upstream::Settings { root: Some(root), ..settings() });
-        let asked =
-            call(&with_root, "ask", json!({"method": "roots/list"})).await.unwrap().structured.unwrap();
+            pool_with(&["--era", "legacy"], cove_upstream::pool::UpstreamSettings { root: Some(root), ..settings() });
+        let asked = call(&with_root, "ask", json!({"method": "roots/list"})).await.unwrap().structured.unwrap();
         assert_eq!(asked["result"]["roots"], json!([{"uri": "file:///home/me/a%20b"}]), "{asked}");
         with_root.close().await;
         let pool = pool(&["--era", "legacy"]);
@@ -161,23 +153,19 @@ fn a_server_may_ask_back() {
 }
 
 #[test]
-fn a_server_gets_its_own_environment_and_little_else() {
+fn server_gets_only_its_own_environment() {
     run(async {
         let mut definition = cove_testkit::fixture::definition(&[]);
-        definition
-            .insert("env".into(), json!({"TOKEN": "${OTHER}-${MISSING:-else}", "LITERAL": "$HOME ${}"}));
+        definition.insert("env".into(), json!({"TOKEN": "${OTHER}-${MISSING:-else}", "LITERAL": "$HOME ${}"}));
         definition.insert("cwd".into(), json!("/usr"));
-        let pool = cove::upstream::Upstreams::new(definitions(&json!({"fixture": definition})), settings());
+        let pool = cove_upstream::pool::UpstreamPool::new(definitions(&json!({"fixture": definition})), settings());
         let names = call(&pool, "variables", json!({})).await.unwrap().structured.unwrap();
         let mut names: Vec<String> = serde_json::from_value(names["names"].clone()).unwrap();
         names.sort();
         assert_eq!(names, ["HOME", "LITERAL", "PATH", "TOKEN"]);
         let value = |name: &'static str| {
             let pool = Arc::clone(&pool);
-            async move {
-                call(&pool, "variable", json!({"name": name})).await.unwrap().structured.unwrap()["value"]
-                    .clone()
-            }
+            async move { call(&pool, "variable", json!({"name": name})).await.unwrap().structured.unwrap()["value"].clone() }
         };
         assert_eq!((value("TOKEN").await, value("LITERAL").await), (json!("x-else"), json!("$HOME ${}")));
         assert_eq!(text(&call(&pool, "where", json!({})).await.unwrap()), "/usr");
@@ -186,33 +174,25 @@ fn a_server_gets_its_own_environment_and_little_else() {
 }
 
 #[test]
-fn servers_that_cannot_be_called_say_why() {
+fn uncallable_servers_name_the_reason() {
     run(async {
         let servers = json!({
             "no-variable": {"command": "/bin/true", "env": {"TOKEN": "${TOKEN}", "B": "${ANOTHER}"}},
             "no-command": {"command": "no-such-command-anywhere"},
             "off": {"command": "/bin/true", "disabled": true},
         });
-        let pool = cove::upstream::Upstreams::new(definitions(&servers), settings());
+        let pool = cove_upstream::pool::UpstreamPool::new(definitions(&servers), settings());
         let why = |server: &'static str| {
             let pool = Arc::clone(&pool);
-            async move {
-                pool.call(server, "x", object(json!({})), CallOptions::default())
-                    .await
-                    .unwrap_err()
-                    .to_string()
-            }
+            async move { pool.call(server, "x", object(json!({})), CallOptions::default()).await.unwrap_err().to_string() }
         };
         assert_eq!(why("no-variable").await, "server `no-variable` needs ANOTHER, TOKEN");
         assert_eq!(why("no-command").await, "server `no-command` needs command no-such-command-anywhere");
         assert_eq!(why("off").await, "server `off` is disabled (/etc/servers.json line 1)");
-        // The spelling of code works too, and a wrong name finds its neighbour.
+        // The spelling that code uses works too, and for a wrong name the error suggests the nearest one.
         assert_eq!(why("no_command").await, "server `no-command` needs command no-such-command-anywhere");
         let unknown = pool.tools("no-comand").await.unwrap_err();
-        assert_eq!(
-            unknown,
-            UpstreamError::Unknown { server: "no-comand".into(), nearest: Some("no-command".into()) }
-        );
+        assert_eq!(unknown, UpstreamError::Unknown { server: "no-comand".into(), nearest: Some("no-command".into()) });
         let states: Vec<String> = pool.summaries().iter().map(|summary| summary.state.to_string()).collect();
         assert_eq!(states, ["needs command no-such-command-anywhere", "needs ANOTHER, TOKEN", "disabled"]);
     });

@@ -1,17 +1,17 @@
-//! Servers that write too much, or what was written to do harm.
+//! Servers that write too much, or harmful text.
 
 use std::time::Duration;
 
-use cove::upstream::{Settings, UpstreamError};
+use cove_upstream::pool::{UpstreamError, UpstreamSettings};
 use serde_json::json;
 
 use crate::{call, pool_with, run, settings};
 
 #[test]
-fn a_line_without_end_is_cut_off() {
+fn cuts_off_an_endless_line() {
     run(async {
         let pool = pool_with(&["--flood"], settings());
-        pool.remember_era("fixture", cove::upstream::Era::Legacy);
+        pool.remember_era("fixture", cove_upstream::pool::ProtocolEra::Legacy);
         let error = call(&pool, "echo", json!({})).await.unwrap_err();
         assert!(matches!(error, UpstreamError::NotStarted { .. }), "{error}");
         assert!(error.to_string().contains("it wrote a line of more than 67108864 bytes"), "{error}");
@@ -20,7 +20,7 @@ fn a_line_without_end_is_cut_off() {
 }
 
 #[test]
-fn a_list_that_was_written_to_do_harm_does_none() {
+fn hostile_tool_list_does_no_harm() {
     run(async {
         for era in ["modern", "legacy"] {
             let pool = pool_with(&["--hostile", "--era", era], settings());
@@ -37,7 +37,7 @@ fn a_list_that_was_written_to_do_harm_does_none() {
                 assert!(!tool.description.chars().any(|c| c.is_control() && c != '\n'), "{}", tool.name);
                 assert!(!tool.description.contains('\u{202e}'), "{}", tool.name);
             }
-            // The others still work.
+            // The other tools still work.
             call(&pool, "add", json!({"a": 1, "b": 2})).await.unwrap();
             pool.close().await;
         }
@@ -45,11 +45,11 @@ fn a_list_that_was_written_to_do_harm_does_none() {
 }
 
 #[test]
-fn a_server_that_dies_in_every_call_is_left_alone_in_the_end() {
+fn breaker_opens_for_a_server_that_dies_in_every_call() {
     run(async {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
-        let quick = Settings { back_off: Duration::from_millis(10), failures_most: 3, ..settings() };
+        let quick = UpstreamSettings { back_off: Duration::from_millis(10), max_failures: 3, ..settings() };
         let pool = pool_with(&["--log", log.to_str().unwrap()], quick);
         for _ in 0..3 {
             let error = call(&pool, "die", json!({})).await.unwrap_err();

@@ -3,40 +3,34 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cove::upstream::{CallOptions, Era, State, Upstreams};
-use cove_testkit::fixture::front::{Form, Front};
+use cove_testkit::fixture::front::{FixtureFront, FrontForm};
+use cove_upstream::pool::{CallOptions, ProtocolEra, ServerQuery, UpstreamPool, UpstreamState};
 use serde_json::{Value, json};
 
-use crate::{call, definitions, object, run, settings, text, until};
+use crate::{call, definitions, object, run, settings, text, wait_until};
 
-fn pool(front: &Front) -> Arc<Upstreams> {
-    Upstreams::new(definitions(&json!({"fixture": front.definition()})), settings())
+fn pool(front: &FixtureFront) -> Arc<UpstreamPool> {
+    UpstreamPool::new(definitions(&json!({"fixture": front.definition()})), settings())
 }
 
-const BOTH: [(&str, Era); 2] = [("modern", Era::Modern), ("legacy", Era::Legacy)];
+const BOTH: [(&str, ProtocolEra); 2] = [("modern", ProtocolEra::Modern), ("legacy", ProtocolEra::Legacy)];
 
 #[test]
-fn what_goes_in_comes_out() {
+fn http_calls_pass_values_unchanged() {
     run(async {
         for (flag, era) in BOTH {
-            for form in [Form::Json, Form::Events] {
-                let front = Front::start(&["--era", flag], form);
+            for form in [FrontForm::Json, FrontForm::Events] {
+                let front = FixtureFront::start(&["--era", flag], form);
                 let pool = pool(&front);
-                assert_eq!(pool.summaries()[0].state, State::Idle);
-                assert!(front.asked().is_empty(), "nothing is asked before it is needed");
+                assert_eq!(pool.summaries()[0].state, UpstreamState::Idle);
+                assert!(front.requests().is_empty(), "nothing is asked before it is needed");
                 let sent = json!({"null": null, "from": "日本", "n": 9_007_199_254_740_993_u64, "a-b": [{}]});
                 let echoed = call(&pool, "echo", sent.clone()).await.unwrap();
                 assert_eq!(echoed.structured, Some(sent), "{flag} {form:?}");
-                assert_eq!(
-                    (pool.summaries()[0].state.clone(), pool.era("fixture")),
-                    (State::Ready, Some(era))
-                );
+                assert_eq!((pool.summaries()[0].state.clone(), pool.era("fixture")), (UpstreamState::Ready, Some(era)));
 
                 let rich = call(&pool, "rich", json!({})).await.unwrap();
-                assert_eq!(
-                    (rich.content.len(), &rich.content[5]),
-                    (6, &json!({"type": "hologram", "depth": null}))
-                );
+                assert_eq!((rich.content.len(), &rich.content[5]), (6, &json!({"type": "hologram", "depth": null})));
                 assert_eq!(rich.meta, Some(json!({"took": 1})));
                 assert_eq!(call(&pool, "null", json!({})).await.unwrap().structured, Some(Value::Null));
                 assert!(call(&pool, "fail", json!({})).await.unwrap().is_error);
@@ -49,11 +43,14 @@ fn what_goes_in_comes_out() {
                 let big = call(&pool, "big", json!({"n": 10 << 20})).await.unwrap();
                 assert_eq!(text(&big).len(), 10 << 20);
 
-                assert_eq!(pool.resources("fixture").await.unwrap().resources.len(), 4);
-                let contents = pool.read_resource("fixture", "fixture://a").await.unwrap();
-                assert_eq!(contents[0]["text"], "contents of it");
-                let prompt = pool.prompt("fixture", "greet", object(json!({"who": "Ada"}))).await.unwrap();
-                assert_eq!(prompt.messages[0]["content"]["text"], "Greet Ada");
+                let query = async |query| pool.query("fixture", query).await.unwrap();
+                let resources = query(ServerQuery::Resources).await;
+                assert_eq!(resources["resources"].as_array().unwrap().len(), 4);
+                let read = query(ServerQuery::ReadResource { uri: "fixture://a".into() }).await;
+                assert_eq!(read["contents"][0]["text"], "contents of it");
+                let arguments = object(json!({"who": "Ada"}));
+                let prompt = query(ServerQuery::Prompt { name: "greet".into(), arguments }).await;
+                assert_eq!(prompt["messages"][0]["content"]["text"], "Greet Ada");
                 assert_eq!(pool.instructions("fixture").as_deref(), Some("Call echo first."));
                 pool.close().await;
             }
@@ -62,11 +59,11 @@ fn what_goes_in_comes_out() {
 }
 
 #[test]
-fn every_page_of_a_list_is_read_and_hostile_tools_do_no_harm() {
+fn http_lists_are_read_completely_and_safely() {
     run(async {
         for (flag, _) in BOTH {
             let front =
-                Front::start(&["--era", flag, "--tools", "1000", "--page", "100", "--hostile"], Form::Json);
+                FixtureFront::start(&["--era", flag, "--tools", "1000", "--page", "100", "--hostile"], FrontForm::Json);
             let pool = pool(&front);
             let tools = pool.tools("fixture").await.unwrap();
             assert_eq!(tools.len(), 1_026, "{flag}");
@@ -78,10 +75,10 @@ fn every_page_of_a_list_is_read_and_hostile_tools_do_no_harm() {
 }
 
 #[test]
-fn calls_run_side_by_side_and_tell_how_far_they_are() {
+fn http_calls_run_in_parallel_with_progress() {
     run(async {
         for (flag, _) in BOTH {
-            let front = Front::start(&["--era", flag], Form::Events);
+            let front = FixtureFront::start(&["--era", flag], FrontForm::Events);
             let pool = pool(&front);
             call(&pool, "echo", json!({})).await.unwrap();
             let start = std::time::Instant::now();
@@ -91,39 +88,38 @@ fn calls_run_side_by_side_and_tell_how_far_they_are() {
                 calls.spawn(async move { call(&pool, "slow", json!({"ms": 500})).await.is_ok() });
             }
             assert!(calls.join_all().await.into_iter().all(|good| good));
-            // One after the other it would be 25 s.
+            // One after another the calls would take 25 s.
             assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
 
-            let told: Arc<Mutex<Vec<f64>>> = Arc::default();
-            let sink = Arc::clone(&told);
-            let progress: cove::upstream::ProgressSink = Arc::new(move |progress| {
+            let reported: Arc<Mutex<Vec<f64>>> = Arc::default();
+            let sink = Arc::clone(&reported);
+            let progress: cove_upstream::pool::ProgressSink = Arc::new(move |progress| {
                 sink.lock().unwrap().push(progress.progress);
             });
             let options = CallOptions { progress: Some(progress), ..CallOptions::default() };
             pool.call("fixture", "progress", object(json!({"steps": 20})), options).await.unwrap();
             let expected: Vec<f64> = (1..=20).map(f64::from).collect();
-            assert_eq!(*told.lock().unwrap(), expected, "{flag}");
+            assert_eq!(*reported.lock().unwrap(), expected, "{flag}");
             pool.close().await;
         }
     });
 }
 
 #[test]
-fn a_call_that_is_given_up_is_cancelled_at_the_server() {
+fn abandoned_http_call_is_cancelled_at_the_server() {
     run(async {
         for (flag, _) in BOTH {
-            for form in [Form::Json, Form::Events] {
+            for form in [FrontForm::Json, FrontForm::Events] {
                 let folder = tempfile::tempdir().unwrap();
                 let log = folder.path().join("log");
-                let front = Front::start(&["--era", flag, "--log", log.to_str().unwrap()], form);
+                let front = FixtureFront::start(&["--era", flag, "--log", log.to_str().unwrap()], form);
                 let pool = pool(&front);
                 call(&pool, "echo", json!({})).await.unwrap();
-                let options =
-                    CallOptions { timeout: Some(Duration::from_millis(300)), ..CallOptions::default() };
+                let options = CallOptions { timeout: Some(Duration::from_millis(300)), ..CallOptions::default() };
                 let late = pool.call("fixture", "never", object(json!({})), options).await.unwrap_err();
                 assert!(late.to_string().contains("did not answer within 0.3 s"), "{late}");
                 let cancelled = || std::fs::read_to_string(&log).unwrap().contains("notifications/cancelled");
-                until(&format!("the server hears of it: {flag} {form:?}"), cancelled).await;
+                wait_until(&format!("the server hears of it: {flag} {form:?}"), cancelled).await;
                 call(&pool, "echo", json!({})).await.unwrap();
                 pool.close().await;
             }
@@ -132,20 +128,18 @@ fn a_call_that_is_given_up_is_cancelled_at_the_server() {
 }
 
 #[test]
-fn changes_of_the_list_are_noticed() {
+fn notices_tool_list_changes_over_http() {
     run(async {
         for (flag, _) in BOTH {
-            let front = Front::start(&["--era", flag], Form::Json);
+            let front = FixtureFront::start(&["--era", flag], FrontForm::Json);
             let pool = pool(&front);
-            let mut changes = pool.changes();
+            let mut changes = pool.subscribe_changes();
             assert_eq!(pool.tools("fixture").await.unwrap().len(), 21);
             let listens = || {
-                let asked = front.asked();
-                asked
-                    .iter()
-                    .any(|asked| asked.method == "GET" || asked.body["method"] == "subscriptions/listen")
+                let asked = front.requests();
+                asked.iter().any(|asked| asked.method == "GET" || asked.body["method"] == "subscriptions/listen")
             };
-            until("it is listened to", listens).await;
+            wait_until("it is listened to", listens).await;
             tokio::time::sleep(Duration::from_millis(200)).await;
             call(&pool, "change", json!({})).await.unwrap();
             let noticed = tokio::time::timeout(Duration::from_secs(10), changes.changed()).await;
@@ -157,16 +151,16 @@ fn changes_of_the_list_are_noticed() {
 }
 
 #[test]
-fn headers_go_with_every_request_and_a_session_is_ended() {
+fn sends_headers_with_every_request_and_ends_the_session() {
     run(async {
-        let front = Front::start(&["--era", "legacy"], Form::Json);
+        let front = FixtureFront::start(&["--era", "legacy"], FrontForm::Json);
         let mut definition = front.definition();
         definition["headers"] = json!({"Authorization": "Bearer ${OTHER}-1", "X-Team": "blue"});
-        let pool = Upstreams::new(definitions(&json!({"fixture": definition})), settings());
+        let pool = UpstreamPool::new(definitions(&json!({"fixture": definition})), settings());
         call(&pool, "echo", json!({})).await.unwrap();
-        until("it is listened to", || front.asked().iter().any(|asked| asked.method == "GET")).await;
+        wait_until("it is listened to", || front.requests().iter().any(|asked| asked.method == "GET")).await;
         pool.close().await;
-        let asked = front.asked();
+        let asked = front.requests();
         for one in &asked {
             assert_eq!(one.headers["authorization"], "Bearer x-1", "{one:?}");
             assert_eq!(one.headers["x-team"], "blue", "{one:?}");
@@ -179,15 +173,15 @@ fn headers_go_with_every_request_and_a_session_is_ended() {
 }
 
 #[test]
-fn a_session_that_the_server_forgot_is_begun_anew() {
+fn restarts_a_session_the_server_forgot() {
     run(async {
-        let front = Front::start(&["--era", "legacy"], Form::Json);
+        let front = FixtureFront::start(&["--era", "legacy"], FrontForm::Json);
         let pool = pool(&front);
         call(&pool, "echo", json!({})).await.unwrap();
         front.forget_session();
         let echoed = call(&pool, "echo", json!({"again": true})).await.unwrap();
         assert_eq!(echoed.structured, Some(json!({"again": true})));
-        let greetings = front.asked().iter().filter(|asked| asked.body["method"] == "initialize").count();
+        let greetings = front.requests().iter().filter(|asked| asked.body["method"] == "initialize").count();
         assert_eq!(greetings, 2);
         pool.close().await;
     });

@@ -1,4 +1,5 @@
-//! Addresses where no good server is: nobody, somebody else, one that wants a token, one that breaks off or never ends.
+//! Addresses without a good server: no listener, another service, one that wants a token, one that breaks off or
+//! never ends.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -6,22 +7,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cove::upstream::{Settings, State, UpstreamError, Upstreams};
-use cove_testkit::fixture::front::{Asked, listen, write};
+use cove_testkit::fixture::front::{FrontRequest, listen, write};
+use cove_upstream::pool::{UpstreamError, UpstreamPool, UpstreamSettings, UpstreamState};
 use serde_json::json;
 
 use crate::{call, definitions, run, settings};
 
-fn pool_at(address: SocketAddr, settings: Settings) -> Arc<Upstreams> {
+fn pool_at(address: SocketAddr, settings: UpstreamSettings) -> Arc<UpstreamPool> {
     let definition = json!({
         "url": format!("http://{address}/mcp?key=query-secret"),
         "headers": {"Authorization": "Bearer canary-token", "X-Key": "canary-key"},
     });
-    Upstreams::new(definitions(&json!({"fixture": definition})), settings)
+    UpstreamPool::new(definitions(&json!({"fixture": definition})), settings)
 }
 
-/// A server of the newer era that answers a tool's call as `answer` likes.
-fn server(answer: impl Fn(&Asked, &mut TcpStream) + Send + Sync + 'static) -> SocketAddr {
+/// A server of the newer era that answers tool calls with `answer`.
+fn server(answer: impl Fn(&FrontRequest, &mut TcpStream) + Send + Sync + 'static) -> SocketAddr {
     listen(move |asked, stream| match asked.body["method"].as_str() {
         Some("tools/call") => answer(&asked, stream),
         Some("server/discover") => {
@@ -36,8 +37,8 @@ fn server(answer: impl Fn(&Asked, &mut TcpStream) + Send + Sync + 'static) -> So
     })
 }
 
-/// What is said, in every form that could leave the pool. No secret is in it.
-async fn said(pool: &Upstreams) -> (UpstreamError, String) {
+/// The error of a call, in every form in which it could leave the pool. None contains a secret.
+async fn call_failure(pool: &UpstreamPool) -> (UpstreamError, String) {
     let error = tokio::time::timeout(Duration::from_secs(30), call(pool, "echo", json!({}))).await;
     let error = error.expect("nothing hangs").expect_err("it fails");
     let words = format!("{error} {error:?} {:?}", pool.summaries());
@@ -47,34 +48,33 @@ async fn said(pool: &Upstreams) -> (UpstreamError, String) {
 }
 
 #[test]
-fn who_wants_a_token_is_told_apart() {
+fn reports_servers_that_need_a_token() {
     run(async {
         for (status, headers) in [
             ("401 Unauthorized", "WWW-Authenticate: Bearer realm=\"canary-token\"\r\n"),
             ("401 Unauthorized", "Content-Type: application/json\r\n"),
             ("403 Forbidden", ""),
         ] {
-            let body =
-                b"{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-32000,\"message\":\"canary-key\"}}";
+            let body = b"{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-32000,\"message\":\"canary-key\"}}";
             let always = listen(move |_, stream| write(stream, status, headers, body));
             let later = server(move |_, stream| write(stream, status, headers, body));
             for address in [always, later] {
                 let pool = pool_at(address, settings());
-                let (error, shown) = said(&pool).await;
+                let (error, shown) = call_failure(&pool).await;
                 assert!(matches!(error, UpstreamError::Needs { .. }), "{error:?}");
                 let expected = format!(
                     "server `fixture` needs sign-in or a token (it answered HTTP {status}): \
                      add a header such as `Authorization` to its definition"
                 );
                 assert_eq!(shown, expected);
-                assert!(matches!(pool.summaries()[0].state, State::Failed(_)));
+                assert!(matches!(pool.summaries()[0].state, UpstreamState::Failed(_)));
             }
         }
     });
 }
 
 #[test]
-fn whoever_is_no_server_is_quoted() {
+fn quotes_addresses_that_are_not_mcp_servers() {
     run(async {
         let cases: [(&str, &str, &str, &str); 5] = [
             (
@@ -100,26 +100,26 @@ fn whoever_is_no_server_is_quoted() {
         ];
         for (status, headers, body, expected) in cases {
             let address = listen(move |_, stream| write(stream, status, headers, body.as_bytes()));
-            let (error, shown) = said(&pool_at(address, settings())).await;
+            let (error, shown) = call_failure(&pool_at(address, settings())).await;
             assert!(matches!(error, UpstreamError::NotStarted { .. }), "{error:?}");
             assert!(shown.contains(expected), "{status}: {shown}");
             assert!(!shown.contains('\x1b'), "{shown:?}");
         }
         let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let (_, shown) = said(&pool_at(nobody, settings())).await;
+        let (_, shown) = call_failure(&pool_at(nobody, settings())).await;
         assert!(shown.contains("it could not be reached: Connection refused"), "{shown}");
         let silent = listen(|_, stream| {
             std::thread::sleep(Duration::from_secs(20));
             drop(stream.flush());
         });
-        let hurried = Settings { start_timeout: Duration::from_secs(1), ..settings() };
-        let (_, shown) = said(&pool_at(silent, hurried)).await;
+        let hurried = UpstreamSettings { start_timeout: Duration::from_secs(1), ..settings() };
+        let (_, shown) = call_failure(&pool_at(silent, hurried)).await;
         assert!(shown.contains("it did not answer within 1 s"), "{shown}");
     });
 }
 
 #[test]
-fn a_call_that_breaks_off_is_not_repeated() {
+fn broken_http_call_is_not_repeated() {
     run(async {
         let half = "{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"content\":[";
         let cases: [(&str, &str); 4] = [
@@ -147,7 +147,7 @@ fn a_call_that_breaks_off_is_not_repeated() {
                 }
             });
             let pool = pool_at(address, settings());
-            let (error, shown) = said(&pool).await;
+            let (error, shown) = call_failure(&pool).await;
             assert!(matches!(error, UpstreamError::Gone { .. }), "{error:?}");
             assert!(shown.contains(expected), "{head}: {shown}");
             tokio::time::sleep(Duration::from_millis(300)).await;
@@ -158,17 +158,16 @@ fn a_call_that_breaks_off_is_not_repeated() {
 }
 
 #[test]
-fn an_answer_without_end_is_cut_off() {
+fn cuts_off_an_endless_answer() {
     run(async {
         for kind in ["application/json", "text/event-stream"] {
             let address = server(move |_, stream| {
-                let _ =
-                    stream.write_all(format!("HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\n\r\n").as_bytes());
+                let _ = stream.write_all(format!("HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\n\r\n").as_bytes());
                 let piece = vec![b'x'; 1 << 20];
                 while stream.write_all(&piece).is_ok() {}
             });
             let pool = pool_at(address, settings());
-            let (_, shown) = said(&pool).await;
+            let (_, shown) = call_failure(&pool).await;
             assert!(shown.contains("more than 67108864 bytes"), "{kind}: {shown}");
             pool.close().await;
         }
@@ -176,7 +175,7 @@ fn an_answer_without_end_is_cut_off() {
 }
 
 #[test]
-fn headers_stay_with_their_origin() {
+fn headers_are_not_sent_to_other_origins() {
     run(async {
         let seen: Arc<Mutex<Vec<String>>> = Arc::default();
         let kept = Arc::clone(&seen);
@@ -184,12 +183,10 @@ fn headers_stay_with_their_origin() {
             kept.lock().unwrap().push(format!("{asked:?}"));
             write(stream, "200 OK", "", b"");
         });
-        for status in
-            ["301 Moved Permanently", "302 Found", "307 Temporary Redirect", "308 Permanent Redirect"]
-        {
+        for status in ["301 Moved Permanently", "302 Found", "307 Temporary Redirect", "308 Permanent Redirect"] {
             let to = format!("Location: http://{elsewhere}/mcp?key=query-secret\r\n");
             let address = listen(move |_, stream| write(stream, status, &to, b""));
-            let (_, shown) = said(&pool_at(address, settings())).await;
+            let (_, shown) = call_failure(&pool_at(address, settings())).await;
             assert!(shown.contains(status) && shown.contains("which is not followed"), "{shown}");
         }
         assert_eq!(seen.lock().unwrap().len(), 0, "{seen:?}");
@@ -197,7 +194,7 @@ fn headers_stay_with_their_origin() {
 }
 
 #[test]
-fn failures_in_a_row_open_the_breaker() {
+fn repeated_http_failures_open_the_breaker() {
     run(async {
         let calls = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&calls);
@@ -205,21 +202,21 @@ fn failures_in_a_row_open_the_breaker() {
             counted.fetch_add(1, Ordering::SeqCst);
             write(stream, "503 Service Unavailable", "Retry-After: 7\r\n", b"resting");
         });
-        let quick = Settings { back_off: Duration::from_millis(10), failures_most: 3, ..settings() };
+        let quick = UpstreamSettings { back_off: Duration::from_millis(10), max_failures: 3, ..settings() };
         let pool = pool_at(address, quick);
         for _ in 0..3 {
-            let (error, shown) = said(&pool).await;
+            let (error, shown) = call_failure(&pool).await;
             assert!(matches!(error, UpstreamError::Gone { .. }), "{error:?}");
             assert!(shown.contains("HTTP 503 Service Unavailable (try again after 7): `resting`"), "{shown}");
         }
-        let (error, _) = said(&pool).await;
+        let (error, _) = call_failure(&pool).await;
         assert!(matches!(error, UpstreamError::Circuit { .. }), "{error:?}");
         assert_eq!(calls.load(Ordering::SeqCst), 3);
-        // A request that is only refused says nothing against the server.
+        // A request that is only refused does not count as a failure of the server.
         let address = server(|_, stream| write(stream, "429 Too Many Requests", "", b"slowly"));
-        let pool = pool_at(address, Settings { failures_most: 1, ..settings() });
+        let pool = pool_at(address, UpstreamSettings { max_failures: 1, ..settings() });
         for _ in 0..3 {
-            let (error, shown) = said(&pool).await;
+            let (error, shown) = call_failure(&pool).await;
             assert!(matches!(error, UpstreamError::Protocol { code: 429, .. }), "{error:?}");
             assert!(shown.contains("HTTP 429 Too Many Requests: `slowly`"), "{shown}");
         }

@@ -1,11 +1,12 @@
 //! Lists: pages, changes, resources, prompts, and definitions that change while servers run.
 
+use cove_upstream::pool::ServerQuery;
 use serde_json::json;
 
-use crate::{call, definitions, object, pool, pool_with, run, settings, until};
+use crate::{call, definitions, object, pool, pool_with, run, settings, wait_until};
 
 #[test]
-fn every_page_is_read() {
+fn reads_every_page() {
     run(async {
         for era in ["modern", "legacy"] {
             let pool = pool(&["--era", era, "--tools", "10000", "--page", "100"]);
@@ -20,7 +21,7 @@ fn every_page_is_read() {
 }
 
 #[test]
-fn lists_are_bounded() {
+fn limits_list_length() {
     run(async {
         let pool = pool(&["--tools", "30000", "--page", "10"]);
         assert_eq!(pool.tools("fixture").await.unwrap().len(), 2_000);
@@ -32,13 +33,13 @@ fn lists_are_bounded() {
 }
 
 #[test]
-fn changes_of_the_list_are_noticed() {
+fn notices_tool_list_changes_over_stdio() {
     run(async {
         for era in ["modern", "legacy"] {
             let pool = pool(&["--era", era]);
-            let mut changes = pool.changes();
+            let mut changes = pool.subscribe_changes();
             assert_eq!(pool.tools("fixture").await.unwrap().len(), 21);
-            // In the newer era the server must have heard that we listen.
+            // In the newer era the server must have received the subscription first.
             tokio::time::sleep(std::time::Duration::from_millis(200)).await;
             call(&pool, "change", json!({})).await.unwrap();
             let noticed = tokio::time::timeout(std::time::Duration::from_secs(10), changes.changed()).await;
@@ -51,18 +52,21 @@ fn changes_of_the_list_are_noticed() {
 }
 
 #[test]
-fn resources_and_prompts() {
+fn lists_resources_and_prompts() {
     run(async {
         for era in ["modern", "legacy"] {
             let pool = pool(&["--era", era]);
-            let resources = pool.resources("fixture").await.unwrap();
-            assert_eq!((resources.resources.len(), resources.templates.len()), (4, 0));
-            let contents = pool.read_resource("fixture", "fixture://a").await.unwrap();
-            assert_eq!(contents[0]["text"], "contents of it");
-            assert_eq!(pool.prompts("fixture").await.unwrap()[0]["name"], "greet");
-            let prompt = pool.prompt("fixture", "greet", object(json!({"who": "Ada"}))).await.unwrap();
-            assert_eq!(prompt.description.as_deref(), Some("A greeting"));
-            assert_eq!(prompt.messages[0]["content"]["text"], "Greet Ada");
+            let query = async |query| pool.query("fixture", query).await.unwrap();
+            let resources = query(ServerQuery::Resources).await;
+            assert_eq!(resources["resources"].as_array().unwrap().len(), 4);
+            assert_eq!(resources["templates"], json!([]));
+            let read = query(ServerQuery::ReadResource { uri: "fixture://a".into() }).await;
+            assert_eq!(read["contents"][0]["text"], "contents of it");
+            assert_eq!(query(ServerQuery::Prompts).await["prompts"][0]["name"], "greet");
+            let arguments = object(json!({"who": "Ada"}));
+            let prompt = query(ServerQuery::Prompt { name: "greet".into(), arguments }).await;
+            assert_eq!(prompt["description"], "A greeting");
+            assert_eq!(prompt["messages"][0]["content"]["text"], "Greet Ada");
             assert_eq!(pool.instructions("fixture").as_deref(), Some("Call echo first."));
             pool.close().await;
         }
@@ -70,18 +74,17 @@ fn resources_and_prompts() {
 }
 
 #[test]
-fn a_server_whose_definition_says_the_same_goes_on() {
+fn unchanged_server_keeps_running_after_a_reload() {
     run(async {
         let folder = tempfile::tempdir().unwrap();
         let pids = |name: &str| folder.path().join(name);
-        let server =
-            |name: &str| cove_testkit::fixture::definition(&["--pids", pids(name).to_str().unwrap()]);
+        let server = |name: &str| cove_testkit::fixture::definition(&["--pids", pids(name).to_str().unwrap()]);
         let two = json!({"kept": server("kept"), "dropped": server("dropped")});
-        let pool = cove::upstream::Upstreams::new(definitions(&two), settings());
+        let pool = cove_upstream::pool::UpstreamPool::new(definitions(&two), settings());
         pool.tools("kept").await.unwrap();
         pool.tools("dropped").await.unwrap();
         let before = std::fs::read_to_string(pids("kept")).unwrap();
-        let gone: Vec<u32> = crate::ends::ids(&pids("dropped"));
+        let gone: Vec<u32> = crate::server_lifecycle::read_pids(&pids("dropped"));
 
         let mut kept = server("kept");
         kept.insert("description".into(), json!("other words"));
@@ -91,7 +94,7 @@ fn a_server_whose_definition_says_the_same_goes_on() {
         assert_eq!(pool.summaries()[0].description.as_deref(), Some("other words"));
         pool.tools("kept").await.unwrap();
         assert_eq!(std::fs::read_to_string(pids("kept")).unwrap(), before, "not started again");
-        until("the dropped one is gone", || gone.iter().all(|id| !crate::ends::lives(*id))).await;
+        wait_until("the dropped one is gone", || gone.iter().all(|id| !crate::server_lifecycle::is_alive(*id))).await;
         pool.close().await;
     });
 }

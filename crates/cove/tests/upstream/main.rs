@@ -1,25 +1,27 @@
 //! The pool of upstream servers against a server that can do everything wrong: `cove_testkit::fixture`.
 
 mod calls;
-mod ends;
-mod eras;
 mod hostile;
 mod http;
 mod http_hostile;
 mod lists;
+mod protocol_eras;
+mod server_lifecycle;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cove::config::Surroundings;
-use cove::upstream::{CallOptions, Definitions, Outcome, Settings, UpstreamError, Upstreams};
+use cove_core::process_env::ProcessEnv;
 use cove_testkit::fixture;
+use cove_upstream::pool::{
+    CallOptions, ServerDefinitions, UpstreamError, UpstreamPool, UpstreamResult, UpstreamSettings,
+};
 use serde_json::{Map, Value, json};
 
-/// As `Cove` would have them in an ordinary shell, and impatient.
-fn settings() -> Settings {
+/// The settings that Cove has in an ordinary shell, with short timeouts.
+fn settings() -> UpstreamSettings {
     let env = [
         ("PATH", "/usr/local/bin:/usr/bin:/bin"),
         ("HOME", "/nowhere"),
@@ -27,32 +29,32 @@ fn settings() -> Settings {
         ("OTHER", "x"),
     ];
     let env: BTreeMap<String, _> = env.map(|(name, value)| (name.to_owned(), value.into())).into();
-    let around = Surroundings { env, cwd: PathBuf::from("/"), stdin_is_terminal: false };
-    Settings { grace: Duration::from_millis(500), ..Settings::of(&around) }
+    let process_env = ProcessEnv { env, cwd: PathBuf::from("/"), stdin_is_terminal: false };
+    UpstreamSettings { grace: Duration::from_millis(500), ..UpstreamSettings::from_env(&process_env) }
 }
 
 /// Servers as a JSON file would define them.
-fn definitions(servers: &Value) -> Definitions {
+fn definitions(servers: &Value) -> ServerDefinitions {
     let text = json!({ "mcpServers": servers }).to_string();
-    let definitions = Definitions::of_text(Path::new("/etc/servers.json"), &text);
+    let definitions = ServerDefinitions::from_text(Path::new("/etc/servers.json"), &text);
     assert_eq!(definitions.problems, []);
     definitions
 }
 
 /// A pool with one server `fixture`.
-fn pool(flags: &[&str]) -> Arc<Upstreams> {
+fn pool(flags: &[&str]) -> Arc<UpstreamPool> {
     pool_with(flags, settings())
 }
 
-fn pool_with(flags: &[&str], settings: Settings) -> Arc<Upstreams> {
-    Upstreams::new(definitions(&json!({"fixture": fixture::definition(flags)})), settings)
+fn pool_with(flags: &[&str], settings: UpstreamSettings) -> Arc<UpstreamPool> {
+    UpstreamPool::new(definitions(&json!({"fixture": fixture::definition(flags)})), settings)
 }
 
 fn object(value: Value) -> Map<String, Value> {
     value.as_object().expect("an object").clone()
 }
 
-async fn call(pool: &Upstreams, tool: &str, arguments: Value) -> Result<Outcome, UpstreamError> {
+async fn call(pool: &UpstreamPool, tool: &str, arguments: Value) -> Result<UpstreamResult, UpstreamError> {
     pool.call("fixture", tool, object(arguments), CallOptions::default()).await
 }
 
@@ -60,12 +62,12 @@ fn run<T>(test: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(test)
 }
 
-fn text(outcome: &Outcome) -> &str {
+fn text(outcome: &UpstreamResult) -> &str {
     outcome.content[0]["text"].as_str().expect("text")
 }
 
-/// Waits until something holds, and says what did not.
-async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+/// Waits until a condition holds. Panics with its description otherwise.
+async fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     for _ in 0..500 {
         if holds() {
             return;

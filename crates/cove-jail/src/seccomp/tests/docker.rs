@@ -1,10 +1,10 @@
-//! The profile, read as an engine reads it, against the same verdicts as the jail's own program.
+//! Reads the profile as an engine does, and compares it with the same verdicts as the jail's own program.
 
 use serde_json::Value;
 
 use super::{argument_lists, expected};
-use crate::seccomp::docker::AROUND;
-use crate::seccomp::{Action, Verdict, around_json, docker_json, syscalls};
+use crate::seccomp::docker::HOST_CALLS;
+use crate::seccomp::{FilterAction, SyscallVerdict, host_profile, sandbox_profile, syscalls};
 
 fn holds(argument: &Value, arguments: &[u64; 6]) -> bool {
     assert_eq!(argument["op"], "SCMP_CMP_MASKED_EQ");
@@ -13,41 +13,40 @@ fn holds(argument: &Value, arguments: &[u64; 6]) -> bool {
     arguments[argument["index"].as_u64().unwrap() as usize] & mask == argument["valueTwo"].as_u64().unwrap()
 }
 
-/// Entries are alternatives, so those that match one call must agree.
-fn decide(entries: &[&Value], arguments: &[u64; 6]) -> Action {
+/// Returns what the entries decide. They are alternatives, so all that match one call must agree.
+fn decide(entries: &[&Value], arguments: &[u64; 6]) -> FilterAction {
     let mut decided = None;
     for entry in entries {
         let args = entry["args"].as_array().map(Vec::as_slice).unwrap_or_default();
         if args.iter().all(|argument| holds(argument, arguments)) {
             let action = match entry["action"].as_str().unwrap() {
-                "SCMP_ACT_ALLOW" => Action::Allow,
-                "SCMP_ACT_ERRNO" => Action::Errno(entry["errnoRet"].as_u64().unwrap() as u16),
+                "SCMP_ACT_ALLOW" => FilterAction::Allow,
+                "SCMP_ACT_ERRNO" => FilterAction::Errno(entry["errnoRet"].as_u64().unwrap() as u16),
                 other => panic!("{other}"),
             };
             assert!(decided.is_none_or(|before| before == action), "{entry} contradicts another entry");
             decided = Some(action);
         }
     }
-    decided.unwrap_or(Action::EPERM)
+    decided.unwrap_or(FilterAction::EPERM)
 }
 
 #[test]
-fn the_profile_says_what_the_table_says() {
-    let profile: Value = serde_json::from_str(&docker_json()).unwrap();
+fn the_sandbox_profile_agrees_with_the_table() {
+    let profile: Value = serde_json::from_str(&sandbox_profile()).unwrap();
     let entries = profile["syscalls"].as_array().unwrap();
     let lists = argument_lists();
     for syscall in syscalls() {
-        let named =
-            |entry: &&Value| entry["names"].as_array().unwrap().iter().any(|name| name == syscall.name);
+        let named = |entry: &&Value| entry["names"].as_array().unwrap().iter().any(|name| name == syscall.name);
         let entries: Vec<&Value> = entries.iter().filter(named).collect();
-        assert_eq!(entries.is_empty(), syscall.verdict == Verdict::Deny, "{}", syscall.name);
-        let lists = if matches!(syscall.verdict, Verdict::Rule(_)) { lists.as_slice() } else { &[[0; 6]] };
+        assert_eq!(entries.is_empty(), syscall.verdict == SyscallVerdict::Deny, "{}", syscall.name);
+        let lists = if matches!(syscall.verdict, SyscallVerdict::Rule(_)) { lists.as_slice() } else { &[[0; 6]] };
         for arguments in lists {
             let (family, protocol) = (arguments[0] as u32, arguments[2] as u32);
-            // What no kernel has is not spelled out.
+            // The profile does not spell out families and protocols that no kernel has.
             let spelled_out = family <= 63 && (syscall.name != "socket" || family != 16 || protocol <= 63);
             let wanted = match expected(syscall.verdict, *arguments) {
-                Action::EAFNOSUPPORT if !spelled_out => Action::EPERM,
+                FilterAction::EAFNOSUPPORT if !spelled_out => FilterAction::EPERM,
                 wanted => wanted,
             };
             assert_eq!(decide(&entries, arguments), wanted, "{} {arguments:x?}", syscall.name);
@@ -57,7 +56,7 @@ fn the_profile_says_what_the_table_says() {
 
 #[test]
 fn engines_can_read_the_profile() {
-    let profile: Value = serde_json::from_str(&docker_json()).unwrap();
+    let profile: Value = serde_json::from_str(&sandbox_profile()).unwrap();
     assert_eq!(profile["defaultAction"], "SCMP_ACT_ERRNO");
     assert_eq!(profile["defaultErrnoRet"], 1);
     for arch in profile["archMap"].as_array().unwrap() {
@@ -76,14 +75,14 @@ fn engines_can_read_the_profile() {
     }
 }
 
-/// Around Cove there is what a sandbox may do, and what the making of one takes.
+/// A container in which Cove runs may do what a sandbox may do, and what making a sandbox needs.
 #[test]
-fn the_profile_around_cove_adds_no_more_than_is_listed() {
+fn the_host_profile_adds_only_the_listed_calls() {
     let entries = |profile: &str| -> Vec<Value> {
         let profile: Value = serde_json::from_str(profile).unwrap();
         profile["syscalls"].as_array().unwrap().clone()
     };
-    let of = |entries: &[Value], name: &str| -> Vec<Value> {
+    let entries_for = |entries: &[Value], name: &str| -> Vec<Value> {
         let mut found: Vec<Value> = entries
             .iter()
             .filter(|entry| entry["names"].as_array().unwrap().iter().any(|named| named == name))
@@ -92,34 +91,34 @@ fn the_profile_around_cove_adds_no_more_than_is_listed() {
         found.iter_mut().for_each(|entry| entry["names"] = Value::Null);
         found
     };
-    let (inside, around) = (entries(&docker_json()), entries(&around_json()));
+    let (sandbox, host) = (entries(&sandbox_profile()), entries(&host_profile()));
     for syscall in syscalls() {
-        let found = of(&around, syscall.name);
-        match AROUND.iter().any(|(name, _)| *name == syscall.name) {
-            false => assert_eq!(found, of(&inside, syscall.name), "{}", syscall.name),
+        let found = entries_for(&host, syscall.name);
+        match HOST_CALLS.iter().any(|(name, _)| *name == syscall.name) {
+            false => assert_eq!(found, entries_for(&sandbox, syscall.name), "{}", syscall.name),
             true => {
-                assert_ne!(syscall.verdict, Verdict::Allow, "{} needs no entry", syscall.name);
+                assert_ne!(syscall.verdict, SyscallVerdict::Allow, "{} needs no entry", syscall.name);
                 assert_eq!(found.len(), 1, "{}: {found:?}", syscall.name);
                 assert!(found[0]["action"] == "SCMP_ACT_ALLOW" && found[0]["args"].is_null(), "{found:?}");
             }
         }
     }
-    assert!(AROUND.is_sorted() && AROUND.iter().all(|(name, _)| syscalls().iter().any(|s| s.name == *name)));
+    assert!(HOST_CALLS.is_sorted() && HOST_CALLS.iter().all(|(name, _)| syscalls().iter().any(|s| s.name == *name)));
 }
 
-/// The file that people give to Docker and Podman. `COVE_WRITE=1` writes it anew.
+/// Checks the file that people give to Docker and Podman. `COVE_WRITE=1` writes it again.
 #[test]
-fn the_profile_in_packaging_is_the_one_that_the_table_makes() {
+fn the_profile_in_packaging_is_up_to_date() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/container/seccomp.json");
-    let wanted = format!("{}\n", around_json());
+    let wanted = format!("{}\n", host_profile());
     if std::env::var_os("COVE_WRITE").is_some() {
         std::fs::write(path, &wanted).unwrap();
     }
     let found = std::fs::read_to_string(path).unwrap();
-    // In which order keys are written depends on what else is built along.
+    // The order of keys depends on the features of serde_json that other crates of the build turn on.
     let read = |text: &str| serde_json::from_str::<Value>(text).unwrap();
     assert!(
         read(&found) == read(&wanted),
-        "it is not what the table makes: `COVE_WRITE=1 cargo test -p cove-jail profile` writes it"
+        "`seccomp.json` is stale; `COVE_WRITE=1 cargo test -p cove-jail profile` writes it again"
     );
 }

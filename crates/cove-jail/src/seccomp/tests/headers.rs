@@ -1,12 +1,12 @@
-//! The table against the kernel headers of this machine: a new kernel's call has to be classified before it is refused
-//! or allowed by accident.
+//! Compares the table with the kernel headers of this machine: a new kernel's call has to be classified before it is
+//! refused or allowed by accident.
 
 use std::collections::BTreeMap;
 use std::fs;
 
 use crate::seccomp::{Arch, syscalls};
 
-/// Calls of a header for 64-bit machines, by name.
+/// Returns the calls that a header for 64-bit machines defines, by name.
 fn defined(header: &str) -> BTreeMap<String, u32> {
     let mut calls = BTreeMap::new();
     for line in header.lines() {
@@ -20,7 +20,7 @@ fn defined(header: &str) -> BTreeMap<String, u32> {
         };
         let Ok(number) = number.parse() else { continue };
         match name {
-            // Marks, not calls; and the form of sync_file_range for architectures that are not ours.
+            // Markers, not calls; and the form of sync_file_range for other architectures.
             "syscalls" | "arch_specific_syscall" | "sync_file_range2" => {}
             // Second forms with a 64-bit time, for 32-bit machines.
             _ if (403..=423).contains(&number) => {}
@@ -31,10 +31,10 @@ fn defined(header: &str) -> BTreeMap<String, u32> {
     calls
 }
 
-/// `fewest` guards against a header that we misread, which would pass as an empty one.
+/// Compares the table with the first of these headers that exists. `fewest` guards against a header that this test
+/// misreads as almost empty.
 fn check(arch: Arch, paths: &[&str], fewest: usize) {
-    let Some((path, header)) = paths.iter().find_map(|path| Some((path, fs::read_to_string(path).ok()?)))
-    else {
+    let Some((path, header)) = paths.iter().find_map(|path| Some((path, fs::read_to_string(path).ok()?))) else {
         println!("skipped: no kernel header for {arch:?} at {}", paths.join(", "));
         return;
     };
@@ -48,10 +48,10 @@ fn check(arch: Arch, paths: &[&str], fewest: usize) {
             "{path} defines `{name}`; hint: classify it in syscalls.txt"
         );
     }
-    // The other way round, for the range that the header covers: we invent nothing.
+    // The other way round: within the range that the header covers, the table has no call that the header lacks.
     let newest = calls.values().max().copied().unwrap_or_default();
     for syscall in syscalls() {
-        // x86_64 has got calls in the middle of its numbers, later than this header may be.
+        // x86_64 got these calls in the middle of its numbers, perhaps after this header was written.
         let squeezed_in = ["uprobe", "uretprobe"].contains(&syscall.name);
         if syscall.number(arch).is_some_and(|number| number <= newest) && !squeezed_in {
             assert!(calls.contains_key(syscall.name), "{path} does not define `{}`", syscall.name);

@@ -1,21 +1,23 @@
-//! Classic BPF, as far as a seccomp filter needs it, and as strict as the kernel about what it accepts.
+//! An interpreter for classic BPF, as far as a seccomp filter needs it, as strict as the kernel about what it accepts.
 
-use crate::seccomp::Program;
+use crate::seccomp::FilterProgram;
 
 /// The three parts of `struct seccomp_data` that a filter looks at.
-pub(super) struct Call {
+pub(super) struct SimulatedCall {
     pub(super) number: u32,
     pub(super) arch: u32,
     pub(super) arguments: [u64; 6],
 }
 
-pub(super) struct Outcome {
+/// What a program returned.
+pub(super) struct FilterOutcome {
     pub(super) code: u32,
     /// Instructions executed until the program returned or first looked at an argument.
     pub(super) steps_to_verdict: usize,
 }
 
-pub(super) fn run(program: &Program, call: &Call) -> Outcome {
+/// Runs a program on a call. Panics where the kernel would refuse the program.
+pub(super) fn run(program: &FilterProgram, call: &SimulatedCall) -> FilterOutcome {
     let mut data = Vec::new();
     data.extend(call.number.to_le_bytes());
     data.extend(call.arch.to_le_bytes());
@@ -25,7 +27,7 @@ pub(super) fn run(program: &Program, call: &Call) -> Outcome {
     }
     let instructions = program.instructions();
     let (mut at, mut steps, mut verdict_at) = (0, 0, None);
-    // Not zero, so that a comparison before the first load is seen.
+    // Not zero, so that a comparison before the first load shows.
     let mut accumulator = 0xaaaa_aaaa_u32;
     loop {
         let instruction = instructions.get(at).expect("a jump leads out of the program");
@@ -46,8 +48,10 @@ pub(super) fn run(program: &Program, call: &Call) -> Outcome {
             0x15 => at += branch(accumulator == instruction.k),
             0x35 => at += branch(accumulator >= instruction.k),
             0x45 => at += branch(accumulator & instruction.k != 0),
-            0x06 => return Outcome { code: instruction.k, steps_to_verdict: verdict_at.unwrap_or(steps) },
-            code => panic!("an instruction that the compiler should not use: {code:#x}"),
+            0x06 => {
+                return FilterOutcome { code: instruction.k, steps_to_verdict: verdict_at.unwrap_or(steps) };
+            }
+            code => panic!("the compiler should not use the instruction {code:#x}"),
         }
     }
 }

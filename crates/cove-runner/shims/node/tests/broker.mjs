@@ -1,4 +1,4 @@
-// A stand-in for the host: answers the library's questions over a unix socket, and misbehaves when told to.
+// A fake host: answers the library's requests over a Unix socket, and misbehaves when a test asks for it.
 import assert from "node:assert/strict";
 import { mkdtempSync, rmSync } from "node:fs";
 import { createServer } from "node:net";
@@ -42,7 +42,7 @@ class Problem extends Error {
   }
 }
 
-// What a broken host sends, as it goes over the wire; and whether it hangs up then.
+// What a broken host sends, as bytes, and whether it closes the connection then.
 const frame = (text) => {
   const body = Buffer.from(text);
   const head = Buffer.alloc(4);
@@ -122,7 +122,7 @@ const ASKS = {
   prompt: ({ name, arguments: content }) => ({ messages: [{ role: "user", content }], description: name }),
   call: ({ server, tool: name, arguments: args, raw }) => {
     if (raw) return { raw: { content: [], isError: false } };
-    // Names in any spelling, as the real one takes them.
+    // Accepts names in any spelling, as the real host does.
     server = SERVERS.find((one) => one.alias === server)?.name ?? server;
     const known = TOOLS[server] ?? [];
     const tool = known.find((one) => one.name === name) ?? known.find((one) => one.alias === name);
@@ -141,7 +141,7 @@ export class Broker {
     this.folder = mkdtempSync(join(tmpdir(), "cove-broker-"));
     this.path = join(this.folder, "mcp");
     this.requests = [];
-    // Answers to give in place of the right ones, by kind of question.
+    // Wrong answers to give, by kind of request.
     this.instead = {};
     this.sockets = new Set();
     this.lines = this.now = this.most = 0;
@@ -195,7 +195,7 @@ export class Broker {
     return socket.writable && socket.write(frame(JSON.stringify({ id, ...reply })));
   }
 
-  // What the runner says of calls whose cell has ended.
+  // What the runner answers to calls whose cell has ended.
   cancelAll() {
     for (const socket of this.sockets) {
       for (const { id } of this.requests.slice(-3)) {
@@ -211,7 +211,7 @@ export class Broker {
   }
 }
 
-// A shim with a broker of its own, both gone afterwards.
+// Calls `test` with a shim and a broker of its own, and ends both afterwards.
 export const withBroker = (run) => async () => {
   const broker = new Broker();
   await broker.ready;

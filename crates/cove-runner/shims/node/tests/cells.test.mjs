@@ -1,4 +1,4 @@
-// What cells see of each other and of Node, and what is shown of their values.
+// What cells see of each other and of Node, and how their values are shown.
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { test } from "node:test";
@@ -37,7 +37,7 @@ test(
         await shim.check(`${again(name)}\nconsole.log(${name})`, `${expected[second] ?? second}\n`);
       }
     }
-    // A constant stays one.
+    // A constant stays a constant.
     assert.equal((await shim.run("let const_const = 1; const_const = 2")).type, "SyntaxError");
     assert.equal((await shim.run("let twice = 1; let twice = 2")).type, "SyntaxError");
   }),
@@ -59,8 +59,8 @@ test(
     await shim.check(`const z = await ${wait}; class K {}`, "");
     await shim.check("z * 6", "42\n");
     await shim.check("const z = await 1; for await (const y of [2]) z; typeof K", "'function'\n");
-    // What a plain cell and one that awaits nothing real need is in boot.js.
-    assert.deepEqual(shim.loads, ["around", "watch"]);
+    // boot.js alone runs a plain cell, and one whose await ends at once.
+    assert.deepEqual(shim.loads, ["process_guard", "interrupts"]);
   }),
 );
 
@@ -123,7 +123,7 @@ test(
 );
 
 test(
-  "all of a large output is there before the end",
+  "all of a large output comes before the end",
   withShim(async (shim) => {
     assert.equal((await shim.out("void process.stdout.write('x'.repeat(3e6))")).length, 3e6);
     const { out } = await shim.run("for (let i = 0; i < 20000; i++) console.log('line ' + i)");
@@ -188,7 +188,7 @@ test(
 );
 
 test(
-  "the surroundings of a script",
+  "variables that a script expects",
   withShim(async (shim) => {
     await shim.check("require.main === module", "true\n");
     await shim.check("[__dirname, __filename]", `[ '${shim.cwd}', '${shim.cwd}/<cell 2>' ]\n`);
@@ -204,7 +204,7 @@ test(
 );
 
 test(
-  "globalThis has nothing of the shim's",
+  "the shim leaves nothing in globalThis",
   withShim(async (shim) => {
     const list = "console.log(Reflect.ownKeys(globalThis).map(String).sort().join())";
     const bare = execFileSync(NODE, ["-e", `setImmediate(() => ${list})`], { encoding: "utf8" });
@@ -225,7 +225,7 @@ test(
     await shim.check("ticks > 3", "true\n");
     await shim.check("clearInterval(timer); setTimeout(() => console.log('late'), 30); 1", "1\n");
     await sleep(100);
-    // What it printed meanwhile comes with the next cell.
+    // Its output comes with the next cell.
     await shim.check("2", "late\n2\n");
   }),
 );
@@ -254,7 +254,7 @@ test(
       await new Promise((resolve) => fork("./child.js").on("message", resolve))`,
       "[]\n",
     );
-    // The socket of the shim is not theirs.
+    // They do not get the shim's socket.
     const code = `const socket = require("fs").readlinkSync("/proc/self/fd/3");
       const theirs = String(require("child_process").execSync("ls -l /proc/self/fd"));
       [socket.startsWith("socket:"), theirs.includes(socket)]`;
@@ -277,7 +277,7 @@ test(
 );
 
 test(
-  "what was printed is not kept in memory",
+  "printed output does not stay in memory",
   withShim(async (shim) => {
     const code = `const { write } = process.stdout;
       process.stdout.write = () => true;
@@ -290,7 +290,7 @@ test(
 );
 
 test(
-  "memory of abandoned results is given back",
+  "memory of abandoned results is freed",
   withShim(async (shim) => {
     for (let index = 0; index < 40; index += 1) await shim.out("new Uint8Array(20e6)");
     const used = await shim.out("console.log(process.memoryUsage().arrayBuffers / 1e6)");

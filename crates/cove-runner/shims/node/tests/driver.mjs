@@ -40,7 +40,7 @@ const message = (tag, body) => {
   return Buffer.concat([head, body]);
 };
 
-// The bytes of a D, read.
+// Reads the body of a D frame.
 const parse = (body) => {
   const kind = String.fromCharCode(body[0]);
   const done = { kind };
@@ -72,7 +72,7 @@ export class Shim {
       cwd: this.cwd,
       env: { PATH: process.env.PATH, HOME: "/nonexistent", ...env },
       stdio: [stdin, out.write, err.write, "pipe"],
-      // A group of its own, as the runner gives it.
+      // In a group of its own, as in the runner.
       detached: true,
     });
     closeSync(out.write);
@@ -89,7 +89,7 @@ export class Shim {
     this.socket.on("data", (bytes) => this.receive(bytes));
   }
 
-  // Not what spawn() makes for "pipe", which is a socket.
+  // Real pipes, because spawn() makes a socket for "pipe".
   pipe(name) {
     const path = join(this.cwd, `.${name}`);
     execFileSync("mkfifo", [path]);
@@ -116,17 +116,19 @@ export class Shim {
         const name = frame.toString("utf8", 5);
         this.loads.push(name);
         this.socket.write(message("L", string(part(name))));
+      } else if (frame[0] === 0x41) {
+        this.answered(frame.toString("utf8", 1));
       } else if (frame[0] === 0x49) {
         this.images.push(Buffer.from(frame.subarray(1)));
       } else {
         assert.equal(String.fromCharCode(frame[0]), "D");
-        assert(this.waiting, "a D that nobody waits for");
+        assert(this.waiting, "an unexpected D frame");
         this.waiting(parse(frame.subarray(1)));
       }
     }
   }
 
-  // What is in the pipes now: all that the code has written, for its writes block.
+  // Reads the pipes. They hold everything that the code has written, because its writes block.
   drain() {
     this.readers.forEach((fd, index) => {
       const chunk = Buffer.alloc(65536);
@@ -143,7 +145,7 @@ export class Shim {
     });
   }
 
-  // Runs a cell. `interrupt` is after how many milliseconds to send SIGINT, once or several times.
+  // Runs a cell. `interrupt` says after how many milliseconds to send SIGINT, once or several times.
   async run(code, { name, args = [], interrupt = [], patience = PATIENCE } = {}) {
     this.count += 1;
     this.output = [[], []];
@@ -177,12 +179,20 @@ export class Shim {
     }
   }
 
+  // Asks about code between two cells.
+  ask(letter, code) {
+    return new Promise((resolve) => {
+      this.answered = resolve;
+      this.socket.write(message("Q", Buffer.from(letter + code)));
+    });
+  }
+
   // To the group, as the runner does.
   interrupt() {
     process.kill(-this.child.pid, "SIGINT");
   }
 
-  // A cell that has to succeed without a word on stderr; its output.
+  // Runs a cell that must succeed and print nothing to stderr. Returns its output.
   async out(code, options) {
     const { kind, out, err, ...rest } = await this.run(code, options);
     assert.deepEqual({ kind, err }, { kind: "c", err: "" }, JSON.stringify({ code, out, rest }));
@@ -204,7 +214,7 @@ export class Shim {
   }
 }
 
-// Calls `test` with a shim, which has to end well.
+// Calls `test` with a shim, which must exit normally afterwards.
 export const withShim =
   (options, test = options) =>
   async () => {

@@ -1,11 +1,11 @@
-// How cells end other than by themselves: process.exit(), interrupts, and the end of everything.
+// Cells that do not complete: process.exit(), interrupts, and the end of the process.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { Shim, sleep, withShim } from "./driver.mjs";
 
 const never = "await new Promise(() => {})";
-// Long enough for the thread of watch.js to be up, on a busy machine too.
+// Long enough for the thread of interrupts.js to start, even on a busy machine.
 const LONG = 600;
 const pause = (milliseconds) => `await new Promise((r) => setTimeout(r, ${milliseconds}))`;
 
@@ -44,7 +44,7 @@ test(
 );
 
 test(
-  "process.exit() between cells is no more than a message",
+  "process.exit() between cells only prints a message",
   withShim(async (shim) => {
     await shim.check("void setTimeout(() => process.exit(1), 100); const kept = 1", "");
     await sleep(250);
@@ -93,14 +93,14 @@ test(
     await shim.check("0", "0\n");
     assert.equal((await shim.run(code, { interrupt: 100 })).kind, "i");
     await shim.out(pause(LONG));
-    // It may have thrown before the thread was heard: the runner knows better.
+    // The cell may have thrown before the thread's message arrived. The runner knows that it was interrupted.
     assert.match((await shim.run(code, { interrupt: 100 })).kind, /[ir]/);
     await shim.check(`${pause(100)}; 1`, "1\n");
   }),
 );
 
 test(
-  "an interrupt ends what waits, and what spins after waiting",
+  "an interrupt ends a cell that waits, and one that loops after waiting",
   withShim(async (shim) => {
     await shim.check(`const kept = 1; ${pause(LONG)}; undefined`, "");
     for (const code of [
@@ -138,7 +138,7 @@ test(
       "1\n",
     );
     await shim.out(pause(LONG));
-    // Not a loop of nothing but promises: Node may then die of its own count of callbacks.
+    // Not a loop of nothing but promises, in which Node may crash because it miscounts callbacks.
     for (const code of [
       "for (;;);",
       `storage.run(2, () => setTimeout(() => { for (;;); }, 10)); ${never}`,
@@ -152,7 +152,7 @@ test(
 );
 
 test(
-  "interrupts between cells are nothing",
+  "interrupts between cells have no effect",
   withShim(async (shim) => {
     await shim.check("1", "1\n");
     for (const first of ["2", pause(LONG)]) {
@@ -181,14 +181,14 @@ test(
 );
 
 test(
-  "a cell's own handler for SIGINT does not keep it",
+  "a cell's own handler for SIGINT does not keep it running",
   withShim(async (shim) => {
     await shim.out("process.on('SIGINT', () => console.log('mine')); undefined");
     for (const code of ["for (;;);", pause(LONG), never, `${pause(10)}; for (;;);`, "for (;;);"]) {
       if (code === pause(LONG)) await shim.out(code);
       else assert.equal((await shim.run(code, { interrupt: 200 })).kind, "i", code);
     }
-    // Without any, the next cell has ours again.
+    // After it is removed, the next cell has the shim's handler again.
     await shim.out("process.removeAllListeners('SIGINT'); undefined");
     assert.equal((await shim.run(never, { interrupt: 100 })).kind, "i");
     await shim.out(pause(LONG));
@@ -218,7 +218,7 @@ test("the end of the socket is the end of the process", async () => {
     assert(performance.now() - began < 1000, code);
   }
   assert.equal(await new Shim().close(), 0);
-  // Also while a cell waits, the first one too.
+  // Also while a cell waits, and during the first cell.
   const waiting = new Shim();
   const done = waiting.run(never);
   await sleep(LONG);
@@ -226,7 +226,7 @@ test("the end of the socket is the end of the process", async () => {
   assert.equal((await done).kind, "gone");
 });
 
-test("what ends the process itself", async () => {
+test("cells that end the process", async () => {
   for (const [code, status] of [
     ["process.abort()", "SIGABRT"],
     ["process.kill(process.pid, 'SIGKILL')", "SIGKILL"],
@@ -238,7 +238,7 @@ test("what ends the process itself", async () => {
   }
 });
 
-test("a closed descriptor 3 makes no busy loop", async () => {
+test("a closed descriptor 3 causes no busy loop", async () => {
   const shim = new Shim();
   const done = await shim.run("require('fs').closeSync(3)");
   assert.equal(done.kind, "gone");

@@ -1,4 +1,4 @@
-// What is printed and reported of exceptions that nobody caught.
+// What is printed and reported for uncaught exceptions.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { MAJOR, sleep, withShim } from "./driver.mjs";
@@ -136,7 +136,7 @@ test(
 );
 
 test(
-  "whatever is thrown",
+  "anything can be thrown",
   withShim(async (shim) => {
     for (const [code, type, message, err] of [
       ["throw 1", "number", "1", "Uncaught 1\n"],
@@ -164,7 +164,7 @@ test(
 );
 
 test(
-  "names and messages are cut on the border of a character",
+  "names and messages are cut between characters",
   withShim(async (shim) => {
     const { message, err } = await shim.run("throw new Error('é'.repeat(1e6))");
     assert.equal(message, "é".repeat(2048));
@@ -177,7 +177,7 @@ test(
 );
 
 test(
-  "what is caught and printed has no frames of the shim either",
+  "a caught and printed error has no frames of the shim",
   withShim(async (shim) => {
     await shim.check(
       "try { null.x } catch (error) { console.log(error) }",
@@ -233,7 +233,7 @@ ReferenceError: missing is not defined
 );
 
 test(
-  "what fails in the background of a cell ends it",
+  "a failure in the background ends the running cell",
   withShim(async (shim) => {
     const wait = "await new Promise((r) => setTimeout(r, 2000))";
     for (const code of [
@@ -260,7 +260,7 @@ test(
 );
 
 test(
-  "what fails between cells is printed with the next one",
+  "a failure between cells is printed with the next one",
   withShim(async (shim) => {
     await shim.check(
       "void setTimeout(() => { throw new Error('between') }, 100); const kept = 1",
@@ -303,7 +303,7 @@ test(
       assert.match(err, /at file:\/\/.*\/bad\.mjs:2:7\n/);
       const worse = await shim.run("require('./worse.js')");
       assert.equal(worse.type, "SyntaxError");
-      // Node 24 tells the place to nobody but itself.
+      // Node 24 does not report the position.
       if (MAJOR < 24) assert.match(worse.err, /worse\.js:1\nlet x = ;/);
     },
   ),

@@ -1,9 +1,9 @@
-// Cells that damage what they can reach. Later ones have to work all the same.
+// Cells that damage everything they can reach. Later cells have to work all the same.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { MAJOR, Shim, sleep, withShim } from "./driver.mjs";
 
-// Whether plain cells, errors, output and waiting still work.
+// Checks that plain cells, errors, output and waiting still work.
 async function check(shim, code) {
   try {
     const { kind, out } = await shim.run("6 * 7");
@@ -26,7 +26,7 @@ const GLOBALS =
   "require module setTimeout setImmediate queueMicrotask globalThis performance URL";
 
 test("globals set to null", async () => {
-  // All of them in one, for each would take a process.
+  // All in one cell, because each would need a process of its own.
   const shim = new Shim();
   const code = GLOBALS.split(" ")
     .filter((name) => name !== "process" && name !== "globalThis")
@@ -130,7 +130,7 @@ test(
 );
 
 test(
-  "names that would break a comment, and odd ones",
+  "names that would break a comment, and other unusual names",
   withShim(async (shim) => {
     for (const name of [
       "a b.js",
@@ -153,7 +153,7 @@ test(
 );
 
 test(
-  "what runs deep and large",
+  "deep recursion and large values",
   withShim(async (shim) => {
     assert.equal((await shim.run("(function f() { f() })()")).type, "RangeError");
     assert.equal((await shim.run(`${"[".repeat(20000)}`)).kind, "r");

@@ -1,4 +1,4 @@
-// The library for tools, against a stand-in for the host.
+// The library for tools, with a fake host.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
@@ -15,7 +15,7 @@ const raises = async (shim, code, type) => {
 };
 
 test(
-  "a cell without tools asks for nothing",
+  "a cell without tools sends no request",
   withBroker(async (shim, broker) => {
     await shim.check("const a = [1]; a.length", "1\n");
     assert.equal(broker.lines, 0);
@@ -85,9 +85,9 @@ test(
 );
 
 test(
-  "finding",
+  "search",
   withBroker(async (shim) => {
-    const text = "node\n    // Lists.\n// 1 of 7 tools that match\n// for issues\n";
+    const text = "node\n    // Lists.\n// 1 of 7 matching tools\n// for issues\n";
     await shim.check("await mcp.find('issues')", text);
     await shim.check("const f = await mcp.find('issues', { limit: 1 }); console.log(f); [f.length, f[0].tool, f.map((t) => t.server), f.total]", `${text}[ 1, 'list_issues', [ 'github' ], 7 ]\n`);
     await shim.check("mcp.help()", "the manual\nof two lines\n");
@@ -101,14 +101,14 @@ test(
     await shim.check("[(await mcp.github.prompts.list())[0].name, (await mcp.github.prompts.get('greet', { n: 1 })).messages[0].content]", "[ 'greet', { n: '1' } ]\n");
     await shim.check("(await mcp.runtime.query_tool_docs('github', 'get_sum', 'full')).inputSchema.properties", "{ 'cik-A': {}, from: {} }\n");
     await shim.check("[await mcp.runtime.list_servers(), (await mcp.runtime.search_tool_docs('x'))[0].tool]", "[ [ 'github', 'my-files' ], 'list_issues' ]\n");
-    // Looking at these calls nothing.
+    // Showing these makes no call.
     await shim.check("[mcp, mcp.github, mcp.servers].map((x) => require('util').inspect(x)[0])", "[ '[', '[', '[' ]\n");
     await shim.check("await mcp === mcp && await mcp.github !== undefined", "true\n");
   }),
 );
 
 test(
-  "more than text",
+  "results that are more than text",
   withBroker(async (shim) => {
     const done = await shim.run("const x = await mcp.github.image(); x");
     assert.equal(done.out, "see\n<audio/wav, 3 bytes>\n<x/y, 2 bytes>\n{ type: 'resource_link', uri: 'a://1' }\n");
@@ -123,7 +123,7 @@ test(
 );
 
 test(
-  "many at once, large, and out of order",
+  "many calls at once, large ones, and replies out of order",
   withBroker(async (shim, broker) => {
     const code =
       "(await Promise.all(Array.from({ length: 100 }, (_, n) => mcp.github.slow({ n, ms: 200 - n * 2 })))).every((x, n) => x.n === n)";
@@ -161,7 +161,7 @@ test(
 );
 
 test(
-  "calls that nobody waits for, and interrupts",
+  "calls that a cell does not wait for, and interrupts",
   withBroker(async (shim, broker) => {
     await shim.check("for (let n = 0; n < 3; n += 1) mcp.github.slow({ n }); 1", "1\n");
     assert.equal(broker.now, 0);
@@ -171,14 +171,14 @@ test(
       const done = await shim.run(code, { interrupt: 150 });
       assert.equal(done.kind, "i", JSON.stringify(done));
       broker.cancelAll();
-      // Not a fault of the next cell.
+      // It must not fail the next cell.
       await shim.check("await mcp.github.slow({ n: 2, ms: 50 })", "{ n: 2, ms: 50 }\n");
     }
   }),
 );
 
 test(
-  "the name is the cell's to use",
+  "a cell may use the name mcp itself",
   withBroker(async (shim) => {
     await shim.check("const mcp = 3; mcp", "3\n");
     await shim.check("globalThis.mcp.github.echo({ a: 1 })", "{ a: 1 }\n");

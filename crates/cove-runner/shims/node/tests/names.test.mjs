@@ -1,4 +1,4 @@
-// Names that are JavaScript's, or ours, or nobody's; answers that make no sense.
+// Names of JavaScript, of the library and of servers; malformed answers.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { withBroker } from "./broker.mjs";
@@ -18,7 +18,7 @@ test(
     await shim.check("[await mcp_github.echo(), await mcp_servers.my_files.read(), await mcp_servers['a b'].c()]", "[\n  [ 'github', 'echo', {} ],\n  [ 'my_files', 'read', {} ],\n  [ 'a b', 'c', {} ]\n]\n");
     await shim.check("const mcp_mine = 5; mcp_mine", "5\n");
     await shim.check("mcp_servers === mcp.servers", "true\n");
-    // Nothing that JavaScript does by itself with any object is a call.
+    // What JavaScript does with any object by itself makes no call.
     broker.requests.length = 0;
     await shim.check("[`${mcp}`[0], `${mcp.github}`[0], mcp.servers + '', String(mcp_github)[0]].length", "4\n");
     await shim.check("[mcp.github == 1, mcp == 'x', typeof mcp.github.then, typeof mcp.then, JSON.stringify(mcp.github.echo)]", "[ false, false, 'undefined', 'undefined', undefined ]\n");
@@ -61,7 +61,7 @@ test(
 );
 
 test(
-  "answers of another form",
+  "malformed answers",
   withBroker(async (shim, broker) => {
     const asks = {
       servers: ["await mcp.servers", "await mcp.help('github')", "await mcp.runtime.discovered_servers()"],

@@ -1,4 +1,4 @@
-// What imports.js makes of code, without a process.
+// Tests how imports.js rewrites code, without a process.
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
 import { test } from "node:test";
@@ -58,7 +58,7 @@ test("exports", () => {
   same("export { a } from 'x'");
 });
 
-test("what is none is left alone", () => {
+test("other code stays as it is", () => {
   for (const code of [
     "'import \"x\"'",
     '"\\"import(y)"',
@@ -84,7 +84,7 @@ test("what is none is left alone", () => {
   }
 });
 
-test("divisions are no regular expressions", () => {
+test("divisions are not regular expressions", () => {
   const after = (code) => check(`${code}; import('x')`, `${code}; IMPORT('x')`);
   after("a / b; '/import(y)/'");
   after("f(a) / 2 / '/'");

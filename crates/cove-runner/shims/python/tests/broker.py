@@ -1,4 +1,4 @@
-"""A stand-in for the host: answers the library's questions over a unix socket, and misbehaves when told to."""
+"""A fake host: answers the library's requests over a Unix socket, and misbehaves when a test asks for it."""
 
 import base64
 import json
@@ -30,7 +30,7 @@ TOOLS = {
     "github": [
         tool("list_issues", {"owner": {}, "repo": {}}, ["owner"]),
         tool("echo"),
-        # As the catalog does it: what is an identifier already stays what it is.
+        # As the catalog does: a name that is an identifier already stays as it is.
         tool("a-b", alias="a_b_2"),
         tool("a_b"),
         tool("get-sum", {"cik-A": {}, "from": {}, "from_date": {}}),
@@ -70,7 +70,7 @@ class Problem(Exception):
 
 
 class Broker:
-    """Takes names in any spelling, as the real one does. Each connection has a thread, and so has each slow call."""
+    """Accepts names in any spelling, as the real host does. Each connection has a thread, and so has each slow call."""
 
     def __init__(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -81,7 +81,7 @@ class Broker:
         self.requests, self.lines, self.most, self.now = [], 0, 0, 0
         self.servers = [dict(server) for server in SERVERS]
         self.tools = dict(TOOLS)
-        # Answers to give in place of the right ones, by kind of question.
+        # Wrong answers to give, by kind of request.
         self.instead = {}
         self.lock = threading.Lock()
         threading.Thread(target=self.accept, daemon=True).start()
@@ -150,7 +150,7 @@ class Broker:
         return not broken
 
     def add(self, name, *tools, alias=None):
-        """One more server."""
+        """Adds a server."""
         self.servers.append({"name": name, "alias": alias or name, "state": "idle"})
         self.tools[name] = [tool(one) for one in tools]
 
@@ -257,13 +257,13 @@ class Broker:
         sound = {"type": "audio", "mimeType": "audio/wav", "data": "AAEC"}
         return {"rich": {"text": "see", "content": [text, image, sound, blob, link]}}
 
-    # What a broken host does. None is to hang up.
+    # What a broken host sends. None means that it closes the connection.
 
     def tool_hang_up(self, arguments):
         return None
 
     def tool_garbage(self, arguments):
-        """The bodies of frames, with the request's id for `ID`; or bytes as they go over the wire."""
+        """Returns the bodies of frames, with the request's id for `ID`, or bytes to send as they are."""
         return {
             "text": [b"hello"],
             "length": b"\xff\xff\xff\xff",
@@ -277,7 +277,7 @@ class Broker:
             "trailing": [b'{"id":ID,"ok":{"value":1}} x'],
             "utf8": [b"\xff\xfe"],
             "deep": [b'{"id":ID,"ok":{"value":' + b"[" * 100_000 + b"]" * 100_000 + b"}}"],
-            # What the runner says before it hangs up.
+            # What the runner sends before it closes a connection.
             "refused": [b'{"id":null,"error":{"kind":"limit","message":"too long"}}'],
         }[arguments["how"]]
 

@@ -1,4 +1,4 @@
-"""Calls that are under way while the code goes on; threads, children, interrupts; and `await` of plain values."""
+"""Calls that run while the code goes on; threads, children, interrupts; and `await` of plain values."""
 
 import time
 import unittest
@@ -6,7 +6,7 @@ import unittest
 from test_mcp import Calls
 
 
-class Awaited(Calls):
+class PendingCalls(Calls):
     def test_forms(self):
         self.check("await mcp_github.echo(a=1)", "{'a': 1}\n")
         self.check("import asyncio\nawait asyncio.gather(mcp_github.echo(a=1), mcp_github.echo(a=2))", "[{'a': 1}, {'a': 2}]\n")
@@ -32,7 +32,7 @@ class Awaited(Calls):
         self.check("p['b'] = 2\ndel p['a']\np.keys(), p.get('b')", "(dict_keys(['b']), 2)\n")
         self.check("s = mcp_github.a_b()\ns + '!', s.upper(), '%s' % s, s < 'z', s * 2, '>' + str(s)", "('underscore!', 'UNDERSCORE', 'underscore', True, 'underscoreunderscore', '>underscore')\n")
 
-    def test_begins_at_once_and_runs_together(self):
+    def test_calls_begin_at_once_and_run_in_parallel(self):
         self.check("a, b, c = [mcp_github.slow(seconds=.3, n=n) for n in range(3)]\nprint(a.n, b.n, c.n)", "0 1 2\n")
         self.assertEqual(self.broker.most, 3)
         began = time.monotonic()
@@ -53,7 +53,7 @@ class Awaited(Calls):
         self.check(code, "True\nTrue\n")
         self.assertGreater(self.broker.most, 50)
         self.check("sum(len(x['a']) for x in await asyncio.gather(*[mcp_github.echo(a='é' * 100_000) for _ in range(50)]))", "5000000\n")
-        # Nobody reads while these are written, and the host reads no more before its answers are taken.
+        # The code reads nothing while it writes these, and the host reads no more until its answers are read.
         self.check("sum(len(x['a']) for x in [mcp_github.echo(a='é' * 100_000) for _ in range(50)])", "5000000\n")
         self.check("len(await asyncio.gather(*[mcp_github.echo(n=n) for n in range(2000)]))", "2000\n")
 
@@ -63,10 +63,10 @@ class Awaited(Calls):
         self.assertEqual(len(self.asked()), 3)
         done = self.raises("mcp_github.echo()\nmcp_github.fail()\nprint(1)", "mcp.ToolError")
         self.assertEqual(done.out, "1\n")
-        self.assertIn("begun in <cell 2>, line 2, and nobody waited for it", done.message)
+        self.assertIn("began in <cell 2>, line 2, and the cell did not wait for it", done.message)
         done = self.raises("for _ in range(2):\n    mcp_github.fail()\n1/0", "ZeroDivisionError")
         self.assertEqual(done.err.count("mcp.ToolError: github.fail: no such repo"), 2)
-        # Whoever waits and catches has seen it.
+        # Code that waits and catches the error has seen it.
         self.check("import asyncio\nlen(await asyncio.gather(mcp_github.fail(), mcp_github.fail(), return_exceptions=True))", "2\n")
         self.check("try:\n    mcp_github.fail().x\nexcept mcp.ToolError:\n    print('caught')", "caught\n")
         self.check("await asyncio.gather(mcp_github.echo())\nmcp_github.slow()\nx = 1")
@@ -86,7 +86,7 @@ class Awaited(Calls):
         self.raises("def f():\n    await 1", "SyntaxError")
 
 
-class Around(Calls):
+class ThreadsForksAndInterrupts(Calls):
     def test_threads(self):
         code = """
             import concurrent.futures as c
@@ -143,7 +143,7 @@ class Around(Calls):
             done = self.shim.finish()
             self.assertEqual(done.kind, "i", (code, done))
             self.assertNotIn("<mcp>", done.err)
-            # The late answer is nobody's.
+            # The late answer belongs to no call.
             self.check("mcp.github.slow(seconds=.5, n=2).n, (await mcp_github.slow(seconds=.1, n=3)).n", "(2, 3)\n")
 
     def test_interrupts_at_any_time(self):

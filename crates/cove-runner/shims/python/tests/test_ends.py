@@ -1,4 +1,4 @@
-"""Cells that end in another way: errors, exits, forks, interrupts."""
+"""Cells that do not complete: errors, exits, forks, interrupts."""
 
 import os
 import signal

@@ -29,7 +29,7 @@ class Socket(Case):
     def test_runner_leaves_during_a_cell(self):
         self.shim.start("import time\nprint('on')\ntime.sleep(0.1)\nprint('end', end='')\n1/0")
         self.shim.finish(until=b"on\n")
-        self.shim.load("late")
+        self.shim.load("errors_and_await")
         self.shim.socket.shutdown(socket.SHUT_RD)
         self.assertEqual(self.shim.wait(), 0)
         self.assertIn(b"end", self.shim.drain(self.shim.stdout))

@@ -1,4 +1,4 @@
-"""The library for tools, against a stand-in for the host: names, values, errors, and the module."""
+"""The library for tools, with a fake host: names, values, errors, and the module."""
 
 import os
 import tempfile
@@ -57,7 +57,7 @@ class Start(Calls):
     def test_first_cell_of_one_expression(self):
         for code in ("mcp.github.echo(a=1)", "github.echo(a=1)", "print(f'{github.echo(a=1)}')", "mcp_github.echo(a=1)"):
             self.check(code, "{'a': 1}\n", shim=self.new())
-        # A text with a dot is no server.
+        # A text with a dot is not a server.
         self.check("print('a.b'.upper())", "A.B\n")
         self.assertEqual(self.shim.loads, [])
 
@@ -116,7 +116,7 @@ class Names(Calls):
         self.check("mcp_github.get_sum(cik_A=1)", "{'cik-A': 1}\n")
         self.check("await mcp_github.get_sum(cik_A=2)", "{'cik-A': 2}\n")
         self.check("mcp.github['a-b'](), mcp.github.a_b(), mcp.github.a_b_2()", "('dash', 'underscore', 'dash')\n")
-        # A tool with the name of a member of ours.
+        # A tool with the name of a member of the library.
         self.check("mcp.github.resources_(a=1), mcp.github['resources'](a=2)", "({'a': 1}, {'a': 2})\n")
 
     def test_null_is_not_absent(self):
@@ -143,7 +143,7 @@ class Names(Calls):
         done = self.shim.run("mcp.github")
         self.assertIn("# github: 7 tools\nlist_issues(*, owner, repo)\n    # Does list_issues.\n", done.out)
         self.check("mcp.github.list_issues", "list_issues(*, owner, repo)\n    # Does list_issues.\n")
-        self.check("mcp.servers", "github (7 tools, ready): Issues.\ntime (1 tools, idle)\nmy-files (needs npx): Files\n")
+        self.check("mcp.servers", "github (7 tools, ready): Issues.\ntime (1 tool, idle)\nmy-files (needs npx): Files\n")
         self.check("sorted(set(dir(mcp)) & {'find', 'github', 'my_files'})", "['find', 'github', 'my_files']\n")
         self.check("'get_sum' in dir(mcp.github), 'a-b' in mcp.github, len(list(mcp.github))", "(True, True, 7)\n")
         self.check("repr(mcp)[:5]", "'<mcp:'\n")
@@ -151,7 +151,7 @@ class Names(Calls):
 
 class Discovery(Calls):
     def test_find(self):
-        text = "mcp.github.list_issues(owner, repo)\n    # Lists.\n# 1 of 7 tools that match\n# for issues\n"
+        text = "mcp.github.list_issues(owner, repo)\n    # Lists.\n# 1 of 7 matching tools\n# for issues\n"
         self.check("mcp.find('issues')", text)
         self.check("found = mcp.find('issues', limit=1)\nprint(found)", text)
         self.check("[one.tool for one in found], len(found), found[0].server, found.total", "(['list_issues'], 1, 'github', 7)\n")
@@ -221,7 +221,7 @@ class Values(Calls):
         self.check("len(mcp.github.big())", f"{5 << 20}\n")
         self.check("len(await mcp_github.big()), len(await mcp_github.echo(a='x' * 1_000_000))", f"({5 << 20}, 1)\n")
         done = self.raises("mcp.github.echo(a='x' * 9_000_000)", "mcp.LimitExceeded")
-        self.assertIn("8388608 at most", done.message)
+        self.assertIn("at most 8388608 are allowed", done.message)
         self.raises("mcp_github.echo(a='x' * 9_000_000)", "mcp.LimitExceeded")
         self.check("mcp.github.echo()", "{}\n")
 
@@ -270,7 +270,7 @@ class Errors(Calls):
         for form in ("mcp.github.garbage(how={how!r})", "await mcp_github.garbage(how={how!r})"):
             for how in ("text", "length", "shape", "utf8", "other id", "no id", "both", "error", "trailing", "deep"):
                 if how == "other id" and "await" in form:
-                    # One that was forgotten, as far as can be known; then it hangs up.
+                    # For all the library knows, this answers a forgotten call; then the host closes the connection.
                     self.raises(form.format(how=how), "mcp.ServerGone")
                     continue
                 done = self.raises(form.format(how=how), "mcp.MCPError")
@@ -278,7 +278,7 @@ class Errors(Calls):
             self.raises(form.format(how="cut"), "mcp.ServerGone")
             self.raises(form.format(how="refused"), "mcp.LimitExceeded", "too long")
             self.check("mcp.github.echo(a=1), await mcp_github.echo(a=2)", "({'a': 1}, {'a': 2})\n")
-        # The first of two is the answer, and the second is nobody's.
+        # The first of two is the answer, and the second belongs to no call.
         self.check("await mcp_github.garbage(how='two')", "1\n")
         self.raises("mcp.github.garbage(how='two')", "mcp.MCPError")
         self.check("mcp.github.echo(a=1), await mcp_github.echo(a=2)", "({'a': 1}, {'a': 2})\n")

@@ -1,4 +1,4 @@
-"""Names that are Python's, or ours, or nobody's; answers that make no sense; and every use of a call without `await`."""
+"""Names of Python, of the library and of servers; malformed answers; and every use of a call without `await`."""
 
 import unittest
 
@@ -28,7 +28,7 @@ class Servers(Calls):
                     self.check(f"await mcp_{alias}.act(a=1)", expected, shim=self.new())
         self.check("await mcp_class.act(a=1), await mcp_2fa.act()", "(['class', 'act', {'a': 1}], ['2fa', 'act', {}])\n")
         self.check("await mcp_Git_Lab.act(), Git_Lab.act()[0], git_lab.act()[0]", "(['Git-Lab', 'act', {}], 'Git-Lab', 'Git-Lab')\n")
-        # What is ours or Python's stays what it is.
+        # Names of the library and of Python keep their meaning.
         self.check("from mcp import runtime\nruntime.list_servers_sync()[0], mcp.find('x').total, type(mcp.call).__name__", "('github', 7, 'function')\n")
         self.check("mcp_servers is mcp.servers, len(mcp_servers) == len(LOADED_MCP_SERVERS)", "(True, True)\n", shim=self.new())
         self.raises("json.act()", "NameError")
@@ -79,7 +79,7 @@ class Raw(Calls):
         self.check("mcp.runtime.search_tool_docs_sync('x')[0].toolAlias", "'a_b_2'\n")
 
 
-class Nonsense(Calls):
+class MalformedAnswers(Calls):
     def test_answers_of_another_form(self):
         self.check("mcp.github.echo()", "{}\n")
         asks = {
@@ -113,7 +113,7 @@ class Nonsense(Calls):
         self.check("mcp.github.image().content", "[]\n")
 
 
-class Used(Calls):
+class UseWithoutAwait(Calls):
     def test_numbers(self):
         self.broker.tool_seven = lambda arguments: {"value": 7}
         self.broker.tool_text = lambda arguments: {"value": "ab"}

@@ -1,4 +1,4 @@
-"""Cells that do what they should: start, the forms of code, `await`, streams."""
+"""Ordinary cells: start, the forms of code, `await`, streams."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ class Start(Case):
 
     def test_warm_up(self):
         self.shim.load("cell")
-        self.shim.load("late")
+        self.shim.load("errors_and_await")
         self.check("print(1+1)", "2\n")
         self.raises("1/0", "ZeroDivisionError")
         self.assertEqual(self.shim.loads, [])
@@ -122,7 +122,7 @@ class Code(Case):
                 self.check(code, out)
 
     def test_first_cells(self):
-        """The same ones, each as the first of a process: boot.py's own way."""
+        """The same cells, each as the first of a process, which boot.py may evaluate itself."""
         for code, out in (
             ("1 + 1", "2\n"),
             ("'text'\n", "'text'\n"),

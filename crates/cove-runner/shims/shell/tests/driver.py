@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import struct
+import tempfile
 import time
 import unittest
 from pathlib import Path
@@ -17,12 +18,13 @@ from pathlib import Path
 SHIM = Path(__file__).resolve().parent.parent
 BASH = (SHIM / "bash.sh").read_text()
 SH = (SHIM / "sh.sh").read_text()
+QUESTIONS = (SHIM / "questions.sh").read_text()
 START = 'eval "$1";eval "$_cove_main"'
 PATIENCE = 10
 
 
 def commands():
-    """The command line of each shell, by the name that tests know it by."""
+    """Returns the command line of each shell, by the name that tests use for it."""
     found = {}
     bash = shutil.which("bash")
     if bash:
@@ -37,11 +39,12 @@ def commands():
 
 
 COMMANDS = commands()
+LINKS = tempfile.TemporaryDirectory()
 
 
-def request(name, code, args):
-    """What the runner sends for a cell."""
-    words = [word.encode() for word in (name, code, *args)]
+def request(*words, ending=b""):
+    """Returns what the runner sends for a cell or, with an ending, for a question."""
+    words = [word.encode() for word in words]
     mark = next(
         bytes([c])
         for c in range(0x1E, 0, -1)
@@ -49,11 +52,11 @@ def request(name, code, args):
     )
     body = b" ".join(b"'" + word.replace(b"'", b"'\\''") + b"'" for word in words)
     body = body.replace(b"\n", mark) + b"\n"
-    return b"%d %s\n" % (len(body), mark) + body
+    return b"%d %s%s\n" % (len(body), mark, ending) + body
 
 
 class Ended(Exception):
-    """The shell has ended; `status` is how."""
+    """The shell has ended. `status` says how."""
 
     def __init__(self, status, out, err):
         super().__init__(f"ended with {status}: {out!r} {err!r}")
@@ -63,7 +66,7 @@ class Ended(Exception):
 
 
 class Done:
-    """What one cell came to."""
+    """How one cell ended."""
 
     def __init__(self, body, out, err):
         self.kind = body[:1].decode()
@@ -81,6 +84,12 @@ class Done:
 
 class Shell:
     def __init__(self, command, cwd="/", env=None):
+        self.program = command[0]
+        if os.path.basename(self.program) == "busybox":
+            # It looks at its name to know that it is a shell.
+            self.program = os.path.join(LINKS.name, "sh")
+            if not os.path.lexists(self.program):
+                os.symlink(command[0], self.program)
         ours, theirs = socket.socketpair()
         self.socket = ours
         self.moves = 0
@@ -94,7 +103,7 @@ class Shell:
             try:
                 os.chdir(cwd)
                 os.setpgid(0, 0)
-                # As the runner does: whoever runs this may ignore them.
+                # As the runner does, because the process that runs these tests may ignore signals.
                 for number in (signal.SIGPIPE, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
                     signal.signal(number, signal.SIG_DFL)
                 high = [
@@ -109,7 +118,7 @@ class Shell:
                 os._exit(99)
         self.group = self.pid
         try:
-            # Here too, or the group may not be there yet when it is signalled.
+            # Here too, because otherwise the group may not exist yet when a test signals it.
             os.setpgid(self.pid, self.pid)
         except PermissionError:
             pass
@@ -119,15 +128,27 @@ class Shell:
 
     def start(self, code, name=None, args=()):
         self.count += 1
-        data = request(name or f"<cell {self.count}>", code, args)
+        self.send(request(name or f"<cell {self.count}>", code, *args))
+
+    def send(self, data):
         while data:
-            # As the runner does: never blocked by a shell that doesn't read.
+            # As the runner does, so that a shell that does not read cannot block it.
             if not select.select([], [self.socket], [], PATIENCE)[1]:
                 raise AssertionError("the shell does not read")
             try:
                 data = data[self.socket.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL) :]
             except BrokenPipeError:
                 return
+
+    def ask(self, letter, code):
+        """Asks about code between two cells."""
+        self.send(request(QUESTIONS, letter, self.program, code, ending=b" ?"))
+        while (frame := self.frame()) is None:
+            self.socket.settimeout(PATIENCE)
+            self.buffer += self.socket.recv(1 << 16)
+        self.socket.settimeout(None)
+        assert frame[:1] == b"A" and not self.buffer, frame
+        return frame[1:].decode()
 
     def finish(self, patience=PATIENCE, until=None):
         """Waits for the `D` frame, or for `until` to appear in the output."""
@@ -183,7 +204,7 @@ class Shell:
         return frame
 
     def ended(self):
-        """Whether the process that the session is in has ended. This process adopts those that moved."""
+        """Returns whether the process that runs the session has ended. This process adopts those that have moved."""
         if self.pid == 0:
             return True
         while True:
@@ -230,7 +251,7 @@ adopt()
 
 
 class Case(unittest.TestCase):
-    """A test of this kind has one subclass for each shell: `each` makes them."""
+    """A base class of tests: `each` makes one subclass for each shell."""
 
     shell = None
 
@@ -245,7 +266,7 @@ class Case(unittest.TestCase):
         return shell
 
     def check(self, code, out="", err="", status=0, **more):
-        """Runs a cell and compares everything; `err` None is any message."""
+        """Runs a cell and compares everything. If `err` is None, any message will do."""
         done = self.sh.run(code, **more)
         self.assertEqual((done.code, done.out), (status, out), done)
         if err is None:
@@ -263,7 +284,7 @@ class Case(unittest.TestCase):
 
 
 def each(namespace, *names):
-    """Adds to a module a subclass of each of its cases for every shell, or for those named."""
+    """Adds a subclass of each test case of a module for every shell, or for those named."""
     for base in [v for v in namespace.values() if isinstance(v, type) and issubclass(v, Case)]:
         if base.shell is not None or base is Case:
             continue

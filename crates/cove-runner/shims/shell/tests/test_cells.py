@@ -1,4 +1,4 @@
-"""Cells that end well, and what stays from one to the next."""
+"""Cells that complete, and the state that stays from one to the next."""
 
 import os
 import tempfile
@@ -79,7 +79,7 @@ class State(Case):
         self.check("set -f; set -C; set -u")
         self.check("echo *; case $- in *u*) echo u;; esac", "*\nu\n")
 
-    def test_allexport_exports_nothing_of_ours(self):
+    def test_allexport_exports_no_variable_of_the_shim(self):
         self.check("set -a; x=1")
         self.check("y=2; env | grep -c _cove; env | grep '^[xy]=' | sort", "0\nx=1\ny=2\n")
         self.check("set +a; z=3; env | grep '^z='", status=1)
@@ -118,7 +118,7 @@ class State(Case):
             self.check("echo seen; echo also >&2", "seen\n", "also\n")
 
     def test_descriptors(self):
-        """What a cell starts sees neither the channel nor the shim's copies."""
+        """Programs that a cell starts get neither the channel nor the shim's copies of descriptors."""
         self.check("exec 3>&- 2>/dev/null; ls /proc/self/fd", "0\n1\n2\n3\n")
         self.sh.run("set -e; false")
         self.sh.run("set +e")

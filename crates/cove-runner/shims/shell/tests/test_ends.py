@@ -1,4 +1,4 @@
-"""Cells that end in another way: exits, errors, interrupts, and those that end the shell."""
+"""Cells that do not complete: exits, errors, interrupts, and those that end the shell."""
 
 import tempfile
 import time
@@ -8,7 +8,7 @@ from pathlib import Path
 from driver import PATIENCE, Case, Ended, each
 
 BASHES = ("bash", "posix")
-# Busybox keeps its state once only when a cell ends it: see `Busybox`.
+# Busybox survives only the first cell that ends it: see `Busybox`.
 LASTING = ("bash", "posix", "dash")
 
 
@@ -54,7 +54,7 @@ class Exits(Case):
         self.check("set +e; false; echo on", "on\n")
 
     def test_scopes(self):
-        """Whatever ends a function, its local variables end with it."""
+        """The local variables of a function end with it, however it ends."""
         if self.shell == "dash":
             self.skipTest("what `set -e` ends in dash keeps the values of local variables")
         self.check("x=glob")
@@ -76,7 +76,7 @@ class Exits(Case):
         for n in range(25):
             self.check(f"n={n}; set -e; false", status=1)
             self.check(f"echo $n; exit {n}", f"{n}\n", status=n)
-        # One process, whatever became of the others.
+        # Only one process is left.
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline and len(self.group()) > 1:
             self.sh.ended()
@@ -165,7 +165,7 @@ class Errors(Case):
         self.check("echo $x", "1\n")
 
     def test_errors_in_subshells(self):
-        """None of these may go on as the shell."""
+        """None of these subshells may go on as the session's shell."""
         self.check("(: ${nope?x}; echo no); echo a", "a\n", err=None)
         self.check(
             "x=$(eval 'if then'; echo b); echo c; (. /nonexistent; echo d) >/dev/null; echo e",
@@ -218,7 +218,7 @@ class Interrupts(Case):
             time.sleep(0.01)
         self.check("echo $x", "1\n")
 
-    def test_children_are_not_deaf(self):
+    def test_children_get_interrupts(self):
         self.check("grep SigIgn /proc/self/status | tail -c 2", "0\n")
 
     def test_a_trap_of_the_cell(self):

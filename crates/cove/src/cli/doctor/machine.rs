@@ -1,11 +1,11 @@
-//! What this machine is, in words. Nothing here fails: what a restriction breaks is told where it breaks.
+//! Describes this machine. Nothing here fails: the check that a restriction breaks reports it.
 
-use cove_jail::probe::{Container, Machine};
+use cove_jail::probe::{DetectedContainer, MachineProbe};
 
-use super::report::{Check, Section};
+use super::report::{DoctorCheck, ReportSection};
 
-pub(super) fn look_at(machine: &Machine) -> Vec<Check> {
-    let check = |name| Check::new(Section::Machine, name);
+pub(super) fn machine_checks(machine: &MachineProbe) -> Vec<DoctorCheck> {
+    let check = |name| ReportSection::Machine.check(name);
     let mut checks = vec![
         check("kernel").ok(format!("Linux {} on {}", machine.kernel, machine.architecture)),
         check("user").ok(match &machine.user_name {
@@ -14,9 +14,9 @@ pub(super) fn look_at(machine: &Machine) -> Vec<Check> {
         }),
         match &machine.container {
             None => check("container").ok("none seen"),
-            Some(container) => check("container").note(describe(container)),
+            Some(container) => check("container").note(describe_container(container)),
         },
-        namespaces(machine),
+        namespace_check(machine),
         match machine.landlock {
             Some(version) => check("landlock").ok(format!("ABI {version}")),
             None => check("landlock").note("none in this kernel; the mounts stand alone"),
@@ -35,7 +35,7 @@ pub(super) fn look_at(machine: &Machine) -> Vec<Check> {
     checks
 }
 
-fn describe(container: &Container) -> String {
+fn describe_container(container: &DetectedContainer) -> String {
     let kind = container.kind.name();
     let evidence = container.evidence.join(", ");
     if container.sure {
@@ -45,17 +45,15 @@ fn describe(container: &Container) -> String {
     }
 }
 
-fn namespaces(machine: &Machine) -> Check {
-    let check = Check::new(Section::Machine, "user namespaces");
+fn namespace_check(machine: &MachineProbe) -> DoctorCheck {
+    let check = ReportSection::Machine.check("user namespaces");
     let allowed = &machine.namespaces;
     if let Some(kind) = allowed.closed.first() {
         check.note(format!("closed: `user.max_{kind}_namespaces` is 0"))
     } else if allowed.root_only {
         check.note("for root only: `kernel.unprivileged_userns_clone` is 0")
     } else if allowed.apparmor_only {
-        check.note(
-            "for programs with an AppArmor profile only: `kernel.apparmor_restrict_unprivileged_userns` is set",
-        )
+        check.note("for programs with an AppArmor profile only: `kernel.apparmor_restrict_unprivileged_userns` is set")
     } else {
         match allowed.most_user {
             Some(most) => check.ok(format!("allowed, at most {most}")),

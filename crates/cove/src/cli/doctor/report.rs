@@ -1,71 +1,75 @@
-//! What was found, as people read it and as programs do.
+//! The doctor's findings, as text and as JSON.
 
 use std::fmt::Write;
 
-use cove_jail::probe::Machine;
+use cove_jail::probe::MachineProbe;
 use serde::Serialize;
 
-use crate::backend::StartError;
-use crate::error::{Error, escaped};
-use crate::image::shelf::By;
+use cove_core::error::{Failure, escape_control, one_line_chain};
+use cove_core::image::library::SandboxKind;
+use cove_core::keyword::keywords;
 
-/// What to do about something that must never go through, but did.
-pub(super) const HOLE: &str = "this is a hole in the sandbox; run no untrusted code here, and report it with what \
+/// The fix for a forbidden action that succeeded.
+pub(super) const HOLE_FIX: &str = "this is a hole in the sandbox; run no untrusted code here, and report it with what \
                                `cove doctor --json` prints";
-/// What to do about something that nobody has foreseen.
-pub(super) const REPORT: &str = "try again; if it stays, report it with what `cove doctor --json` prints";
+/// The fix for an unexpected failure.
+pub(super) const REPORT_FIX: &str = "try again; if it stays, report it with what `cove doctor --json` prints";
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Section {
-    Machine,
-    Sandbox,
-    Containers,
-    Protections,
-    Limits,
-    Interpreters,
-    Verdict,
+keywords!(
+    #[derive(Serialize)]
+    #[serde(rename_all = "snake_case")]
+    pub(super) ReportSection, "SECTION", "a section":
+    Machine = "machine",
+    Sandbox = "sandbox",
+    Containers = "containers",
+    Protections = "protections",
+    Limits = "limits",
+    Interpreters = "interpreters",
+    Verdict = "verdict",
+);
+
+impl ReportSection {
+    /// A check of this section that fails until it has a result.
+    pub(super) fn check(self, name: &'static str) -> DoctorCheck {
+        DoctorCheck { section: self, check: name, status: CheckStatus::Fail, detail: String::new(), fix: None }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Status {
-    /// Tried, and as it should be.
+pub(super) enum CheckStatus {
+    /// Tried, with the expected result.
     Ok,
-    /// Worth knowing; nothing is weaker for it than Cove promises.
+    /// Worth knowing, but no weaker than Cove promises.
     Note,
     Fail,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct Check {
-    pub(super) section: Section,
+pub(super) struct DoctorCheck {
+    pub(super) section: ReportSection,
     pub(super) check: &'static str,
-    pub(super) status: Status,
+    pub(super) status: CheckStatus,
     pub(super) detail: String,
     pub(super) fix: Option<String>,
 }
 
-impl Check {
-    pub(super) fn new(section: Section, check: &'static str) -> Self {
-        Self { section, check, status: Status::Fail, detail: String::new(), fix: None }
-    }
-
+impl DoctorCheck {
     pub(super) fn ok(self, detail: impl Into<String>) -> Self {
-        Self { status: Status::Ok, detail: detail.into(), ..self }
+        Self { status: CheckStatus::Ok, detail: detail.into(), ..self }
     }
 
     pub(super) fn note(self, detail: impl Into<String>) -> Self {
-        Self { status: Status::Note, detail: detail.into(), ..self }
+        Self { status: CheckStatus::Note, detail: detail.into(), ..self }
     }
 
     pub(super) fn fail(self, detail: impl Into<String>) -> Self {
-        Self { status: Status::Fail, detail: detail.into(), ..self }
+        Self { status: CheckStatus::Fail, detail: detail.into(), ..self }
     }
 
-    pub(super) fn failed(self, error: &StartError) -> Self {
-        let fix = error.hint.clone().unwrap_or_else(|| REPORT.into());
-        self.fail(crate::error::in_one_line(error)).fix(fix)
+    pub(super) fn fail_with(self, error: &Failure) -> Self {
+        let fix = error.hint.clone().unwrap_or_else(|| REPORT_FIX.into());
+        self.fail(one_line_chain(error)).fix(fix)
     }
 
     pub(super) fn fix(self, fix: impl Into<String>) -> Self {
@@ -73,31 +77,28 @@ impl Check {
     }
 }
 
-/// Whether the sandbox works and everything about it was proven.
-pub(super) fn is_sound(checks: &[Check]) -> bool {
-    let proven = |section| {
-        let mut of = checks.iter().filter(|check| check.section == section).peekable();
-        of.peek().is_some() && of.any(|check| check.status == Status::Ok)
-    };
-    checks.iter().all(|check| check.status != Status::Fail)
-        && [Section::Sandbox, Section::Protections, Section::Limits].into_iter().all(proven)
+/// True if the sandbox works and every part of it was proven.
+pub(super) fn is_sound(checks: &[DoctorCheck]) -> bool {
+    let proven = |section| checks.iter().any(|check| check.section == section && check.status == CheckStatus::Ok);
+    checks.iter().all(|check| check.status != CheckStatus::Fail)
+        && [ReportSection::Sandbox, ReportSection::Protections, ReportSection::Limits].into_iter().all(proven)
 }
 
-/// The tier of isolation and what to make of it. Landlock is the embedded sandbox's, where the machine has it.
-pub(super) fn verdict(checks: &[Check], machine: &Machine, by: By) -> Check {
-    let check = Check::new(Section::Verdict, "isolation");
+/// Reports the level of isolation. Only the embedded sandbox uses Landlock, on machines that have it.
+pub(super) fn verdict_check(checks: &[DoctorCheck], machine: &MachineProbe, by: SandboxKind) -> DoctorCheck {
+    let check = ReportSection::Verdict.check("isolation");
     let has = |section, status| checks.iter().any(|c| c.section == section && c.status == status);
-    let failures = checks.iter().filter(|check| check.status == Status::Fail).count();
-    if has(Section::Sandbox, Status::Fail) {
+    let failures = checks.iter().filter(|check| check.status == CheckStatus::Fail).count();
+    if has(ReportSection::Sandbox, CheckStatus::Fail) {
         return check.fail("none: no sandbox starts here, and no code is run without one");
     }
-    if has(Section::Protections, Status::Fail) {
+    if has(ReportSection::Protections, CheckStatus::Fail) {
         return check.fail("reduced: not every protection holds; run no untrusted code here");
     }
-    if !has(Section::Protections, Status::Ok) {
+    if !has(ReportSection::Protections, CheckStatus::Ok) {
         return check.fail("not proven: the sandbox starts, but nothing could be tried in it");
     }
-    let landlock = if by == By::Sandbox && machine.landlock.is_some() { ", Landlock" } else { "" };
+    let landlock = if by == SandboxKind::Embedded && machine.landlock.is_some() { ", Landlock" } else { "" };
     let tier = format!("full: namespaces, system call filter{landlock}; every protection was proven");
     match failures {
         0 => check.ok(tier),
@@ -106,15 +107,8 @@ pub(super) fn verdict(checks: &[Check], machine: &Machine, by: By) -> Check {
     }
 }
 
-pub(super) fn json(checks: &[Check]) -> Result<String, Error> {
-    let mut text = serde_json::to_string_pretty(checks)
-        .map_err(|error| Error::internal("could not write the checks as JSON").because(error))?;
-    text.push('\n');
-    Ok(text)
-}
-
-/// A line for each check under the name of its section, and below a failure the line that fixes it.
-pub(super) fn text(checks: &[Check]) -> String {
+/// Renders one line per check under the name of its section, and the line that fixes a failure below it.
+pub(super) fn render_text(checks: &[DoctorCheck]) -> String {
     let width = checks.iter().map(|check| check.check.chars().count()).max().unwrap_or(0);
     let mut text = String::new();
     let mut section = None;
@@ -123,100 +117,88 @@ pub(super) fn text(checks: &[Check]) -> String {
             section = Some(check.section);
             let gap = if text.is_empty() { "" } else { "\n" };
             // Writing to a string does not fail.
-            let _ = writeln!(text, "{gap}{}", name(check.section));
+            let _ = writeln!(text, "{gap}{}", check.section.as_str());
         }
         let status = match check.status {
-            Status::Ok => "ok",
-            Status::Note => "note",
-            Status::Fail => "FAIL",
+            CheckStatus::Ok => "ok",
+            CheckStatus::Note => "note",
+            CheckStatus::Fail => "FAIL",
         };
-        let _ = writeln!(text, "  {status:4}  {:width$}  {}", check.check, escaped(&check.detail));
+        let _ = writeln!(text, "  {status:4}  {:width$}  {}", check.check, escape_control(&check.detail));
         if let Some(fix) = &check.fix {
-            let _ = writeln!(text, "        fix: {}", escaped(fix));
+            let _ = writeln!(text, "        fix: {}", escape_control(fix));
         }
     }
     text
-}
-
-fn name(section: Section) -> &'static str {
-    match section {
-        Section::Machine => "machine",
-        Section::Sandbox => "sandbox",
-        Section::Containers => "containers",
-        Section::Protections => "protections",
-        Section::Limits => "limits",
-        Section::Interpreters => "interpreters",
-        Section::Verdict => "verdict",
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn sound() -> Vec<Check> {
+    fn sound_checks() -> Vec<DoctorCheck> {
         vec![
-            Check::new(Section::Machine, "kernel").ok("Linux"),
-            Check::new(Section::Sandbox, "start").ok("in 9 ms"),
-            Check::new(Section::Protections, "host file").ok("denied"),
-            Check::new(Section::Limits, "memory").ok("held"),
-            Check::new(Section::Limits, "level").note("watchdog").fix("be root"),
-            Check::new(Section::Interpreters, "python").ok("3.11"),
+            ReportSection::Machine.check("kernel").ok("Linux"),
+            ReportSection::Sandbox.check("start").ok("in 9 ms"),
+            ReportSection::Protections.check("host file").ok("denied"),
+            ReportSection::Limits.check("memory").ok("held"),
+            ReportSection::Limits.check("level").note("watchdog").fix("be root"),
+            ReportSection::Interpreters.check("python").ok("3.11"),
         ]
     }
 
     #[test]
-    fn only_what_was_tried_is_sound() {
-        assert!(is_sound(&sound()));
-        for section in [Section::Sandbox, Section::Protections, Section::Limits] {
-            let mut checks = sound();
+    fn untried_sections_are_not_sound() {
+        assert!(is_sound(&sound_checks()));
+        for section in [ReportSection::Sandbox, ReportSection::Protections, ReportSection::Limits] {
+            let mut checks = sound_checks();
             checks.retain(|check| check.section != section);
             assert!(!is_sound(&checks), "{section:?}");
-            checks.push(Check::new(section, "all").note("not tried"));
+            checks.push(section.check("all").note("not tried"));
             assert!(!is_sound(&checks), "{section:?}");
         }
-        for at in 0..sound().len() {
-            let mut checks = sound();
-            checks[at].status = Status::Fail;
+        for at in 0..sound_checks().len() {
+            let mut checks = sound_checks();
+            checks[at].status = CheckStatus::Fail;
             assert!(!is_sound(&checks), "{at}");
         }
     }
 
     #[test]
-    fn tiers() {
-        let tier = |failing: Option<Section>| {
-            let mut checks = sound();
+    fn verdict_names_the_isolation_tier() {
+        let tier = |failing: Option<ReportSection>| {
+            let mut checks = sound_checks();
             for check in checks.iter_mut().filter(|check| Some(check.section) == failing) {
-                check.status = Status::Fail;
+                check.status = CheckStatus::Fail;
             }
-            verdict(&checks, &Machine::default(), By::Sandbox)
+            verdict_check(&checks, &MachineProbe::default(), SandboxKind::Embedded)
         };
-        assert_eq!(tier(None).status, Status::Ok);
+        assert_eq!(tier(None).status, CheckStatus::Ok);
         for (failing, word) in [
-            (Section::Sandbox, "none: "),
-            (Section::Protections, "reduced: "),
-            (Section::Interpreters, "full: "),
+            (ReportSection::Sandbox, "none: "),
+            (ReportSection::Protections, "reduced: "),
+            (ReportSection::Interpreters, "full: "),
         ] {
             let check = tier(Some(failing));
-            assert_eq!(check.status, Status::Fail);
+            assert_eq!(check.status, CheckStatus::Fail);
             assert!(check.detail.starts_with(word), "{check:?}");
         }
     }
 
     #[test]
-    fn landlock_is_not_claimed_of_containers() {
-        let machine = Machine { landlock: Some(6), ..Machine::default() };
-        for (by, has) in [(By::Sandbox, true), (By::Container, false)] {
-            let check = verdict(&sound(), &machine, by);
+    fn verdict_never_claims_landlock_for_containers() {
+        let machine = MachineProbe { landlock: Some(6), ..MachineProbe::default() };
+        for (by, has) in [(SandboxKind::Embedded, true), (SandboxKind::Container, false)] {
+            let check = verdict_check(&sound_checks(), &machine, by);
             assert_eq!(check.detail.contains("Landlock"), has, "{check:?}");
         }
     }
 
     #[test]
-    fn text_is_aligned() {
-        let mut checks = sound();
-        checks[2] = Check::new(Section::Protections, "host file").fail("was read\u{1b}[2J").fix("report it");
-        insta::assert_snapshot!(text(&checks), @r"
+    fn doctor_report_is_aligned() {
+        let mut checks = sound_checks();
+        checks[2] = ReportSection::Protections.check("host file").fail("was read\u{1b}[2J").fix("report it");
+        insta::assert_snapshot!(render_text(&checks), @r"
         machine
           ok    kernel     Linux
 

@@ -1,39 +1,37 @@
-//! `cove images build`: what sessions would wait for, done ahead of time.
+//! `cove images build`: builds images ahead of time, so that sessions need not wait for it.
 
-use std::fmt::Display;
-use std::io::Write;
+use cove_core::backend::{Backend, ProgressCallback};
+use cove_docker::ContainerBackend;
+use cove_docker::build::ImageProvider;
 use std::process::ExitCode;
 
-use super::connect::containers;
-use crate::backend::docker::Docker;
-use crate::backend::docker::build::ready;
-use crate::backend::{Backend, StartError, Tell};
-use crate::cli::progress::Progress;
-use crate::cli::shelf::shelf;
-use crate::config::{Config, Surroundings, nearest};
-use crate::error::{Error, Kind, shown};
-use crate::image::shelf::{By, Listed, Shelf};
-use crate::image::{Found, Image, Problem, Source};
-use crate::policy::Policy;
+use crate::cli::image_library::image_library;
+use crate::cli::progress_line::ProgressLine;
+use crate::cli::run::container_backend;
+use crate::cli::tables::print_remark;
+use crate::config::Config;
+use cove_core::error::{Failure, display_value};
+use cove_core::image::library::{ImageLibrary, ImageListing, SandboxKind};
+use cove_core::image::{Image, ImageProblem, ImageSet};
+use cove_core::policy::ImageSource;
+use cove_core::policy::Policy;
+use cove_core::process_env::ProcessEnv;
+use cove_core::spelling::nearest;
 
-/// Each on its own: one that fails is told, and the others are built.
-pub(super) async fn run(
-    config: &Config,
-    around: &Surroundings,
-    names: &[String],
-) -> Result<(String, ExitCode), Error> {
-    let shelf = shelf(config, around);
-    let Found { images, problems } = match names {
-        [] => all(&shelf).await,
-        names => named(&shelf, names).await?,
+/// Builds each image on its own: a failure is reported, and the other images are still built.
+pub(super) async fn run(config: &Config, env: &ProcessEnv, names: &[String]) -> Result<(String, ExitCode), Failure> {
+    let library = image_library(config, env);
+    let ImageSet { images, problems } = match names {
+        [] => images_in_containers(&library).await,
+        names => images_named(&library, names).await?,
     };
     let mut code = ExitCode::SUCCESS;
-    let mut fail = |error: &Error| {
-        tell_people(error.report());
+    let mut fail = |error: &Failure| {
+        print_remark(error.report());
         code = ExitCode::FAILURE;
     };
-    for Problem { problem, hint, .. } in &problems {
-        fail(&Error::usage(problem.clone()).with_hint(hint.clone()));
+    for ImageProblem { problem, hint, .. } in &problems {
+        fail(&Failure::usage(problem.clone()).with_hint(hint.clone()));
     }
     let mut text = String::new();
     if images.is_empty() && problems.is_empty() {
@@ -42,67 +40,63 @@ pub(super) async fn run(
     if images.is_empty() {
         return Ok((text, code));
     }
-    let containers = containers(config, around)?;
-    containers.client().await.map_err(|error| Error::of(Kind::Operator, error))?;
+    let containers = container_backend(config, env)?;
+    containers.client().await?;
     for image in images {
         let name = image.name();
-        let progress = Progress::new();
-        let tell = |line: &str| progress.tell(&format!("{name}: {line}"));
-        let policy = shelf.policy_in_container(&image);
-        let built = build(&containers, &image, &policy, config.images.pull, &tell).await;
+        let progress = ProgressLine::new();
+        let tell = |line: &str| progress.update(&format!("{name}: {line}"));
+        let policy = library.container_policy(&image);
+        let built = build_image(&containers, &image, &policy, config.images.pull, &tell).await;
         progress.clear();
         match built {
             Ok(done) => text += &format!("{name}: {done}\n"),
-            Err(error) => fail(&Error::of(Kind::Operator, error)),
+            Err(error) => fail(&error),
         }
     }
     Ok((text, code))
 }
 
-/// What was done, in words.
-async fn build(
-    containers: &Docker,
+/// Builds one image, and returns a description of what was done.
+async fn build_image(
+    containers: &ContainerBackend,
     image: &Image,
     policy: &Policy,
     pull: bool,
-    tell: Tell<'_>,
-) -> Result<String, StartError> {
+    tell: ProgressCallback<'_>,
+) -> Result<String, Failure> {
     let in_words = |done: Option<String>| done.unwrap_or_else(|| "nothing to do".to_owned());
-    if let Source::Compose { .. } = image.recipe.source {
+    if let ImageSource::Compose { .. } = image.recipe.source {
         return Ok(in_words(containers.prepare(policy, tell).await?));
     }
-    let ready = ready(&containers.client().await?, &image.recipe, pull, tell).await?;
-    Ok(format!("{}, as `{}`", in_words(ready.done), ready.reference))
+    let images = ImageProvider { docker: &containers.client().await?, pull, tell };
+    let ready = images.prepare_image(&image.recipe).await?;
+    Ok(format!("{}, as `{}`", in_words(ready.summary), ready.reference))
 }
 
-/// Standard error may be closed; the exit code tells it too.
-fn tell_people(report: impl Display) {
-    let _ = writeln!(std::io::stderr(), "{report}");
+/// All images that need a container here.
+async fn images_in_containers(library: &ImageLibrary) -> ImageSet {
+    let ImageSet { problems, .. } = library.read().await;
+    let ImageListing { images, .. } = library.list().await;
+    let needs_one = images.into_iter().filter(|served| served.kind == SandboxKind::Container);
+    ImageSet { images: needs_one.map(|served| served.image).collect(), problems }
 }
 
-/// All that need a container here.
-async fn all(shelf: &Shelf) -> Found {
-    let Found { problems, .. } = shelf.read().await;
-    let Listed { images, .. } = shelf.list().await;
-    let needs_one = images.into_iter().filter(|served| served.by == By::Container);
-    Found { images: needs_one.map(|served| served.image).collect(), problems }
-}
-
-async fn named(shelf: &Shelf, names: &[String]) -> Result<Found, Error> {
-    let Found { images, problems } = shelf.read().await;
-    let mut found = Found::default();
+async fn images_named(library: &ImageLibrary, names: &[String]) -> Result<ImageSet, Failure> {
+    let ImageSet { images, problems } = library.read().await;
+    let mut selected = ImageSet::default();
     for name in names {
         if let Some(image) = images.iter().find(|image| image.name() == name) {
-            found.images.push(image.clone());
+            selected.images.push(image.clone());
         } else if let Some(problem) = problems.iter().find(|problem| problem.name == *name) {
-            found.problems.push(problem.clone());
+            selected.problems.push(problem.clone());
         } else {
             let hint = match nearest(name, images.iter().map(Image::name)) {
                 Some(nearest) => format!("did you mean `{nearest}`? `cove images list` shows all"),
                 None => "`cove images list` shows all".to_owned(),
             };
-            return Err(Error::usage(format!("could not find the image `{}`", shown(name))).with_hint(hint));
+            return Err(Failure::usage(format!("could not find the image `{}`", display_value(name))).with_hint(hint));
         }
     }
-    Ok(found)
+    Ok(selected)
 }

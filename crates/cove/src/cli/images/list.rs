@@ -1,29 +1,26 @@
-//! `cove images list`: nothing is started or built, and no daemon is asked.
+//! `cove images list`: starts nothing, builds nothing and connects to no engine.
 
 use serde_json::{Value, json};
 
-use super::of_the_whole;
-use crate::cli::shelf::shelf;
-use crate::config::{Config, Surroundings};
-use crate::error::{Error, shown_path};
-use crate::image::shelf::{By, Listed, Served};
-use crate::image::{Image, Origin, Problem, Source};
+use super::check_image_dir;
+use crate::cli::CommandContext;
+use crate::cli::image_library::image_library;
+use crate::cli::tables::{render_json, render_table};
+use cove_core::error::{Failure, display_path};
+use cove_core::image::library::{ImageListing, SandboxKind, ServedImage};
+use cove_core::image::{Image, ImageOrigin, ImageProblem};
+use cove_core::policy::ImageSource;
 
-pub(super) async fn text(config: &Config, around: &Surroundings, json: bool) -> Result<String, Error> {
-    let listed = shelf(config, around).list().await;
+pub(super) async fn render(context: &CommandContext) -> Result<String, Failure> {
+    let listed = image_library(&context.config, &context.env).list().await;
     if listed.images.is_empty() {
-        of_the_whole(config, &listed.problems, "could not list the images")?;
+        check_image_dir(&context.config, &listed.problems, "could not list the images")?;
     }
-    if json {
-        let text = serde_json::to_string_pretty(&value(&listed))
-            .map_err(|error| Error::internal("could not write the images as JSON").because(error))?;
-        return Ok(text + "\n");
-    }
-    Ok(table(&listed))
+    if context.json { render_json("the images", &to_json(&listed)) } else { Ok(to_text(&listed)) }
 }
 
-fn value(listed: &Listed) -> Value {
-    let row = |Served { image, by, why, .. }: &Served| {
+fn to_json(listed: &ImageListing) -> Value {
+    let row = |ServedImage { image, kind: by, reason: why, .. }: &ServedImage| {
         json!({
             "name": image.name(),
             "kind": image.lifetime.as_str(),
@@ -31,7 +28,7 @@ fn value(listed: &Listed) -> Value {
             "description": image.description,
             "backend": by.as_str(),
             "why": why,
-            "source": source(image),
+            "source": describe_source(image),
             "limits": image.limits,
         })
     };
@@ -41,50 +38,42 @@ fn value(listed: &Listed) -> Value {
     })
 }
 
-fn table(Listed { images, problems }: &Listed) -> String {
-    let cells = |Served { image, by, why, .. }: &Served| {
+fn to_text(ImageListing { images, problems }: &ImageListing) -> String {
+    let cells = |ServedImage { image, kind: by, reason: why, .. }: &ServedImage| {
         let languages: Vec<&str> = image.languages().iter().map(|language| language.as_str()).collect();
         let languages = if languages.is_empty() { "-".to_owned() } else { languages.join(", ") };
         let kind = image.lifetime.as_str().to_owned();
-        [image.name().to_owned(), kind, languages, by.as_str().to_owned(), about(image, *by, why)]
+        [image.name().to_owned(), kind, languages, by.as_str().to_owned(), describe_image(image, *by, why)]
     };
-    let rows: Vec<[String; 5]> = images.iter().map(cells).collect();
-    let widths: Vec<usize> =
-        (0..5).map(|at| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0)).collect();
-    let row = |row: &[String; 5]| {
-        let padded: Vec<String> =
-            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        format!("{}\n", padded.join("  ").trim_end())
-    };
-    let mut text: String = rows.iter().map(row).collect();
+    let mut text = render_table(images.iter().map(cells));
     if images.is_empty() {
         text += "no image can be used\n";
     }
     if !problems.is_empty() {
         text += "\nproblems:\n";
     }
-    for Problem { name, problem, hint } in problems {
+    for ImageProblem { name, problem, hint } in problems {
         text += &format!("{name}: {problem}\n  hint: {hint}\n");
     }
     text
 }
 
-fn about(image: &Image, by: By, why: &str) -> String {
-    let mut about = format!("{} ({}", image.description, source(image));
-    if by == By::Container {
+fn describe_image(image: &Image, by: SandboxKind, why: &str) -> String {
+    let mut about = format!("{} ({}", image.description, describe_source(image));
+    if by == SandboxKind::Container {
         about += &format!(", {why}");
     }
-    for limit in image.limits.shown() {
+    for limit in image.limits.describe() {
         about += &format!(", {limit}");
     }
     about + ")"
 }
 
-fn source(image: &Image) -> String {
+fn describe_source(image: &Image) -> String {
     match (image.origin, &image.recipe.source) {
-        (Origin::BuiltIn, _) => "built in".to_owned(),
-        (_, Source::Folder(folder) | Source::Compose { folder, .. }) => shown_path(folder),
-        (_, Source::Reference(reference)) => reference.clone(),
-        (_, Source::BuiltIn(_)) => "built in".to_owned(),
+        (ImageOrigin::BuiltIn, _) => "built in".to_owned(),
+        (_, ImageSource::Folder(folder) | ImageSource::Compose { folder, .. }) => display_path(folder),
+        (_, ImageSource::Reference(reference)) => reference.clone(),
+        (_, ImageSource::BuiltIn(_)) => "built in".to_owned(),
     }
 }

@@ -1,41 +1,43 @@
-//! `cove images prune`: what was built for definitions that are there no longer goes, and is named.
+//! `cove images prune`: removes builds whose definitions have changed or no longer exist, and names each of them.
 
-use std::io::Write;
+use super::check_image_dir;
+use crate::cli::image_library::image_library;
+use crate::cli::run::container_backend;
+use crate::cli::tables::print_remark;
+use crate::config::Config;
+use cove_core::error::{Failure, one_line_chain};
+use cove_core::image::folder::is_valid_name;
+use cove_core::image::library::ImageLibrary;
+use cove_core::image::{Image, ImageProblem, ImageSet, built_in};
+use cove_core::policy::ImageSource;
+use cove_core::process_env::ProcessEnv;
+use cove_docker::ContainerBackend;
+use cove_docker::build::prune::{PruneReport, RetainedImage, prune};
+use cove_docker::build::{BuildSource, source_digest};
 
-use super::connect::containers;
-use super::of_the_whole;
-use crate::backend::StartError;
-use crate::backend::docker::Docker;
-use crate::backend::docker::build::prune::{Kept, Pruned, prune};
-use crate::backend::docker::build::{Files, digest};
-use crate::cli::shelf::shelf;
-use crate::config::{Config, Surroundings};
-use crate::error::{Error, Kind, in_one_line};
-use crate::image::folder::is_name;
-use crate::image::shelf::Shelf;
-use crate::image::{Found, Image, Problem, Source, built_in};
-
-pub(super) async fn text(config: &Config, around: &Surroundings) -> Result<String, Error> {
-    let of = |error: StartError| Error::of(Kind::Operator, error);
-    let shelf = shelf(config, around);
-    let Found { images, problems } = shelf.read().await;
-    of_the_whole(config, &problems, "could not tell which images are defined")?;
-    let containers = containers(config, around)?;
-    let docker = containers.client().await.map_err(of)?;
+pub(super) async fn run(config: &Config, env: &ProcessEnv) -> Result<String, Failure> {
+    let library = image_library(config, env);
+    let ImageSet { images, problems } = library.read().await;
+    check_image_dir(config, &problems, "could not tell which images are defined")?;
+    let containers = container_backend(config, env)?;
+    let docker = containers.client().await?;
     let mut kept = Vec::new();
-    // Those that are built in stay too: they are there whenever `--image-dir` is left out.
-    for image in images.iter().chain(&built_in::images().images) {
-        match digests(&containers, &shelf, image).await {
-            Ok(digests) => kept.extend(digests.into_iter().map(|digest| Kept::one(image.name(), digest))),
-            Err(error) => kept.push(all_of(image.name(), &in_one_line(&error))),
+    // Keeps the built-in images too: they are in use whenever `--image-dir` is not set.
+    for image in images.iter().chain(&built_in::built_in_images().images) {
+        match current_digests(&containers, &library, image).await {
+            Ok(digests) => {
+                kept.extend(digests.into_iter().map(|digest| RetainedImage::with_digest(image.name(), digest)))
+            }
+            Err(error) => kept.push(retain_all(image.name(), &one_line_chain(&error))),
         }
     }
-    kept.extend(nameable(&problems).map(|problem| all_of(&problem.name, &problem.problem)));
-    // Of other versions; one that is in use cannot be removed, and says so.
-    let runners = [containers.runner().await.map_err(of)?];
-    let Pruned { removed, left } = prune(&docker, &kept, &runners).await.map_err(of)?;
+    kept.extend(with_valid_names(&problems).map(|problem| retain_all(&problem.name, &problem.problem)));
+    // Runner volumes of other versions are removed. The engine refuses to remove one that is in use, and the report
+    // names it.
+    let runners = [containers.runner_digest().await?];
+    let PruneReport { removed, failed: left } = prune(&docker, &kept, &runners).await?;
     for (what, why) in left {
-        let _ = writeln!(std::io::stderr(), "left {what}: {why}");
+        print_remark(format!("left {what}: {why}"));
     }
     let mut text: String = removed.iter().map(|what| format!("removed {what}\n")).collect();
     if removed.is_empty() {
@@ -44,29 +46,35 @@ pub(super) async fn text(config: &Config, around: &Surroundings) -> Result<Strin
     Ok(text)
 }
 
-/// Of what is built for an image as it is now.
-async fn digests(containers: &Docker, shelf: &Shelf, image: &Image) -> Result<Vec<String>, StartError> {
+/// The digests of everything that is built for an image as it is defined now.
+async fn current_digests(
+    containers: &ContainerBackend,
+    library: &ImageLibrary,
+    image: &Image,
+) -> Result<Vec<String>, Failure> {
     let files = match &image.recipe.source {
-        Source::BuiltIn(name) => built_in::find(name).map(Files::BuiltIn),
-        Source::Folder(folder) => Some(Files::Folder(folder.clone())),
-        Source::Reference(_) => None,
-        Source::Compose { .. } => return containers.digests(&shelf.policy_in_container(image)).await,
+        ImageSource::BuiltIn(name) => built_in::find(name).map(BuildSource::BuiltIn),
+        ImageSource::Folder(folder) => Some(BuildSource::Folder(folder.clone())),
+        ImageSource::Reference(_) => None,
+        ImageSource::Compose { .. } => {
+            return containers.compose_digests(&library.container_policy(image)).await;
+        }
     };
     match files {
-        Some(files) => Ok(vec![digest(&files).await?]),
+        Some(files) => Ok(vec![source_digest(&files).await?]),
         None => Ok(Vec::new()),
     }
 }
 
-/// Nobody knows which of them is needed.
-fn all_of(name: &str, why: &str) -> Kept {
-    let _ = writeln!(std::io::stderr(), "kept all that was built for the image `{name}`: {why}");
-    Kept::all(name)
+/// Keeps every build of an image, because it is unknown which of them is needed.
+fn retain_all(name: &str, why: &str) -> RetainedImage {
+    print_remark(format!("kept all that was built for the image `{name}`: {why}"));
+    RetainedImage::without_digest(name)
 }
 
-/// Those for which something may have been built: of a folder that has no name for an image nothing ever was.
-fn nameable(problems: &[Problem]) -> impl Iterator<Item = &Problem> {
-    problems.iter().filter(|problem| is_name(&problem.name))
+/// The problems of images that may have builds. A folder whose name is not valid for an image never had one.
+fn with_valid_names(problems: &[ImageProblem]) -> impl Iterator<Item = &ImageProblem> {
+    problems.iter().filter(|problem| is_valid_name(&problem.name))
 }
 
 #[cfg(test)]
@@ -74,9 +82,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_what_is_no_name_nothing_is_kept() {
-        let problems = ["-x", "good", "Capital", "a b"].map(|name| Problem::new(name, String::new(), ""));
-        let names: Vec<&str> = nameable(&problems).map(|problem| problem.name.as_str()).collect();
+    fn prune_ignores_folders_with_invalid_names() {
+        let problems = ["-x", "good", "Capital", "a b"].map(|name| ImageProblem::new(name, String::new(), ""));
+        let names: Vec<&str> = with_valid_names(&problems).map(|problem| problem.name.as_str()).collect();
         assert_eq!(names, ["good"]);
     }
 }

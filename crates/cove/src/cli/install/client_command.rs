@@ -1,5 +1,5 @@
-//! The commands that some clients have for registering servers: run with a deadline, and never believed. Whether the
-//! entry is there afterwards is looked up in the file by who calls this.
+//! The commands with which some clients register servers. Cove runs them with a deadline and does not rely on their
+//! exit codes: the caller looks into the file to see whether the entry is there.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -10,108 +10,122 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::clients::Own;
-use super::jsonc;
-use super::places::{Scope, on_path};
-use super::tree::Plain;
-use crate::config::Surroundings;
-use crate::error::shown;
+use super::clients::ClientTool;
+use super::edit::inline;
+use super::locations::{InstallScope, on_path};
+use cove_core::document::{DocumentFormat, DocumentMember, DocumentNode};
+use cove_core::error::display_value;
+use cove_core::process_env::ProcessEnv;
 
 /// A client that starts an interpreter first takes a second or two.
 const DEADLINE: Duration = Duration::from_secs(30);
-const MAX_WORDS: u64 = 4096;
+const MAX_OUTPUT: u64 = 4096;
 
-/// One command line: the words that people know it by, and the rest.
+/// One command line: the words that people know it by, and the arguments of this call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Line {
+pub(super) struct ClientCommandLine {
     pub(super) program: &'static str,
     pub(super) words: &'static [&'static str],
     pub(super) args: Vec<String>,
 }
 
-impl Line {
-    /// As messages name it.
+impl ClientCommandLine {
+    fn new(
+        program: &'static str,
+        words: &'static [&'static str],
+        args: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Self {
+        Self { program, words, args: args.into_iter().map(Into::into).collect() }
+    }
+
+    /// The name that messages use.
     pub(super) fn name(&self) -> String {
         format!("{} {}", self.program, self.words.join(" "))
     }
 
-    pub(super) fn is_on_path(&self, around: &Surroundings) -> bool {
-        on_path(self.program, around).is_some()
+    pub(super) fn is_on_path(&self, env: &ProcessEnv) -> bool {
+        on_path(self.program, env).is_some()
     }
 }
 
-/// The command that adds a server, where the client has one for this scope.
-pub(super) fn add(own: Own, scope: Scope, name: &str, command: &str, args: &[String]) -> Option<Line> {
-    let strings = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-    let with_args = |words: &[&str]| strings(words).into_iter().chain(args.iter().cloned()).collect();
-    let (run, list) = (("command", Plain::text(command)), ("args", Plain::List(args.to_vec())));
-    match (own, scope) {
-        (Own::Claude, scope) => {
-            let entry = object(&[run, list]);
-            let args = strings(&["-s", scope.name(), name, &entry]);
-            Some(Line { program: "claude", words: &["mcp", "add-json"], args })
-        }
-        (Own::Codex, Scope::User) => {
-            Some(Line { program: "codex", words: &["mcp", "add"], args: with_args(&[name, "--", command]) })
-        }
-        (Own::Code(program), Scope::User) => {
-            let (name, stdio) = (("name", Plain::text(name)), ("type", Plain::text("stdio")));
-            let args = vec![object(&[name, stdio, run, list])];
-            Some(Line { program, words: &["--add-mcp"], args })
-        }
-        (Own::Gemini, Scope::User | Scope::Project) => Some(Line {
-            program: "gemini",
-            words: &["mcp", "add"],
-            args: with_args(&["-s", scope.name(), name, command, "--"]),
-        }),
-        (Own::Codex | Own::Code(_) | Own::Gemini, _) => None,
-    }
-}
-
-/// On one line, in this order.
-fn object(fields: &[(&str, Plain)]) -> String {
-    jsonc::inline(&Plain::Map(fields.iter().map(|(key, plain)| ((*key).to_owned(), plain.clone())).collect()))
-}
-
-/// The command that removes one.
-pub(super) fn remove(own: Own, scope: Scope, name: &str) -> Option<Line> {
-    let strings = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
-    let (program, args) = match (own, scope) {
-        (Own::Claude, scope) => ("claude", strings(&["-s", scope.name(), name])),
-        (Own::Codex, Scope::User) => ("codex", strings(&[name])),
-        (Own::Gemini, Scope::User | Scope::Project) => ("gemini", strings(&["-s", scope.name(), name])),
-        (Own::Codex | Own::Code(_) | Own::Gemini, _) => return None,
+/// The command that adds a server, if the client has one for this scope.
+pub(super) fn add(
+    tool: ClientTool,
+    scope: InstallScope,
+    name: &str,
+    program: &str,
+    args: &[String],
+) -> Option<ClientCommandLine> {
+    let fields = || {
+        let args = DocumentNode::list(args.iter().cloned());
+        [DocumentMember::new("command", program), DocumentMember::new("args", args)]
     };
-    Some(Line { program, words: &["mcp", "remove"], args })
+    let then_args = |words: &[&str]| [&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>(), args].concat();
+    match (tool, scope) {
+        (ClientTool::Claude, scope) => {
+            let args = ["-s", scope.as_str(), name, &object(fields())];
+            Some(ClientCommandLine::new("claude", &["mcp", "add-json"], args))
+        }
+        (ClientTool::Codex, InstallScope::User) => {
+            Some(ClientCommandLine::new("codex", &["mcp", "add"], then_args(&[name, "--", program])))
+        }
+        (ClientTool::VsCode(editor), InstallScope::User) => {
+            let named = [DocumentMember::new("name", name), DocumentMember::new("type", "stdio")];
+            let entry = object(named.into_iter().chain(fields()));
+            Some(ClientCommandLine::new(editor, &["--add-mcp"], [entry]))
+        }
+        (ClientTool::Gemini, InstallScope::User | InstallScope::Project) => {
+            let args = then_args(&["-s", scope.as_str(), name, program, "--"]);
+            Some(ClientCommandLine::new("gemini", &["mcp", "add"], args))
+        }
+        (ClientTool::Codex | ClientTool::VsCode(_) | ClientTool::Gemini, _) => None,
+    }
 }
 
-/// Runs it to its end, or to the deadline. The reason if it did not end well.
-pub(super) fn run(line: &Line, around: &Surroundings) -> Result<(), String> {
-    let Some(program) = on_path(line.program, around) else {
+/// A JSON object on one line.
+fn object(fields: impl IntoIterator<Item = DocumentMember>) -> String {
+    inline(DocumentFormat::Json, &DocumentNode::map(fields))
+}
+
+/// The command that removes a server, if the client has one for this scope.
+pub(super) fn remove(tool: ClientTool, scope: InstallScope, name: &str) -> Option<ClientCommandLine> {
+    let scoped = ["-s", scope.as_str(), name];
+    let line = |program, args: &[&str]| ClientCommandLine::new(program, &["mcp", "remove"], args.to_vec());
+    match (tool, scope) {
+        (ClientTool::Claude, _) => Some(line("claude", &scoped)),
+        (ClientTool::Codex, InstallScope::User) => Some(line("codex", &[name])),
+        (ClientTool::Gemini, InstallScope::User | InstallScope::Project) => Some(line("gemini", &scoped)),
+        (ClientTool::Codex | ClientTool::VsCode(_) | ClientTool::Gemini, _) => None,
+    }
+}
+
+/// Runs a command until it ends or its deadline passes. Returns the reason if it failed.
+pub(super) fn run(line: &ClientCommandLine, env: &ProcessEnv) -> Result<(), String> {
+    let Some(program) = on_path(line.program, env) else {
         return Err(format!("there is no `{}` on `PATH`", line.program));
     };
-    run_for(&program, line, around, DEADLINE)
+    run_for(&program, line, env, DEADLINE)
 }
 
-fn run_for(program: &Path, line: &Line, around: &Surroundings, deadline: Duration) -> Result<(), String> {
-    // A file and no pipe, so that a grandchild that lives on cannot keep us waiting for its end.
-    let mut words = tempfile::tempfile().map_err(|error| error.to_string())?;
-    let output = |file: &File| file.try_clone().map(Stdio::from).map_err(|error| error.to_string());
+fn run_for(program: &Path, line: &ClientCommandLine, env: &ProcessEnv, deadline: Duration) -> Result<(), String> {
+    // A file rather than a pipe: a grandchild that lives on could hold a pipe open, and Cove would wait for it.
+    let mut output = tempfile::tempfile().map_err(|error| error.to_string())?;
+    let handle = |file: &File| file.try_clone().map(Stdio::from).map_err(|error| error.to_string());
     let mut child = Command::new(program)
         .args(line.words)
         .args(&line.args)
-        .current_dir(&around.cwd)
+        .current_dir(&env.cwd)
         .stdin(Stdio::null())
-        .stdout(output(&words)?)
-        .stderr(output(&words)?)
+        .stdout(handle(&output)?)
+        .stderr(handle(&output)?)
         .process_group(0)
         .spawn()
         .map_err(|error| error.to_string())?;
-    let begun = Instant::now();
+    let started = Instant::now();
     let status = loop {
         match child.try_wait().map_err(|error| error.to_string())? {
             Some(status) => break Some(status),
-            None if begun.elapsed() > deadline => break None,
+            None if started.elapsed() > deadline => break None,
             None => std::thread::sleep(Duration::from_millis(10)),
         }
     };
@@ -125,11 +139,11 @@ fn run_for(program: &Path, line: &Line, around: &Surroundings, deadline: Duratio
     if status.success() {
         return Ok(());
     }
-    let mut said = Vec::new();
-    let _ = words.rewind().and_then(|()| words.by_ref().take(MAX_WORDS).read_to_end(&mut said));
-    let said = String::from_utf8_lossy(&said);
-    let last = said.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("it said nothing");
-    Err(format!("{status}: {}", shown(last)))
+    let mut bytes = Vec::new();
+    let _ = output.rewind().and_then(|()| output.by_ref().take(MAX_OUTPUT).read_to_end(&mut bytes));
+    let text = String::from_utf8_lossy(&bytes);
+    let last = text.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("it printed nothing");
+    Err(format!("{status}: {}", display_value(last)))
 }
 
 #[cfg(test)]
@@ -139,51 +153,43 @@ mod tests {
     use super::*;
 
     fn shell(script: &str, deadline: Duration) -> Result<(), String> {
-        let line = Line { program: "sh", words: &["-c"], args: vec![script.to_owned()] };
-        let around = Surroundings { env: BTreeMap::new(), cwd: "/".into(), stdin_is_terminal: false };
-        run_for(Path::new("/bin/sh"), &line, &around, deadline)
+        let line = ClientCommandLine::new("sh", &["-c"], [script]);
+        let env = ProcessEnv { env: BTreeMap::new(), cwd: "/".into(), stdin_is_terminal: false };
+        run_for(Path::new("/bin/sh"), &line, &env, deadline)
     }
 
     #[test]
     fn a_command_ends_well_badly_or_at_its_deadline() {
         let long = Duration::from_secs(60);
         assert_eq!(shell("exit 0", long), Ok(()));
-        assert_eq!(
-            shell("echo; echo no such scope >&2; exit 3", long),
-            Err("exit status: 3: no such scope".into())
-        );
-        let hostile =
-            shell("printf '\\033[2J'; head -c 1000000 /dev/zero | tr '\\0' x; exit 1", long).unwrap_err();
+        assert_eq!(shell("echo; echo no such scope >&2; exit 3", long), Err("exit status: 3: no such scope".into()));
+        let hostile = shell("printf '\\033[2J'; head -c 1000000 /dev/zero | tr '\\0' x; exit 1", long).unwrap_err();
         assert!(hostile.contains("\\u{1b}[2J") && hostile.len() < 1000, "{hostile}");
-        // Its children hold what it printed to, and are ended with it.
+        // Its children hold its output open, and are killed with it.
         assert_eq!(shell("sleep 1000 & sleep 1000", Duration::ZERO), Err("it did not end within 0 s".into()));
-        // One that leaves a child behind does not keep us.
+        // A command that leaves a child behind is not waited for.
         assert_eq!(shell("sleep 3 & exit 0", long), Ok(()));
     }
 
     #[test]
-    fn each_client_has_its_own_words() {
+    fn builds_the_command_line_of_each_client() {
         let args = ["serve".to_owned(), "--memory".to_owned(), "1g".to_owned()];
-        let line =
-            |own, scope| add(own, scope, "cove", "/b/cove", &args).map(|line| (line.name(), line.args));
+        let line = |own, scope| add(own, scope, "cove", "/b/cove", &args).map(|line| (line.name(), line.args));
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
         assert_eq!(
-            line(Own::Codex, Scope::User),
+            line(ClientTool::Codex, InstallScope::User),
             Some(("codex mcp add".into(), words(&["cove", "--", "/b/cove", "serve", "--memory", "1g"])))
         );
-        assert_eq!(line(Own::Codex, Scope::Project), None);
-        let (name, args) = line(Own::Claude, Scope::Local).unwrap();
-        assert_eq!(
-            (name.as_str(), &args[..3]),
-            ("claude mcp add-json", &words(&["-s", "local", "cove"])[..])
-        );
+        assert_eq!(line(ClientTool::Codex, InstallScope::Project), None);
+        let (name, args) = line(ClientTool::Claude, InstallScope::Local).unwrap();
+        assert_eq!((name.as_str(), &args[..3]), ("claude mcp add-json", &words(&["-s", "local", "cove"])[..]));
         assert_eq!(args[3], r#"{"command": "/b/cove", "args": ["serve", "--memory", "1g"]}"#);
-        let (name, args) = line(Own::Code("code"), Scope::User).unwrap();
+        let (name, args) = line(ClientTool::VsCode("code"), InstallScope::User).unwrap();
         assert_eq!(name, "code --add-mcp");
         assert!(args[0].contains(r#"{"name": "cove", "type": "stdio", "#), "{args:?}");
-        assert_eq!(remove(Own::Code("code"), Scope::User, "cove"), None);
+        assert_eq!(remove(ClientTool::VsCode("code"), InstallScope::User, "cove"), None);
         assert_eq!(
-            remove(Own::Gemini, Scope::Project, "cove").unwrap().args,
+            remove(ClientTool::Gemini, InstallScope::Project, "cove").unwrap().args,
             words(&["-s", "project", "cove"])
         );
     }

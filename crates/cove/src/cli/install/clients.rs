@@ -1,32 +1,36 @@
-//! The clients we can register with, as data: where each keeps its servers, what an entry looks like there, and what a
-//! person does next. It knows no syntax, and nothing here is read or written.
+//! The clients that Cove can register with, as data: where each keeps its servers, what an entry looks like there, and
+//! what the user does next. Nothing here reads or writes a file.
 
-use super::edit::{Entry, Format};
-use super::tree::Plain;
+use super::edit::ClientEntry;
+use cove_core::document::{DocumentFormat, DocumentMember, DocumentNode, DocumentValue};
+use cove_core::spelling::nearest;
 
-/// A folder that others' files lie in.
+/// Longer words are not compared with the names of clients.
+const MAX_WORD: usize = 64;
+
+/// A folder below which clients keep their files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Base {
+pub(super) enum BaseFolder {
     Home,
-    /// `$XDG_CONFIG_HOME`, else `~/.config`, also on macOS.
+    /// `$XDG_CONFIG_HOME`, or else `~/.config`, on macOS too.
     Config,
-    /// Where applications keep their files: as `Config`, but `~/Library/Application Support` on macOS.
+    /// Like `Config`, but `~/Library/Application Support` on macOS.
     Apps,
-    /// What a variable names, else a folder in the home folder.
+    /// The folder that a variable names, or else one in the home folder.
     Var(&'static str, &'static str),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place(pub(super) Base, pub(super) &'static str);
+pub(super) struct ClientPath(pub(super) BaseFolder, pub(super) &'static str);
 
-/// How one server is written.
+/// How a client's file describes one server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(super) enum EntryShape {
     /// `command` and `args`.
     Plain,
     /// The same with `type: stdio`.
     Typed,
-    /// `type: stdio`, and `tools`, without which no tool is allowed.
+    /// `type: local`, and `tools`, without which no tool is allowed.
     Copilot,
     /// With `disabled: false`.
     Switch,
@@ -37,393 +41,347 @@ pub(super) enum Shape {
     Goose,
 }
 
-/// A command of the client's own that registers servers.
+/// A program of the client that registers servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Own {
+pub(super) enum ClientTool {
     Claude,
     Codex,
-    /// The name of the program.
-    Code(&'static str),
+    /// With the name of the editor's program.
+    VsCode(&'static str),
     Gemini,
 }
 
-pub(super) struct Client {
-    pub(super) id: &'static str,
+/// A program that runs agents and keeps a list of MCP servers.
+pub(super) struct AgentClient {
+    /// The name that Cove uses, and others that people may write.
+    pub(super) names: &'static [&'static str],
     pub(super) title: &'static str,
-    pub(super) aliases: &'static [&'static str],
-    pub(super) format: Format,
+    pub(super) format: DocumentFormat,
     /// The keys that lead to the servers.
     pub(super) container: &'static [&'static str],
-    pub(super) shape: Shape,
-    /// Files that it reads, the one to make first; an existing one is preferred.
-    pub(super) user: &'static [Place],
-    /// The same in a project's folder.
+    pub(super) shape: EntryShape,
+    /// The user's files that it reads. Cove edits the first that exists, or else creates the first.
+    pub(super) user: &'static [ClientPath],
+    /// The same below a project's folder.
     pub(super) project: &'static [&'static str],
-    pub(super) own: Option<Own>,
-    /// What is there if the client is.
-    pub(super) signs: &'static [Place],
+    pub(super) tool: Option<ClientTool>,
+    /// Paths that exist if the client is installed.
+    pub(super) signs: &'static [ClientPath],
     pub(super) programs: &'static [&'static str],
-    /// What to do after a change.
+    /// What the user does after an install.
     pub(super) next: &'static str,
 }
 
-use Base::{Apps, Config, Home, Var};
+use BaseFolder::{Apps, Config, Home, Var};
 
-const CLAUDE: Base = Var("CLAUDE_CONFIG_DIR", "");
-const CODEX: Base = Var("CODEX_HOME", ".codex");
-const COPILOT: Base = Var("COPILOT_HOME", ".copilot");
-const CLINE: Base = Var("CLINE_DIR", ".cline");
+const CLAUDE: BaseFolder = Var("CLAUDE_CONFIG_DIR", "");
+const CODEX: BaseFolder = Var("CODEX_HOME", ".codex");
+const COPILOT: BaseFolder = Var("COPILOT_HOME", ".copilot");
+const CLINE: BaseFolder = Var("CLINE_DIR", ".cline");
 const MCP_SERVERS: &[&str] = &["mcpServers"];
 
-/// What most of them share.
-const COMMON: Client = Client {
-    id: "",
+/// The values that most clients share.
+const COMMON: AgentClient = AgentClient {
+    names: &[],
     title: "",
-    aliases: &[],
-    format: Format::Json,
+    format: DocumentFormat::Json,
     container: MCP_SERVERS,
-    shape: Shape::Plain,
+    shape: EntryShape::Plain,
     user: &[],
     project: &[],
-    own: None,
+    tool: None,
     signs: &[],
     programs: &[],
     next: "",
 };
 
-pub(super) const CLIENTS: &[Client] = &[
-    Client {
-        id: "claude-code",
+pub(super) const CLIENTS: &[AgentClient] = &[
+    AgentClient {
+        names: &["claude-code", "claude", "claudecode", "claude-cli"],
         title: "Claude Code",
-        aliases: &["claude", "claudecode", "claude-cli"],
-        user: &[Place(CLAUDE, ".claude.json")],
+        user: &[ClientPath(CLAUDE, ".claude.json")],
         project: &[".mcp.json"],
-        own: Some(Own::Claude),
-        signs: &[Place(CLAUDE, ".claude.json"), Place(Home, ".claude")],
+        tool: Some(ClientTool::Claude),
+        signs: &[ClientPath(CLAUDE, ".claude.json"), ClientPath(Home, ".claude")],
         programs: &["claude"],
-        next: "start `claude` anew, and see `/mcp`",
+        next: "restart Claude Code and check `/mcp`",
         ..COMMON
     },
-    Client {
-        id: "claude-desktop",
+    AgentClient {
+        names: &["claude-desktop", "claudedesktop", "claude-app"],
         title: "Claude Desktop",
-        aliases: &["claudedesktop", "claude-app"],
-        user: &[Place(Apps, "Claude/claude_desktop_config.json")],
-        signs: &[Place(Apps, "Claude")],
+        user: &[ClientPath(Apps, "Claude/claude_desktop_config.json")],
+        signs: &[ClientPath(Apps, "Claude")],
         programs: &["claude-desktop"],
         next: "quit Claude Desktop and start it again",
         ..COMMON
     },
-    Client {
-        id: "cursor",
+    AgentClient {
+        names: &["cursor", "cursor-agent", "cursor-cli"],
         title: "Cursor",
-        aliases: &["cursor-agent", "cursor-cli"],
-        user: &[Place(Home, ".cursor/mcp.json")],
+        user: &[ClientPath(Home, ".cursor/mcp.json")],
         project: &[".cursor/mcp.json"],
-        signs: &[Place(Home, ".cursor")],
+        signs: &[ClientPath(Home, ".cursor")],
         programs: &["cursor", "cursor-agent"],
-        next: "switch it on in Cursor under Settings, MCP",
+        next: "enable it in Cursor under Settings, MCP",
         ..COMMON
     },
-    Client {
-        id: "vscode",
+    AgentClient {
+        names: &["vscode", "code", "vs-code", "visual-studio-code", "copilot-vscode"],
         title: "VS Code",
-        aliases: &["code", "vs-code", "visual-studio-code", "copilot-vscode"],
         container: &["servers"],
-        shape: Shape::Typed,
-        user: &[Place(Apps, "Code/User/mcp.json")],
+        shape: EntryShape::Typed,
+        user: &[ClientPath(Apps, "Code/User/mcp.json")],
         project: &[".vscode/mcp.json"],
-        own: Some(Own::Code("code")),
-        signs: &[Place(Apps, "Code")],
+        tool: Some(ClientTool::VsCode("code")),
+        signs: &[ClientPath(Apps, "Code")],
         programs: &["code"],
-        next: "run `MCP: List Servers` in VS Code, and start it",
+        next: "run `MCP: List Servers` in VS Code and start it",
         ..COMMON
     },
-    Client {
-        id: "vscode-insiders",
+    AgentClient {
+        names: &["vscode-insiders", "code-insiders", "insiders"],
         title: "VS Code Insiders",
-        aliases: &["code-insiders", "insiders"],
         container: &["servers"],
-        shape: Shape::Typed,
-        user: &[Place(Apps, "Code - Insiders/User/mcp.json")],
+        shape: EntryShape::Typed,
+        user: &[ClientPath(Apps, "Code - Insiders/User/mcp.json")],
         project: &[".vscode/mcp.json"],
-        own: Some(Own::Code("code-insiders")),
-        signs: &[Place(Apps, "Code - Insiders")],
+        tool: Some(ClientTool::VsCode("code-insiders")),
+        signs: &[ClientPath(Apps, "Code - Insiders")],
         programs: &["code-insiders"],
-        next: "run `MCP: List Servers` in VS Code, and start it",
+        next: "run `MCP: List Servers` in VS Code and start it",
         ..COMMON
     },
-    Client {
-        id: "windsurf",
+    AgentClient {
+        names: &["windsurf", "codeium"],
         title: "Windsurf",
-        aliases: &["codeium"],
-        user: &[Place(Home, ".codeium/windsurf/mcp_config.json")],
-        signs: &[Place(Home, ".codeium/windsurf")],
+        user: &[ClientPath(Home, ".codeium/windsurf/mcp_config.json")],
+        signs: &[ClientPath(Home, ".codeium/windsurf")],
         programs: &["windsurf"],
-        next: "press refresh in Windsurf under Cascade, MCP servers",
+        next: "refresh the MCP servers in Windsurf's Cascade panel",
         ..COMMON
     },
-    Client {
-        id: "codex",
+    AgentClient {
+        names: &["codex", "codex-cli", "openai-codex"],
         title: "Codex",
-        aliases: &["codex-cli", "openai-codex"],
-        format: Format::Toml,
+        format: DocumentFormat::Toml,
         container: &["mcp_servers"],
-        user: &[Place(CODEX, "config.toml")],
+        user: &[ClientPath(CODEX, "config.toml")],
         project: &[".codex/config.toml"],
-        own: Some(Own::Codex),
-        signs: &[Place(CODEX, "")],
+        tool: Some(ClientTool::Codex),
+        signs: &[ClientPath(CODEX, "")],
         programs: &["codex"],
-        next: "start `codex` anew, and see `/mcp`",
+        next: "restart Codex and check `/mcp`",
         ..COMMON
     },
-    Client {
-        id: "gemini",
+    AgentClient {
+        names: &["gemini", "gemini-cli"],
         title: "Gemini CLI",
-        aliases: &["gemini-cli"],
-        user: &[Place(Home, ".gemini/settings.json")],
+        user: &[ClientPath(Home, ".gemini/settings.json")],
         project: &[".gemini/settings.json"],
-        own: Some(Own::Gemini),
-        signs: &[Place(Home, ".gemini/settings.json")],
+        tool: Some(ClientTool::Gemini),
+        signs: &[ClientPath(Home, ".gemini/settings.json")],
         programs: &["gemini"],
-        next: "start `gemini` anew, and see `/mcp`",
+        next: "restart Gemini CLI and check `/mcp`",
         ..COMMON
     },
-    Client {
-        id: "zed",
+    AgentClient {
+        names: &["zed", "zed-editor"],
         title: "Zed",
-        aliases: &["zed-editor"],
         container: &["context_servers"],
-        shape: Shape::Zed,
-        user: &[Place(Config, "zed/settings.json")],
+        shape: EntryShape::Zed,
+        user: &[ClientPath(Config, "zed/settings.json")],
         project: &[".zed/settings.json"],
-        signs: &[Place(Config, "zed")],
+        signs: &[ClientPath(Config, "zed")],
         programs: &["zed", "zeditor"],
-        next: "Zed starts it at once; see Settings, MCP servers",
+        next: "check Settings, MCP servers in Zed, which starts it at once",
         ..COMMON
     },
-    Client {
-        id: "cline",
+    AgentClient {
+        names: &["cline", "cline-vscode"],
         title: "Cline",
-        aliases: &["cline-vscode"],
-        shape: Shape::Switch,
-        user: &[Place(
-            Apps,
-            "Code/User/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json",
-        )],
-        signs: &[Place(Apps, "Code/User/globalStorage/saoudrizwan.claude-dev")],
-        next: "Cline starts it at once; see its MCP servers tab",
+        shape: EntryShape::Switch,
+        user: &[ClientPath(Apps, "Code/User/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json")],
+        signs: &[ClientPath(Apps, "Code/User/globalStorage/saoudrizwan.claude-dev")],
+        next: "check the MCP servers tab of Cline, which starts it at once",
         ..COMMON
     },
-    Client {
-        id: "cline-cli",
+    AgentClient {
+        names: &["cline-cli"],
         title: "Cline CLI",
-        shape: Shape::Switch,
-        user: &[Place(CLINE, "data/settings/cline_mcp_settings.json")],
-        signs: &[Place(CLINE, "")],
+        shape: EntryShape::Switch,
+        user: &[ClientPath(CLINE, "data/settings/cline_mcp_settings.json")],
+        signs: &[ClientPath(CLINE, "")],
         programs: &["cline"],
-        next: "start `cline` anew",
+        next: "restart Cline CLI",
         ..COMMON
     },
-    Client {
-        id: "goose",
+    AgentClient {
+        names: &["goose", "block-goose"],
         title: "Goose",
-        aliases: &["block-goose"],
-        format: Format::Yaml,
+        format: DocumentFormat::Yaml,
         container: &["extensions"],
-        shape: Shape::Goose,
-        user: &[Place(Config, "goose/config.yaml")],
-        signs: &[Place(Config, "goose")],
+        shape: EntryShape::Goose,
+        user: &[ClientPath(Config, "goose/config.yaml")],
+        signs: &[ClientPath(Config, "goose")],
         programs: &["goose"],
         next: "start a new Goose session",
         ..COMMON
     },
-    Client {
-        id: "opencode",
+    AgentClient {
+        names: &["opencode", "open-code"],
         title: "opencode",
-        aliases: &["open-code"],
         container: &["mcp"],
-        shape: Shape::Opencode,
-        user: &[Place(Config, "opencode/opencode.jsonc"), Place(Config, "opencode/opencode.json")],
+        shape: EntryShape::Opencode,
+        user: &[ClientPath(Config, "opencode/opencode.jsonc"), ClientPath(Config, "opencode/opencode.json")],
         project: &["opencode.jsonc", "opencode.json", ".opencode/opencode.jsonc", ".opencode/opencode.json"],
-        signs: &[Place(Config, "opencode")],
+        signs: &[ClientPath(Config, "opencode")],
         programs: &["opencode"],
-        next: "start `opencode` anew",
+        next: "restart opencode",
         ..COMMON
     },
-    Client {
-        id: "copilot-cli",
+    AgentClient {
+        names: &["copilot-cli", "copilot", "github-copilot", "github-copilot-cli"],
         title: "GitHub Copilot CLI",
-        aliases: &["copilot", "github-copilot", "github-copilot-cli"],
-        shape: Shape::Copilot,
-        user: &[Place(COPILOT, "mcp-config.json")],
+        shape: EntryShape::Copilot,
+        user: &[ClientPath(COPILOT, "mcp-config.json")],
         project: &[".mcp.json", ".github/mcp.json"],
-        signs: &[Place(COPILOT, "")],
+        signs: &[ClientPath(COPILOT, "")],
         programs: &["copilot"],
-        next: "start `copilot` anew, and see `/mcp`",
+        next: "restart GitHub Copilot CLI and check `/mcp`",
         ..COMMON
     },
-    Client {
-        id: "roo",
+    AgentClient {
+        names: &["roo", "roo-code", "roocode"],
         title: "Roo Code",
-        aliases: &["roo-code", "roocode"],
-        shape: Shape::Switch,
-        user: &[Place(Apps, "Code/User/globalStorage/rooveterinaryinc.roo-cline/settings/mcp_settings.json")],
+        shape: EntryShape::Switch,
+        user: &[ClientPath(Apps, "Code/User/globalStorage/rooveterinaryinc.roo-cline/settings/mcp_settings.json")],
         project: &[".roo/mcp.json"],
-        signs: &[Place(Apps, "Code/User/globalStorage/rooveterinaryinc.roo-cline")],
-        next: "Roo Code starts it at once; see its MCP servers tab",
+        signs: &[ClientPath(Apps, "Code/User/globalStorage/rooveterinaryinc.roo-cline")],
+        next: "check the MCP servers tab of Roo Code, which starts it at once",
         ..COMMON
     },
-    Client {
-        id: "kilo",
+    AgentClient {
+        names: &["kilo", "kilo-code", "kilocode"],
         title: "Kilo Code",
-        aliases: &["kilo-code", "kilocode"],
         container: &["mcp"],
-        shape: Shape::Opencode,
-        user: &[Place(Config, "kilo/kilo.json"), Place(Config, "kilo/kilo.jsonc")],
+        shape: EntryShape::Opencode,
+        user: &[ClientPath(Config, "kilo/kilo.json"), ClientPath(Config, "kilo/kilo.jsonc")],
         project: &["kilo.json", "kilo.jsonc", ".kilo/kilo.json", ".kilo/kilo.jsonc"],
-        signs: &[Place(Config, "kilo")],
+        signs: &[ClientPath(Config, "kilo")],
         programs: &["kilo"],
-        next: "start Kilo Code anew",
+        next: "restart Kilo Code",
         ..COMMON
     },
-    Client {
-        id: "lm-studio",
+    AgentClient {
+        names: &["lm-studio", "lmstudio"],
         title: "LM Studio",
-        aliases: &["lmstudio"],
-        user: &[Place(Home, ".lmstudio/mcp.json")],
-        signs: &[Place(Home, ".lmstudio")],
+        user: &[ClientPath(Home, ".lmstudio/mcp.json")],
+        signs: &[ClientPath(Home, ".lmstudio")],
         programs: &["lms"],
-        next: "switch it on in LM Studio under Program",
+        next: "enable it in LM Studio under Program",
         ..COMMON
     },
-    Client {
-        id: "kiro",
+    AgentClient {
+        names: &["kiro", "kiro-cli"],
         title: "Kiro",
-        aliases: &["kiro-cli"],
-        shape: Shape::Switch,
-        user: &[Place(Home, ".kiro/settings/mcp.json")],
+        shape: EntryShape::Switch,
+        user: &[ClientPath(Home, ".kiro/settings/mcp.json")],
         project: &[".kiro/settings/mcp.json"],
-        signs: &[Place(Home, ".kiro")],
+        signs: &[ClientPath(Home, ".kiro")],
         programs: &["kiro", "kiro-cli"],
-        next: "Kiro starts it at once; see its MCP servers panel",
+        next: "check the MCP servers panel of Kiro, which starts it at once",
         ..COMMON
     },
-    Client {
-        id: "junie",
+    AgentClient {
+        names: &["junie", "jetbrains", "jetbrains-junie"],
         title: "JetBrains Junie",
-        aliases: &["jetbrains", "jetbrains-junie"],
-        user: &[Place(Home, ".junie/mcp/mcp.json")],
+        user: &[ClientPath(Home, ".junie/mcp/mcp.json")],
         project: &[".junie/mcp/mcp.json"],
-        signs: &[Place(Home, ".junie")],
+        signs: &[ClientPath(Home, ".junie")],
         programs: &["junie"],
-        next: "see Settings, Tools, Junie, MCP settings in the IDE",
+        next: "check Settings, Tools, Junie, MCP settings in the IDE",
         ..COMMON
     },
-    Client {
-        id: "antigravity",
+    AgentClient {
+        names: &["antigravity", "google-antigravity"],
         title: "Antigravity",
-        aliases: &["google-antigravity"],
-        user: &[Place(Home, ".gemini/config/mcp_config.json")],
-        signs: &[Place(Home, ".gemini/config"), Place(Home, ".antigravity")],
+        user: &[ClientPath(Home, ".gemini/config/mcp_config.json")],
+        signs: &[ClientPath(Home, ".gemini/config"), ClientPath(Home, ".antigravity")],
         programs: &["antigravity"],
-        next: "press refresh in Antigravity under Manage MCP servers",
+        next: "refresh the list under Manage MCP servers in Antigravity",
         ..COMMON
     },
-    Client {
-        id: "amp",
+    AgentClient {
+        names: &["amp", "sourcegraph-amp"],
         title: "Amp",
-        aliases: &["sourcegraph-amp"],
-        // One key with a dot in it.
+        // This is one key with a dot in it.
         container: &["amp.mcpServers"],
-        user: &[Place(Config, "amp/settings.json")],
+        user: &[ClientPath(Config, "amp/settings.json")],
         project: &[".amp/settings.json"],
-        signs: &[Place(Config, "amp")],
+        signs: &[ClientPath(Config, "amp")],
         programs: &["amp"],
-        next: "start `amp` anew",
+        next: "restart Amp",
         ..COMMON
     },
-    Client {
-        id: "continue",
+    AgentClient {
+        names: &["continue", "continue-dev"],
         title: "Continue",
-        aliases: &["continue-dev"],
-        // It reads every file of this folder; `config.yaml` has a list instead, and is left alone.
-        user: &[Place(Home, ".continue/mcpServers/cove.json")],
+        // It reads every file of this folder. `config.yaml` holds a list instead, and is not edited.
+        user: &[ClientPath(Home, ".continue/mcpServers/cove.json")],
         project: &[".continue/mcpServers/cove.json"],
-        signs: &[Place(Home, ".continue")],
+        signs: &[ClientPath(Home, ".continue")],
         programs: &["cn"],
-        next: "reload Continue, and use its agent mode",
+        next: "reload Continue and use its agent mode",
         ..COMMON
     },
 ];
 
-impl Client {
-    pub(super) fn entry(&self, name: &str, command: &str, args: &[String]) -> Entry {
-        let with = |fixed: &[(&str, Plain)], initial: &[(&str, Plain)]| {
-            let owned = |fields: &[(&str, Plain)]| {
-                fields.iter().map(|(key, plain)| ((*key).to_owned(), plain.clone())).collect()
-            };
-            Entry { fixed: owned(fixed), initial: owned(initial) }
+impl AgentClient {
+    pub(super) fn id(&self) -> &'static str {
+        self.names[0]
+    }
+
+    /// Cove's entry in the form that this client reads.
+    pub(super) fn entry(&self, name: &str, program: &str, args: &[String]) -> ClientEntry {
+        let field = |key, text: &str| DocumentMember::new(key, text);
+        let list = |key, items: &[String]| DocumentMember::new(key, DocumentNode::list(items.iter().cloned()));
+        let empty = |key| DocumentMember::new(key, DocumentNode::map([]));
+        let command = || vec![field("command", program), list("args", args)];
+        let after = |first: DocumentMember| [vec![first], command()].concat();
+        let enabled = DocumentMember::new("enabled", true);
+        let (fixed, initial) = match self.shape {
+            EntryShape::Plain => (command(), vec![]),
+            EntryShape::Typed => (after(field("type", "stdio")), vec![]),
+            EntryShape::Copilot => (after(field("type", "local")), vec![list("tools", &["*".to_owned()])]),
+            EntryShape::Switch => (command(), vec![DocumentMember::new("disabled", false)]),
+            EntryShape::Zed => (after(field("source", "custom")), vec![empty("env")]),
+            EntryShape::Opencode => {
+                let line = [&[program.to_owned()], args].concat();
+                (vec![field("type", "local"), list("command", &line)], vec![enabled])
+            }
+            EntryShape::Goose => {
+                let timeout = DocumentNode::new(DocumentValue::Number("300".to_owned()));
+                let timeout = DocumentMember::new("timeout", timeout);
+                let command = [field("name", name), field("type", "stdio"), field("cmd", program)];
+                let fixed = command.into_iter().chain([list("args", args)]).collect();
+                (fixed, vec![field("description", ""), empty("envs"), enabled, timeout])
+            }
         };
-        let (run, list) = (("command", Plain::text(command)), ("args", Plain::List(args.to_vec())));
-        let stdio = ("type", Plain::text("stdio"));
-        let on = ("enabled", Plain::Bool(true));
-        match self.shape {
-            Shape::Plain => with(&[run, list], &[]),
-            Shape::Typed => with(&[stdio, run, list], &[]),
-            Shape::Copilot => {
-                let every = ("tools", Plain::List(vec!["*".to_owned()]));
-                with(&[("type", Plain::text("local")), run, list], &[every])
-            }
-            Shape::Switch => with(&[run, list], &[("disabled", Plain::Bool(false))]),
-            Shape::Zed => {
-                with(&[("source", Plain::text("custom")), run, list], &[("env", Plain::Map(Vec::new()))])
-            }
-            Shape::Opencode => {
-                let line = [command.to_owned()].into_iter().chain(args.iter().cloned()).collect();
-                with(&[("type", Plain::text("local")), ("command", Plain::List(line))], &[on])
-            }
-            Shape::Goose => with(
-                &[("name", Plain::text(name)), stdio, ("cmd", Plain::text(command)), list],
-                &[
-                    ("description", Plain::text("")),
-                    ("envs", Plain::Map(Vec::new())),
-                    on,
-                    ("timeout", Plain::Number(300)),
-                ],
-            ),
-        }
+        ClientEntry { fixed, initial }
     }
 }
 
-/// The client that a word means, or the words that come near it.
-pub(super) fn find(word: &str) -> Result<&'static Client, Option<&'static str>> {
+/// The client that a word means, or the name that comes nearest to it.
+pub(super) fn find(word: &str) -> Result<&'static AgentClient, Option<&'static str>> {
     let word = word.trim().to_lowercase().replace([' ', '_'], "-");
-    let named = |client: &&Client| client.id == word || client.aliases.contains(&word.as_str());
-    if let Some(client) = CLIENTS.iter().find(named) {
+    if let Some(client) = CLIENTS.iter().find(|client| client.names.contains(&word.as_str())) {
         return Ok(client);
     }
-    let names =
-        CLIENTS.iter().flat_map(|client| [client.id].into_iter().chain(client.aliases.iter().copied()));
-    let near = names.map(|name| (distance(&word, name), name)).min();
-    Err(near.filter(|(steps, name)| *steps <= 2.max(name.len() / 3)).map(|(_, name)| name))
-}
-
-/// How many letters must change to make one word of another.
-fn distance(from: &str, to: &str) -> usize {
-    // Nobody means a client with a page of text.
-    let from: Vec<char> = from.chars().take(64).collect();
-    let mut row: Vec<usize> = (0..=from.len()).collect();
-    for (at, c) in to.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = at + 1;
-        for column in 0..from.len() {
-            let swap = diagonal + usize::from(from[column] != c);
-            diagonal = row[column + 1];
-            row[column + 1] = swap.min(diagonal + 1).min(row[column] + 1);
-        }
+    if word.len() > MAX_WORD {
+        return Err(None);
     }
-    row[from.len()]
+    Err(nearest(&word, CLIENTS.iter().flat_map(|client| client.names.iter().copied())))
 }
 
 #[cfg(test)]
@@ -433,28 +391,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_aliases_are_there_once() {
+    fn names_and_aliases_are_unique() {
         let mut seen = BTreeSet::new();
         for client in CLIENTS {
-            for name in [client.id].iter().chain(client.aliases) {
-                assert!(seen.insert(*name), "{name} is there twice");
-                assert!(find(name).is_ok_and(|found| found.id == client.id), "{name}");
+            for name in client.names {
+                assert!(seen.insert(*name), "{name} is not unique");
+                assert!(find(name).is_ok_and(|found| found.id() == client.id()), "{name}");
             }
-            assert!(!client.user.is_empty() && !client.signs.is_empty(), "{}", client.id);
-            assert!(!client.next.is_empty() && !client.next.ends_with('.'), "{}", client.id);
+            assert!(!client.user.is_empty() && !client.signs.is_empty(), "{}", client.id());
+            assert!(!client.next.is_empty() && !client.next.ends_with('.'), "{}", client.id());
         }
     }
 
     #[test]
-    fn clients_are_found_as_people_write_them() {
-        let check = |word: &str, id: &str| assert_eq!(find(word).map(|client| client.id), Ok(id), "{word}");
+    fn finds_clients_as_people_write_them() {
+        let check = |word: &str, id: &str| assert_eq!(find(word).map(|client| client.id()), Ok(id), "{word}");
         check("claude", "claude-code");
         check("Claude Desktop", "claude-desktop");
         check("code", "vscode");
         check("VS_Code", "vscode");
         check("gemini-cli", "gemini");
         let near = |word: &str, name: Option<&str>| {
-            assert_eq!(find(word).map(|client| client.id), Err(name), "{word}");
+            assert_eq!(find(word).map(|client| client.id()), Err(name), "{word}");
         };
         near("cursr", Some("cursor"));
         near("claude-dekstop", Some("claude-desktop"));

@@ -1,17 +1,17 @@
-//! A change as people read it: like a unified diff with one hunk, harmless to terminals and bounded.
+//! A change as a unified diff with one hunk, escaped for terminals and limited in width.
 
-use crate::error::escaped;
+use cove_core::error::escape_control;
 
-const AROUND: usize = 3;
-/// Of a line; a file that is one line has thousands.
-const WIDTH: usize = 160;
+const CONTEXT_LINES: usize = 3;
+/// Characters of a line; some files are one line of thousands.
+const MAX_WIDTH: usize = 160;
 
-pub(super) fn text(name: &str, before: &str, after: &str) -> String {
+pub(super) fn unified(name: &str, before: &str, after: &str) -> String {
     let (old, new): (Vec<&str>, Vec<&str>) = (before.lines().collect(), after.lines().collect());
     let same = old.iter().zip(&new).take_while(|(a, b)| a == b).count();
     let rest = old[same..].iter().rev().zip(new[same..].iter().rev()).take_while(|(a, b)| a == b).count();
-    let start = same.saturating_sub(AROUND);
-    let tail = rest.min(AROUND);
+    let start = same.saturating_sub(CONTEXT_LINES);
+    let tail = rest.min(CONTEXT_LINES);
     let mut lines = vec![
         format!("--- {name}"),
         format!("+++ {name}"),
@@ -23,11 +23,11 @@ pub(super) fn text(name: &str, before: &str, after: &str) -> String {
             new.len() - rest + tail - start
         ),
     ];
-    // In a long line, from a little before what differs.
+    // A long line is shown from a little before the first difference.
     let skip = match (old.get(same), new.get(same)) {
         (Some(a), Some(b)) => {
             let common = a.chars().zip(b.chars()).take_while(|(a, b)| a == b).count();
-            if common > WIDTH / 2 { common - WIDTH / 4 } else { 0 }
+            if common > MAX_WIDTH / 2 { common - MAX_WIDTH / 4 } else { 0 }
         }
         _ => 0,
     };
@@ -40,13 +40,13 @@ pub(super) fn text(name: &str, before: &str, after: &str) -> String {
 
 fn part(line: &str, skip: usize) -> String {
     let count = line.chars().count();
-    if count <= WIDTH {
-        return escaped(line);
+    if count <= MAX_WIDTH {
+        return escape_control(line);
     }
     let before = if skip > 0 { "…" } else { "" };
-    let after = if skip + WIDTH < count { "…" } else { "" };
-    let shown: String = line.chars().skip(skip).take(WIDTH).collect();
-    format!("{before}{}{after}", escaped(&shown))
+    let after = if skip + MAX_WIDTH < count { "…" } else { "" };
+    let shown: String = line.chars().skip(skip).take(MAX_WIDTH).collect();
+    format!("{before}{}{after}", escape_control(&shown))
 }
 
 #[cfg(test)]
@@ -54,10 +54,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_is_shown_with_what_is_around_it() {
+    fn shows_a_change_with_its_context() {
         let before = "1\n2\n3\n4\n5\n6\n7\n8\n";
         let after = "1\n2\n3\n4\nfive\nmore\n6\n7\n8\n";
-        insta::assert_snapshot!(text("f", before, after), @"
+        insta::assert_snapshot!(unified("f", before, after), @"
         --- f
         +++ f
         @@ -2,7 +2,8 @@
@@ -71,16 +71,13 @@ mod tests {
          7
          8
         ");
-        assert_eq!(text("f", "", "a\n"), "--- f\n+++ f\n@@ -1,0 +1,1 @@\n+a\n");
+        assert_eq!(unified("f", "", "a\n"), "--- f\n+++ f\n@@ -1,0 +1,1 @@\n+a\n");
     }
 
     #[test]
-    fn long_and_hostile_lines_are_bounded() {
+    fn limits_and_escapes_long_and_hostile_lines() {
         let line = "x".repeat(1000);
-        let shown = text("f", &format!("{line}a{line}"), &format!("{line}b\u{1b}[2J{line}"));
-        assert!(
-            shown.chars().count() < 500 && shown.contains("xa") && shown.contains("xb\\u{1b}[2J"),
-            "{shown}"
-        );
+        let shown = unified("f", &format!("{line}a{line}"), &format!("{line}b\u{1b}[2J{line}"));
+        assert!(shown.chars().count() < 500 && shown.contains("xa") && shown.contains("xb\\u{1b}[2J"), "{shown}");
     }
 }

@@ -1,284 +1,271 @@
-//! One entry set in, or taken out of, the text of a configuration file. Nothing outside the entry changes by a byte, and
-//! every change is read again and compared with what was meant before anyone gets to write it.
+//! Sets one entry in the text of a client's file, or takes it out. Nothing outside the entry changes by a byte, and
+//! every change is parsed and compared with what was meant before a caller gets to write it.
 
-use std::fmt;
+mod json;
+mod layout;
+mod toml;
+mod yaml;
 
-use super::tree::{Blocked, Member, Node, Plain, Reached, Splice, Value, apply, reach};
-use super::{jsonc, toml, yaml};
+use std::ops::Range;
 
-const BOM: &str = "\u{feff}";
+use cove_core::document::{ConfigDocument, DocumentError, DocumentFormat, DocumentMember, DocumentNode, DocumentValue};
+use cove_core::error::{Refusal, display_value};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Format {
-    Json,
-    Toml,
-    Yaml,
+pub(super) use layout::inline;
+
+/// The entry that Cove writes for itself, split by who owns a field afterwards.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct ClientEntry {
+    /// Fields that every install sets.
+    pub(super) fixed: Vec<DocumentMember>,
+    /// Fields that the first install writes; later they are the user's own.
+    pub(super) initial: Vec<DocumentMember>,
 }
 
-/// A text that is not of its format.
+impl ClientEntry {
+    fn node(&self) -> DocumentNode {
+        DocumentNode::map(self.fixed.iter().chain(&self.initial).cloned())
+    }
+}
+
+/// Refuses to edit a text that is not valid in its format.
+pub(super) fn unreadable(format: DocumentFormat, error: &DocumentError) -> Refusal {
+    let DocumentError { line, column, message } = error;
+    Refusal::new(
+        format!("line {line} column {column}: it is not valid {format}: {}", display_value(message)),
+        "nothing was changed; correct the file, or see `--print` for the entry",
+    )
+}
+
+fn refuse_at(document: &ConfigDocument, offset: usize, cause: &str, hint: &str) -> Refusal {
+    let (line, column) = document.position(offset);
+    Refusal::new(format!("line {line} column {column}: {cause}"), format!("nothing was changed; {hint}"))
+}
+
+fn refuse_other_kind(document: &ConfigDocument, node: &DocumentNode, path: &[String]) -> Refusal {
+    let (offset, kind) = (node.range.start, node.kind());
+    if path.is_empty() {
+        let cause = format!("it holds {kind} where an object should be");
+        return refuse_at(document, offset, &cause, "see `--print` for what belongs there");
+    }
+    let key = display_value(&path.join("."));
+    let cause = format!("`{key}` is {kind}, not an object");
+    refuse_at(document, offset, &cause, &format!("remove `{key}` if it is not needed, or make it an object"))
+}
+
+fn refuse_duplicate_key(document: &ConfigDocument, member: &DocumentMember, path: &[String]) -> Refusal {
+    let cause = format!("`{}` is there a second time", display_value(&path.join(".")));
+    let hint = "merge the two, because clients differ in which one they read";
+    refuse_at(document, member.key_range.start, &cause, hint)
+}
+
+/// The text is valid, but has no line of its own for the entry.
+fn refuse_one_line(document: &ConfigDocument, offset: usize) -> Refusal {
+    let cause = "the servers are written on one line, which Cove does not edit";
+    refuse_at(document, offset, cause, "write them as a table, or see `--print` for the entry")
+}
+
+fn refuse_mismatch() -> Refusal {
+    Refusal::new(
+        "the edited file would not have had the meaning that was intended",
+        "nothing was changed; see `--print`, and write the entry by hand",
+    )
+}
+
+/// Replaces the bytes of `range` by `with`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Unreadable {
-    pub(super) line: usize,
-    pub(super) column: usize,
-    pub(super) what: String,
+struct TextSplice {
+    range: Range<usize>,
+    with: String,
 }
 
-impl Unreadable {
-    pub(super) fn at(text: &str, at: usize, what: impl Into<String>) -> Self {
-        let (line, column) = place(text, at);
-        Self { line, column, what: what.into() }
+impl TextSplice {
+    fn insert(offset: usize, with: impl Into<String>) -> Self {
+        Self { range: offset..offset, with: with.into() }
+    }
+
+    fn cut(range: Range<usize>) -> Self {
+        Self { range, with: String::new() }
     }
 }
 
-/// Why a text cannot be changed as asked.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Unwritable {
-    Unreadable(Unreadable),
-    Blocked(Blocked),
-    /// Valid, but written in a way that has no room for lines of ours.
-    Inline {
-        at: usize,
-    },
-    /// Our own change did not give what was meant.
-    Wrong,
+/// How far a path leads into a document.
+struct ReachedNode<'a, 'p> {
+    /// The member whose value `node` is; none for the root.
+    holder: Option<&'a DocumentMember>,
+    node: &'a DocumentNode,
+    /// The keys that do not exist below `node`.
+    missing: &'p [String],
 }
 
-impl From<Unreadable> for Unwritable {
-    fn from(wrong: Unreadable) -> Self {
-        Unwritable::Unreadable(wrong)
-    }
-}
-
-impl From<Blocked> for Unwritable {
-    fn from(wrong: Blocked) -> Self {
-        Unwritable::Blocked(wrong)
-    }
-}
-
-/// Counted from 1, as editors do.
-pub(super) fn place(text: &str, at: usize) -> (usize, usize) {
-    let before: &str = text.get(..at).unwrap_or(text);
-    let line = before.rsplit('\n').next().unwrap_or_default();
-    (before.matches('\n').count() + 1, line.chars().count() + 1)
-}
-
-/// What we write at a path, split by whose it is afterwards.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Entry {
-    /// Made right by every install.
-    pub(super) fixed: Vec<(String, Plain)>,
-    /// Written once; later the person's own.
-    pub(super) initial: Vec<(String, Plain)>,
-}
-
-impl Entry {
-    pub(super) fn whole(&self) -> Plain {
-        Plain::Map(self.fixed.iter().chain(&self.initial).cloned().collect())
-    }
-
-    fn is_in(&self, node: &Node) -> bool {
-        self.fixed.iter().all(|(key, plain)| node.get(key).is_some_and(|own| own.value.is(plain)))
-    }
-}
-
-/// A text that could be read.
-#[derive(Debug, Clone)]
-pub(super) struct Document {
-    format: Format,
-    text: String,
-    has_bom: bool,
-    root: Option<Node>,
-}
-
-impl Document {
-    pub(super) fn read(format: Format, text: &str) -> Result<Self, Unreadable> {
-        let (has_bom, text) = match text.strip_prefix(BOM) {
-            Some(rest) => (true, rest),
-            None => (false, text),
-        };
-        let root = format.parse(text)?;
-        Ok(Self { format, text: text.to_owned(), has_bom, root })
-    }
-
-    pub(super) fn place(&self, at: usize) -> (usize, usize) {
-        place(&self.text, at)
-    }
-
-    pub(super) fn whole_text(&self) -> String {
-        format!("{}{}", if self.has_bom { BOM } else { "" }, self.text)
-    }
-
-    /// What stands at a path.
-    pub(super) fn find(&self, path: &[String]) -> Result<Option<&Node>, Blocked> {
-        let Some(root) = &self.root else { return Ok(None) };
-        match reach(root, path) {
-            Ok(Reached { node, missing: 0 }) => Ok(Some(node)),
-            Ok(_) => Ok(None),
+/// Follows a path as far as it leads. None if the document has no value at all.
+fn reach<'a, 'p>(document: &'a ConfigDocument, path: &'p [String]) -> Result<Option<ReachedNode<'a, 'p>>, Refusal> {
+    let Some(root) = document.root() else { return Ok(None) };
+    let mut reached = ReachedNode { holder: None, node: root, missing: path };
+    while let Some((key, below)) = reached.missing.split_first() {
+        let above = &path[..path.len() - reached.missing.len()];
+        let members = match &reached.node.value {
+            DocumentValue::Map(members) => members,
             // In YAML a key without a value is how an empty map is written.
-            Err(Blocked::NoMap { found: "null", .. }) if self.format == Format::Yaml => Ok(None),
-            Err(blocked) => Err(blocked),
-        }
-    }
-
-    pub(super) fn has(&self, path: &[String], entry: &Entry) -> bool {
-        matches!(self.find(path), Ok(Some(node)) if entry.is_in(node))
-    }
-
-    /// The document with the entry in it: added, or made right where it differs.
-    pub(super) fn set(&self, path: &[String], entry: &Entry) -> Result<Self, Unwritable> {
-        let Some(node) = self.find(path)? else {
-            return self.added(path, &entry.whole());
+            DocumentValue::Null if document.format() == DocumentFormat::Yaml => break,
+            _ => return Err(refuse_other_kind(document, reached.node, above)),
         };
-        let splices: Vec<Splice> = {
-            let mut splices: Vec<Splice> = entry
-                .fixed
-                .iter()
-                .filter_map(|(key, plain)| Some((node.get(key)?, plain)))
-                .filter(|(own, plain)| !own.value.is(plain))
-                .map(|(own, plain)| Splice { range: own.range.clone(), with: self.format.inline(plain) })
-                .collect();
-            splices.sort_by_key(|splice| splice.range.start);
-            splices
-        };
-        let missing: Vec<(String, Plain)> =
-            entry.fixed.iter().filter(|(key, _)| node.get(key).is_none()).cloned().collect();
-        let mut document = self.with(&splices)?;
-        for (key, plain) in missing {
-            let path: Vec<String> = path.iter().cloned().chain([key]).collect();
-            document = document.added(&path, &plain)?;
-        }
-        if document.has(path, entry) { Ok(document) } else { Err(Unwritable::Wrong) }
-    }
-
-    fn added(&self, path: &[String], value: &Plain) -> Result<Self, Unwritable> {
-        let changed = self.with(&self.addition(path, value)?)?;
-        let is_there = matches!(changed.find(path), Ok(Some(node)) if node.value.is(value));
-        if is_there && self.agrees(&changed, path) { Ok(changed) } else { Err(Unwritable::Wrong) }
-    }
-
-    fn addition(&self, path: &[String], value: &Plain) -> Result<Vec<Splice>, Unwritable> {
-        let Some(root) = &self.root else {
-            return Ok(match self.format {
-                Format::Json => jsonc::start(&self.text, &value.clone().under(path)),
-                Format::Toml => toml::add(&self.text, path, value)?,
-                Format::Yaml => yaml::start(&self.text, path, value),
-            });
-        };
-        if self.format == Format::Toml {
-            reach(root, path)?;
-            return toml::add(&self.text, path, value);
-        }
-        let (parent, node, depth) = self.deepest(root, path)?;
-        let Some((key, below)) = path[depth..].split_first() else { return Err(Unwritable::Wrong) };
-        let value = value.clone().under(below);
-        match self.format {
-            Format::Yaml => yaml::add(&self.text, parent, node, key, &value),
-            _ => Ok(jsonc::add(&self.text, root, node, key, &value)),
-        }
-    }
-
-    /// The map at the end of what is there of a path, the member that holds it, and how many keys lead to it.
-    fn deepest<'a>(
-        &self,
-        root: &'a Node,
-        path: &[String],
-    ) -> Result<(Option<&'a Member>, &'a Node, usize), Unwritable> {
-        let is_empty = |node: &Node| self.format == Format::Yaml && matches!(node.value, Value::Null);
-        let mut parent = None;
-        let mut node = root;
-        for (depth, key) in path.iter().enumerate() {
-            if !is_empty(node) {
-                reach(node, &path[depth..=depth]).map_err(|blocked| blocked.under(&path[..depth]))?;
+        let mut named = members.iter().filter(|member| member.key == *key);
+        match (named.next(), named.next()) {
+            (None, _) => break,
+            (Some(member), None) => {
+                reached = ReachedNode { holder: Some(member), node: &member.node, missing: below };
             }
-            match node.members().iter().find(|member| member.key == *key) {
-                Some(member) => (parent, node) = (Some(member), &member.node),
-                None => return Ok((parent, node, depth)),
+            (Some(_), Some(second)) => {
+                return Err(refuse_duplicate_key(document, second, &path[..=above.len()]));
             }
         }
-        Ok((parent, node, path.len()))
     }
+    Ok(Some(reached))
+}
 
-    /// The document without what stands at a path. Nothing if it is not there.
-    pub(super) fn removed(&self, path: &[String]) -> Result<Option<Self>, Unwritable> {
-        let (Some(root), Some((key, above))) = (&self.root, path.split_last()) else { return Ok(None) };
-        if self.find(path)?.is_none() {
-            return Ok(None);
-        }
-        let splices = if self.format == Format::Toml {
-            toml::remove(&self.text, path)?
-        } else {
-            let (parent, map, _) = self.deepest(root, above)?;
-            let Some(index) = map.members().iter().position(|member| member.key == *key) else {
-                return Ok(None);
-            };
-            match self.format {
-                Format::Yaml => yaml::remove(&self.text, parent, map, index)?,
-                _ => jsonc::remove(&self.text, map, index),
+/// The value at a path, if it exists.
+pub(super) fn find<'a>(document: &'a ConfigDocument, path: &[String]) -> Result<Option<&'a DocumentNode>, Refusal> {
+    let reached = reach(document, path)?;
+    Ok(reached.filter(|reached| reached.missing.is_empty()).map(|reached| reached.node))
+}
+
+/// True if the entry is at the path and every fixed field has its value.
+pub(super) fn contains(document: &ConfigDocument, path: &[String], entry: &ClientEntry) -> bool {
+    let has = |node: &DocumentNode| entry.fixed.iter().all(|field| node.get(&field.key) == Some(&field.node));
+    matches!(find(document, path), Ok(Some(node)) if has(node))
+}
+
+/// The entry as a whole file.
+pub(super) fn entry_alone(format: DocumentFormat, path: &[String], entry: &ClientEntry) -> Result<String, Refusal> {
+    let empty = ConfigDocument::parse(format, "").map_err(|error| unreadable(format, &error))?;
+    Ok(set(&empty, path, entry)?.file_text())
+}
+
+/// The document with the entry in it. An entry that exists keeps all fields but the fixed ones that differ.
+pub(super) fn set(document: &ConfigDocument, path: &[String], entry: &ClientEntry) -> Result<ConfigDocument, Refusal> {
+    let Some(node) = find(document, path)? else {
+        return add(document, path, &entry.node());
+    };
+    let mut splices = Vec::new();
+    let mut missing = Vec::new();
+    for field in &entry.fixed {
+        match node.get(&field.key) {
+            Some(own) if *own == field.node => {}
+            Some(own) => {
+                splices.push(TextSplice { range: own.range.clone(), with: inline(document.format(), &field.node) });
             }
-        };
-        let changed = self.with(&splices)?;
-        let is_gone = matches!(changed.find(path), Ok(None));
-        if is_gone && self.agrees(&changed, path) { Ok(Some(changed)) } else { Err(Unwritable::Wrong) }
+            None => missing.push(field),
+        }
     }
-
-    fn with(&self, splices: &[Splice]) -> Result<Self, Unwritable> {
-        let text = apply(&self.text, splices);
-        let root = self.format.parse(&text).map_err(|_| Unwritable::Wrong)?;
-        Ok(Self { text, root, ..*self })
+    splices.sort_by_key(|splice| splice.range.start);
+    let mut edited = apply(document, &splices)?;
+    for field in missing {
+        edited = add(&edited, &[path, std::slice::from_ref(&field.key)].concat(), &field.node)?;
     }
+    let is_right = contains(&edited, path, entry) && is_same_except(document.root(), edited.root(), path);
+    if is_right { Ok(edited) } else { Err(refuse_mismatch()) }
+}
 
-    fn value(&self) -> &Value {
-        self.root.as_ref().map_or(&Value::Null, |root| &root.value)
-    }
+fn add(document: &ConfigDocument, path: &[String], value: &DocumentNode) -> Result<ConfigDocument, Refusal> {
+    let reached = reach(document, path)?;
+    let missing = reached.as_ref().map_or(path, |reached| reached.missing);
+    let member = nested(missing, value).ok_or_else(refuse_mismatch)?;
+    let splices = match (document.format(), &reached) {
+        (DocumentFormat::Json, None) => {
+            // An empty object first; the entry then goes into that.
+            return add(&apply(document, &[json::start(document.text())])?, path, value);
+        }
+        (DocumentFormat::Json, Some(reached)) => json::add(document, reached.node, &member),
+        (DocumentFormat::Yaml, None) => yaml::start(document.text(), &member),
+        (DocumentFormat::Yaml, Some(reached)) => yaml::add(document, reached, &member)?,
+        (DocumentFormat::Toml, reached) => toml::add(document, reached.as_ref(), path, value)?,
+    };
+    let edited = apply(document, &splices)?;
+    let is_there = matches!(find(&edited, path), Ok(Some(node)) if node == value);
+    if is_there && is_same_except(document.root(), edited.root(), path) { Ok(edited) } else { Err(refuse_mismatch()) }
+}
 
-    /// Whether two documents hold the same but for what stands at a path.
-    fn agrees(&self, other: &Self, path: &[String]) -> bool {
-        self.value().same_but(other.value(), path)
+/// A value under keys that do not exist yet: for `a` and `b`, the member `a: {b: value}`.
+fn nested(keys: &[String], value: &DocumentNode) -> Option<DocumentMember> {
+    let (first, below) = keys.split_first()?;
+    let wrap = |inner, key: &String| DocumentNode::map([DocumentMember::new(key, inner)]);
+    Some(DocumentMember::new(first, below.iter().rev().fold(value.clone(), wrap)))
+}
+
+/// The document without the value at a path; None if there is none.
+pub(super) fn remove(document: &ConfigDocument, path: &[String]) -> Result<Option<ConfigDocument>, Refusal> {
+    let (Some(_), Some((key, above))) = (find(document, path)?, path.split_last()) else { return Ok(None) };
+    let Some(reached) = reach(document, above)? else { return Ok(None) };
+    let members = reached.node.members().unwrap_or_default();
+    let Some(index) = members.iter().position(|member| member.key == *key) else { return Ok(None) };
+    let splices = match document.format() {
+        DocumentFormat::Json => json::remove(document.text(), reached.node, index),
+        DocumentFormat::Toml => toml::remove(document, &reached, &members[index])?,
+        DocumentFormat::Yaml => yaml::remove(document, &reached, index)?,
+    };
+    let edited = apply(document, &splices)?;
+    let is_gone = matches!(find(&edited, path), Ok(None));
+    if is_gone && is_same_except(document.root(), edited.root(), path) {
+        Ok(Some(edited))
+    } else {
+        Err(refuse_mismatch())
     }
 }
 
-impl Blocked {
-    fn under(self, above: &[String]) -> Self {
-        let join = |path: Vec<String>| above.iter().cloned().chain(path).collect();
-        match self {
-            Blocked::NoMap { path, at, found } => Blocked::NoMap { path: join(path), at, found },
-            Blocked::Twice { path, at } => Blocked::Twice { path: join(path), at },
-        }
+/// The splices are in the order of the text and do not overlap.
+fn apply(document: &ConfigDocument, splices: &[TextSplice]) -> Result<ConfigDocument, Refusal> {
+    let text = document.text();
+    let mut edited = String::with_capacity(text.len() + 256);
+    let mut done = 0;
+    for TextSplice { range, with } in splices {
+        edited.push_str(&text[done..range.start]);
+        edited.push_str(with);
+        done = range.end;
+    }
+    edited.push_str(&text[done..]);
+    document.with_text(edited).map_err(|_| refuse_mismatch())
+}
+
+/// True if two documents differ at most in the value at a path. An empty map on the way to it counts as absent.
+fn is_same_except(before: Option<&DocumentNode>, after: Option<&DocumentNode>, path: &[String]) -> bool {
+    let Some((key, below)) = path.split_first() else { return true };
+    let (Some(old), Some(new)) = (container(before), container(after)) else { return before == after };
+    let is_other = |member: &&DocumentMember| member.key != *key;
+    old.iter().filter(is_other).eq(new.iter().filter(is_other))
+        && is_same_except(before.and_then(|node| node.get(key)), after.and_then(|node| node.get(key)), below)
+}
+
+/// The members of a map, or of a value that is missing or null.
+fn container(node: Option<&DocumentNode>) -> Option<&[DocumentMember]> {
+    match node {
+        Some(node) if !node.is_null() => node.members(),
+        _ => Some(&[]),
     }
 }
 
-impl Format {
-    fn parse(self, text: &str) -> Result<Option<Node>, Unreadable> {
-        match self {
-            Format::Json => jsonc::parse(text),
-            Format::Toml => toml::parse(text),
-            Format::Yaml => yaml::parse(text),
-        }
-    }
-
-    fn inline(self, plain: &Plain) -> String {
-        match self {
-            Format::Json => jsonc::inline(plain),
-            Format::Toml => toml::inline(plain),
-            Format::Yaml => yaml::inline(plain),
-        }
-    }
-
-    /// The entry alone, as a whole file.
-    pub(super) fn alone(self, path: &[String], entry: &Entry) -> Result<String, Unwritable> {
-        let empty = Document::read(self, "")?;
-        Ok(empty.set(path, entry)?.whole_text())
+/// The line end that a text uses.
+fn line_end(text: &str) -> &'static str {
+    match text.find('\n') {
+        Some(at) if text[..at].ends_with('\r') => "\r\n",
+        _ => "\n",
     }
 }
 
-impl fmt::Display for Format {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Format::Json => "JSON",
-            Format::Toml => "TOML",
-            Format::Yaml => "YAML",
-        })
-    }
+fn line_start(text: &str, offset: usize) -> usize {
+    text[..offset].rfind('\n').map_or(0, |newline| newline + 1)
+}
+
+/// The start of the line after `offset`, or the end of the text.
+fn next_line(text: &str, offset: usize) -> usize {
+    text[offset..].find('\n').map_or(text.len(), |newline| offset + newline + 1)
+}
+
+/// Where the text before `offset` ends without its last line end.
+fn before_line_end(text: &str, offset: usize) -> usize {
+    let text = &text[..offset];
+    let text = text.strip_suffix('\n').unwrap_or(text);
+    text.strip_suffix('\r').unwrap_or(text).len()
 }
 
 #[cfg(test)]

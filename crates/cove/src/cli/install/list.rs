@@ -1,23 +1,25 @@
-//! `cove install` without a client: which there are, which seem to be here, and where their files lie.
+//! `cove install` without a client: lists the known clients, which of them seem to be installed, and their files.
 
 use serde::Serialize;
 
-use crate::config::Surroundings;
-use crate::error::{Error, shown_path};
+use cove_core::document::ConfigDocument;
+use cove_core::error::{Failure, display_path};
+use cove_core::process_env::ProcessEnv;
 
-use super::clients::{CLIENTS, Client};
-use super::edit::Document;
-use super::places::{Scope, Spot, scopes, seems_present, spot};
-use super::{DEFAULT_NAME, ours, this_program, write};
+use crate::cli::tables::{render_json, render_table};
+
+use super::clients::{AgentClient, CLIENTS};
+use super::locations::{InstallScope, ServersLocation, locate, scopes, seems_present};
+use super::{DEFAULT_NAME, client_file, edit, own_entry, this_program};
 
 #[derive(Serialize)]
-struct Row {
+struct ClientRow {
     client: &'static str,
     title: &'static str,
     aliases: &'static [&'static str],
-    /// Something of the client is here: a folder, a file, a program.
+    /// A folder, a file or a program of the client exists.
     present: bool,
-    /// Our entry is in the user's file. Null if that cannot be read.
+    /// Cove's entry is in the user's file. Null if Cove cannot read the file.
     installed: Option<bool>,
     /// The user's file, if `HOME` is known.
     file: Option<String>,
@@ -25,56 +27,43 @@ struct Row {
     scopes: Vec<&'static str>,
 }
 
-pub(super) fn text(around: &Surroundings, json: bool) -> Result<String, Error> {
-    let rows: Vec<Row> = CLIENTS.iter().map(|client| row(client, around)).collect();
+pub(super) fn text(env: &ProcessEnv, json: bool) -> Result<String, Failure> {
+    let rows: Vec<ClientRow> = CLIENTS.iter().map(|client| row(client, env)).collect();
     if json {
-        let text = serde_json::to_string_pretty(&rows)
-            .map_err(|error| Error::internal("could not write the clients as JSON").because(error))?;
-        return Ok(text + "\n");
+        return render_json("the list of clients", &rows);
     }
-    let lines: Vec<[String; 3]> = rows
-        .into_iter()
-        .map(|row| {
-            let state = match (row.installed, row.present) {
-                (Some(true), _) => "installed",
-                (None, _) => "unreadable",
-                (_, true) => "found",
-                (_, false) => "-",
-            };
-            [
-                row.client.to_owned(),
-                state.to_owned(),
-                row.file.unwrap_or_else(|| "`HOME` is not set".to_owned()),
-            ]
-        })
-        .collect();
-    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
-    let (ids, states) = (width(0), width(1));
-    let mut text: String =
-        lines.iter().map(|[id, state, file]| format!("{id:ids$}  {state:states$}  {file}\n")).collect();
-    text.push_str("\nregister Cove with one of them: `cove install CLIENT`\n");
-    Ok(text)
+    let lines = rows.into_iter().map(|row| {
+        let state = match (row.installed, row.present) {
+            (Some(true), _) => "installed",
+            (None, _) => "unreadable",
+            (_, true) => "found",
+            (_, false) => "-",
+        };
+        [row.client.to_owned(), state.to_owned(), row.file.unwrap_or_else(|| "`HOME` is not set".to_owned())]
+    });
+    Ok(render_table(lines) + "\nregister Cove with one of them: `cove install CLIENT`\n")
 }
 
-fn row(client: &'static Client, around: &Surroundings) -> Row {
-    let file = |scope| spot(client, scope, around).ok();
-    let user = file(Scope::User);
-    Row {
-        client: client.id,
+fn row(client: &'static AgentClient, env: &ProcessEnv) -> ClientRow {
+    let file = |scope| locate(client, scope, env).ok();
+    let user = file(InstallScope::User);
+    ClientRow {
+        client: client.id(),
         title: client.title,
-        aliases: client.aliases,
-        present: seems_present(client, around),
+        aliases: &client.names[1..],
+        present: seems_present(client, env),
         installed: user.as_ref().map_or(Some(false), |user| is_installed(client, user)),
-        file: user.map(|user| shown_path(&user.file)),
-        project_file: file(Scope::Project).map(|project| shown_path(&project.file)),
-        scopes: scopes(client).into_iter().map(Scope::name).collect(),
+        file: user.map(|user| display_path(&user.file)),
+        project_file: file(InstallScope::Project).map(|project| display_path(&project.file)),
+        scopes: scopes(client).into_iter().map(InstallScope::as_str).collect(),
     }
 }
 
-fn is_installed(client: &Client, spot: &Spot) -> Option<bool> {
-    let Some(text) = write::read(&spot.file).ok()?.text else { return Some(false) };
-    let document = Document::read(client.format, &text).ok()?;
-    let path = ours::path(&document, client, spot, DEFAULT_NAME);
-    let found = document.find(&path).ok()?;
-    Some(found.is_some_and(|node| ours::starts_cove(node, this_program().ok().as_deref())))
+/// None if Cove cannot read the file.
+fn is_installed(client: &AgentClient, location: &ServersLocation) -> Option<bool> {
+    let Some(text) = client_file::read(&location.file).ok()?.text else { return Some(false) };
+    let document = ConfigDocument::parse(client.format, &text).ok()?;
+    let path = own_entry::path(&document, client, location, DEFAULT_NAME);
+    let entry = edit::find(&document, &path).ok()?;
+    Some(entry.is_some_and(|node| own_entry::starts_cove(node, this_program().ok().as_deref())))
 }

@@ -1,74 +1,72 @@
-//! Cells from plain lines: a pipe, a file, or a terminal that cannot be drawn on. The same rule says when one is whole.
+//! Cells from a pipe, or from a terminal that cannot be drawn on: lines, added up until they are a whole cell.
 
 use std::io::{self, Write};
 
-use cove_protocol::Language;
 use cove_protocol::limits::MAX_CODE;
-use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 
-use super::screen::Prompts;
-use super::whole::{self, State};
-use super::{Read, command};
+use super::live_interpreter::{Completeness, LiveInterpreter};
+use super::{FURTHER_PROMPT, PromptInput, command};
 use crate::cli::code;
-use crate::error::Error;
+use cove_core::error::Failure;
 
-pub(super) struct Lines<R> {
+/// A cell up to this size is judged after each of its lines. A longer one only when it has grown by a sixteenth, or
+/// reading it would take time with the square of its length; lines that follow its end may then become part of it.
+const JUDGED_BY_LINE: usize = 16 * 1024;
+
+pub(super) struct PlainLines<R> {
     input: BufReader<R>,
 }
 
-impl<R: AsyncRead + Unpin> Lines<R> {
+impl<R: AsyncRead + Unpin> PlainLines<R> {
     pub(super) fn new(input: R) -> Self {
         Self { input: BufReader::new(input) }
     }
 
-    /// The next cell or command. What cannot be code is an error that ends the reading: nobody knows where the next
-    /// cell would begin. `prompts` are for a person who waits.
+    /// The next cell or command. What cannot be code is an error that ends the reading: where the next cell would begin
+    /// is unknown. `prompt` is for a person who waits.
     pub(super) async fn read(
         &mut self,
-        prompts: Option<Prompts<'_>>,
-        language: Language,
-    ) -> Result<Read, Error> {
-        let mut rule = whole::rule(language);
+        prompt: Option<&str>,
+        interpreter: &LiveInterpreter,
+    ) -> Result<PromptInput, Failure> {
         let mut cell = Vec::new();
+        let mut judged_at = 0;
         loop {
-            prompt(prompts.map(|prompts| if cell.is_empty() { prompts.first } else { prompts.more }));
-            let before = cell.len();
+            show(prompt.map(|first| if cell.is_empty() { first } else { FURTHER_PROMPT }));
+            let is_first_line = cell.is_empty();
             let ended = self
                 .line(&mut cell)
                 .await
-                .map_err(|error| Error::operator("could not read standard input").because(error))?;
+                .map_err(|error| Failure::operator("could not read standard input").because(error))?;
             if ended && cell.is_empty() {
-                return Ok(Read::End);
+                return Ok(PromptInput::End);
             }
-            let line = String::from_utf8_lossy(&cell[before..]);
-            let line = line.trim_end_matches(['\r', '\n']);
-            let is_command = before == 0 && command::is_command(line);
-            if ended || is_command || cell.len() > MAX_CODE || rule.feed(line) == State::Complete {
-                let refused = || Error::usage("could not read a cell from standard input");
-                return code::check(cell, refused).map(Read::Text);
+            let mut is_whole = ended || cell.len() > MAX_CODE;
+            if !is_whole && cell.len() >= judged_at {
+                let text = String::from_utf8_lossy(&cell);
+                let text = text.strip_suffix('\n').unwrap_or(&text);
+                let text = text.strip_suffix('\r').unwrap_or(text);
+                is_whole = (is_first_line && command::is_command(text))
+                    || interpreter.completeness(text).await == Completeness::Complete;
+                judged_at = if cell.len() > JUDGED_BY_LINE { cell.len() + cell.len() / 16 } else { 0 };
+            }
+            if is_whole {
+                let refused = || Failure::usage("could not read a cell from standard input");
+                return code::check_code(cell, refused).map(PromptInput::Text);
             }
         }
     }
 
-    /// Adds a line with its end, or as much of it as shows that it is too long; whether the input has ended.
+    /// Adds a line with its end, or as much of it as shows that it is too long. Returns true if the input has ended.
     async fn line(&mut self, cell: &mut Vec<u8>) -> io::Result<bool> {
-        loop {
-            let bytes = self.input.fill_buf().await?;
-            if bytes.is_empty() {
-                return Ok(true);
-            }
-            let end = bytes.iter().position(|byte| *byte == b'\n');
-            let count = end.map_or(bytes.len(), |at| at + 1);
-            cell.extend_from_slice(&bytes[..count]);
-            self.input.consume(count);
-            if end.is_some() || cell.len() > MAX_CODE {
-                return Ok(false);
-            }
-        }
+        let room = (MAX_CODE + 1).saturating_sub(cell.len()) as u64;
+        let count = (&mut self.input).take(room).read_until(b'\n', cell).await?;
+        Ok(count == 0 || (!cell.ends_with(b"\n") && cell.len() <= MAX_CODE))
     }
 }
 
-fn prompt(text: Option<&str>) {
+fn show(text: Option<&str>) {
     if let Some(text) = text {
         let mut out = io::stdout().lock();
         let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
@@ -77,15 +75,21 @@ fn prompt(text: Option<&str>) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use cove_protocol::Language;
+
     use super::*;
 
+    /// Without an interpreter each line is a cell.
     async fn cells(input: &[u8]) -> (Vec<String>, Option<String>) {
-        let mut lines = Lines::new(input);
+        let interpreter = LiveInterpreter { session: None, language: Language::Python, deadline: Duration::ZERO };
+        let mut lines = PlainLines::new(input);
         let mut cells = Vec::new();
         loop {
-            match lines.read(None, Language::Python).await {
-                Ok(Read::Text(text)) => cells.push(text),
-                Ok(Read::End | Read::Cleared) => return (cells, None),
+            match lines.read(None, &interpreter).await {
+                Ok(PromptInput::Text(text)) => cells.push(text),
+                Ok(PromptInput::End | PromptInput::Cleared) => return (cells, None),
                 Err(error) => return (cells, Some(error.report().to_string())),
             }
         }
@@ -94,22 +98,12 @@ mod tests {
     #[tokio::test]
     async fn lines_become_cells() {
         let check = async |input: &str, expected: &[&str]| {
-            assert_eq!(
-                cells(input.as_bytes()).await,
-                (expected.iter().map(|s| (*s).to_owned()).collect(), None)
-            );
+            assert_eq!(cells(input.as_bytes()).await, (expected.iter().map(|s| (*s).to_owned()).collect(), None));
         };
         check("", &[]).await;
         check("x = 1\nprint(x)\n", &["x = 1\n", "print(x)\n"]).await;
         check("x = 1", &["x = 1"]).await;
-        check("def f():\n    return 1\n\nf()\n", &["def f():\n    return 1\n\n", "f()\n"]).await;
-        check("if x: a()\nelse: b()\nc()\n", &["if x: a()\nelse: b()\nc()\n"]).await;
-        check("f(\n1)\r\ng()\r\n", &["f(\n1)\r\n", "g()\r\n"]).await;
-        check(":python\nx\n", &[":python\n", "x\n"]).await;
-        check("f(\n:help\n)\n", &["f(\n:help\n)\n"]).await;
-        // The end of the input ends what is open.
-        check("def f():\n    pass", &["def f():\n    pass"]).await;
-        check("f(\n", &["f(\n"]).await;
+        check("g()\r\n\n:python\nx\n", &["g()\r\n", "\n", ":python\n", "x\n"]).await;
     }
 
     #[tokio::test]
@@ -123,10 +117,8 @@ mod tests {
     async fn a_cell_is_bounded() {
         let most = format!("'{}'\n", "x".repeat(MAX_CODE - 3));
         assert_eq!(cells(most.as_bytes()).await, (vec![most], None));
-        for long in ["x".repeat(3 * MAX_CODE), "(\n".repeat(MAX_CODE)] {
-            let (cells, error) = cells(long.as_bytes()).await;
-            let error = error.unwrap();
-            assert!(cells.is_empty() && error.contains("it has more than 1048576 bytes"), "{error}");
-        }
+        let (cells, error) = cells("x".repeat(3 * MAX_CODE).as_bytes()).await;
+        let error = error.unwrap();
+        assert!(cells.is_empty() && error.contains("it has more than 1048576 bytes"), "{error}");
     }
 }

@@ -1,4 +1,5 @@
-//! `cove servers add` and `remove`: a file for each server, in a folder that is read before those of others.
+//! `cove servers add` and `remove`: one file per server, in a folder that Cove reads before the files of other
+//! programs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,64 +7,90 @@ use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use crate::error::{Error, shown_path};
-use crate::upstream::State;
-use crate::upstream::definition::Definitions;
+use cove_core::error::{Failure, display_path};
+use cove_upstream::definition::ServerDefinitions;
+use cove_upstream::pool::UpstreamState;
 
-use super::{Here, checked, remark, summaries, unknown};
+use super::{ServersContext, check_server_name, load_summaries, location_settings, unknown_server_error};
+use crate::cli::tables::{print_remark, render_json};
 
-/// A server as the command line describes it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Added {
-    pub name: String,
-    /// With its arguments; empty for one with an address.
-    pub command: Vec<String>,
-    pub env: BTreeMap<String, String>,
-    pub cwd: Option<String>,
-    pub url: Option<String>,
-    pub headers: BTreeMap<String, String>,
-    pub allow_http: bool,
-    pub description: Option<String>,
-    /// The one that was added before.
-    pub replace: bool,
+/// Define a server, in a file of its own in `~/.config/cove/servers.d`
+#[derive(Debug, Clone, PartialEq, clap::Args)]
+#[command(args = location_settings())]
+#[command(
+    after_help = "Values may have `${VARIABLE}` and `${VARIABLE:-default}`, which are put in when the server is started: \
+                  quote them for your shell. The file is readable for you alone."
+)]
+pub struct NewServer {
+    /// Name of the server: letters, digits, `_`, `.` and `-`
+    name: String,
+    /// Variable that the server is started with
+    #[arg(long, value_name = "KEY=VALUE", allow_hyphen_values = true, conflicts_with = "url")]
+    env: Vec<String>,
+    /// What it is for, shown to agents
+    #[arg(long, value_name = "TEXT")]
+    description: Option<String>,
+    /// Directory that it is started in
+    #[arg(long, value_name = "DIR", conflicts_with = "url")]
+    cwd: Option<String>,
+    /// Address of a server over HTTP, instead of a command
+    #[arg(long)]
+    url: Option<String>,
+    /// Header that the server is sent with every request
+    #[arg(long, value_name = "KEY=VALUE", allow_hyphen_values = true, conflicts_with = "command")]
+    header: Vec<String>,
+    /// Let the address be plain `http` on another machine
+    #[arg(long, conflicts_with = "command")]
+    allow_http: bool,
+    /// Replace the server of that name that was added before
+    #[arg(long)]
+    force: bool,
+    /// Command that starts the server, with its arguments
+    #[arg(last = true, required_unless_present = "url", conflicts_with = "url")]
+    command: Vec<String>,
 }
 
-impl Added {
-    fn entry(&self) -> Value {
-        let mut entry = Map::new();
-        if let Some(description) = &self.description {
-            entry.insert("description".into(), json!(description));
-        }
-        if let Some((command, args)) = self.command.split_first() {
-            entry.insert("command".into(), json!(command));
-            entry.insert("args".into(), json!(args));
-        }
-        if let Some(url) = &self.url {
-            entry.insert("type".into(), json!("http"));
-            entry.insert("url".into(), json!(url));
-        }
-        for (key, table) in [("env", &self.env), ("headers", &self.headers)] {
-            if !table.is_empty() {
-                entry.insert(key.into(), json!(table));
-            }
-        }
-        if let Some(cwd) = &self.cwd {
-            entry.insert("cwd".into(), json!(cwd));
-        }
-        if self.allow_http {
-            entry.insert("allow_http".into(), json!(true));
-        }
-        Value::Object(entry)
+impl NewServer {
+    fn to_entry(&self) -> Result<Value, Failure> {
+        let fields = json!({
+            "description": self.description,
+            "command": self.command.first(),
+            "args": self.command.get(1..),
+            "type": self.url.as_ref().map(|_| "http"),
+            "url": self.url,
+            "env": parse_pairs("env", &self.env)?,
+            "headers": parse_pairs("header", &self.header)?,
+            "cwd": self.cwd,
+            "allow_http": self.allow_http.then_some(true),
+        });
+        let fields = fields.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
+        Ok(fields.map(|(key, value)| (key.clone(), value.clone())).collect())
     }
 }
 
-impl Here {
+/// The table that a repeated flag describes. None without the flag.
+fn parse_pairs(flag: &str, pairs: &[String]) -> Result<Option<BTreeMap<String, String>>, Failure> {
+    let pair = |(index, pair): (usize, &String)| match pair.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        // The text may be the secret itself, so the message does not repeat it.
+        _ => {
+            let example = if flag == "env" { "TOKEN=${TOKEN}" } else { "Authorization='Bearer ${TOKEN}'" };
+            Err(Failure::usage(format!("could not read `--{flag}` number {}", index + 1))
+                .because("it is not of the form NAME=VALUE")
+                .with_hint(format!("write `--{flag} {example}`")))
+        }
+    };
+    let table: BTreeMap<_, _> = pairs.iter().enumerate().map(pair).collect::<Result<_, _>>()?;
+    Ok(Some(table).filter(|table| !table.is_empty()))
+}
+
+impl ServersContext {
     /// The file that `add` writes for a name.
-    fn own_file(&self, name: &str) -> Result<PathBuf, Error> {
+    fn definition_file(&self, name: &str) -> Result<PathBuf, Failure> {
         let folder = self.places.own_directory().ok_or_else(|| {
-            Error::operator("could not find a place for servers")
+            Failure::operator("could not find a place for servers")
                 .because("there is no home directory")
                 .with_hint("set `HOME` or `XDG_CONFIG_HOME`")
         })?;
@@ -71,53 +98,49 @@ impl Here {
     }
 }
 
-pub(super) fn add(here: &Here, added: &Added) -> Result<String, Error> {
-    checked(&added.name)?;
+pub(super) fn add(here: &ServersContext, added: &NewServer) -> Result<String, Failure> {
+    check_server_name(&added.name)?;
     let name = &added.name;
-    let file = here.own_file(name)?;
-    let shown = shown_path(&file);
-    let mut text = serde_json::to_string_pretty(&json!({"mcpServers": {(name): added.entry()}}))
-        .map_err(|error| Error::internal("could not write the server as JSON").because(error))?;
-    text.push('\n');
-    // Read as it will be read, so that nothing is written which is then refused.
-    if let Some(problem) = Definitions::of_text(&file, &text).problems.into_iter().next() {
-        return Err(Error::usage(format!("could not add the server `{name}`"))
+    let file = here.definition_file(name)?;
+    let shown = display_path(&file);
+    let text = render_json("the server", &json!({"mcpServers": {(name): added.to_entry()?}}))?;
+    // Parses the entry as the server will, so that Cove never writes an entry that it later refuses.
+    if let Some(problem) = ServerDefinitions::from_text(&file, &text).problems.into_iter().next() {
+        return Err(Failure::usage(format!("could not add the server `{name}`"))
             .because(problem.what)
             .with_hint(problem.hint));
     }
-    write(&file, &text, added.replace).map_err(|error| match error.kind() {
-        io::ErrorKind::AlreadyExists => Error::usage(format!("could not add the server `{name}`"))
+    write_definition(&file, &text, added.force).map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => Failure::usage(format!("could not add the server `{name}`"))
             .because(format!("`{shown}` is there already"))
             .with_hint("choose another name, or replace it with `--force`"),
-        _ => Error::operator(format!("could not write `{shown}`"))
+        _ => Failure::operator(format!("could not write `{shown}`"))
             .because(error)
             .with_hint("make the folder writable for you"),
     })?;
     let all = here.definitions();
     for problem in all.problems.iter().filter(|problem| problem.path == file) {
-        remark(&format!("warning: {problem}"));
+        print_remark(format!("warning: {problem}"));
     }
     let used = all.servers.iter().find(|server| server.name == *name);
     if let Some(used) = used.filter(|used| used.origin.path != file) {
-        remark(&format!(
+        print_remark(format!(
             "warning: `{name}` is defined earlier in {}, which is used instead; remove that one, or choose another name",
             used.origin
         ));
     }
-    let state = summaries(all, &here.around).into_iter().find(|summary| summary.name == *name);
-    if let Some(State::Needs(what)) = state.map(|summary| summary.state) {
-        remark(&format!("warning: `{name}` needs {} before it can be used", what.join(", ")));
+    let state = load_summaries(all, &here.env).into_iter().find(|summary| summary.name == *name);
+    if let Some(UpstreamState::Needs(what)) = state.map(|summary| summary.state) {
+        print_remark(format!("warning: `{name}` needs {} before it can be used", what.join(", ")));
     }
-    Ok(format!(
-        "added `{name}` in {shown}; next: `cove servers refresh {name}` starts it and lists its tools\n"
-    ))
+    Ok(format!("added `{name}` in {shown}; next: `cove servers refresh {name}` starts it and lists its tools\n"))
 }
 
-/// Whole or not at all, and readable for its owner alone: variables and headers may hold secrets.
-fn write(file: &std::path::Path, text: &str, replace: bool) -> io::Result<()> {
+/// Writes the file as a whole or not at all, readable only by its owner: variables and headers may hold secrets.
+fn write_definition(file: &std::path::Path, text: &str, replace: bool) -> io::Result<()> {
     let folder = file.parent().ok_or(io::ErrorKind::NotFound)?;
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    // Its name begins with a dot, so that nobody reads it half written.
+    // Its name begins with a dot, so that no reader takes the unfinished file for a definition.
     let mut fresh = tempfile::Builder::new().prefix(".new-").tempfile_in(folder)?;
     fresh.write_all(text.as_bytes())?;
     fresh.as_file().sync_all()?;
@@ -125,18 +148,18 @@ fn write(file: &std::path::Path, text: &str, replace: bool) -> io::Result<()> {
     kept.map(drop).map_err(|error| error.error)
 }
 
-pub(super) fn remove(here: &Here, name: &str) -> Result<String, Error> {
-    checked(name)?;
-    let file = here.own_file(name)?;
-    let shown = shown_path(&file);
+pub(super) fn remove(here: &ServersContext, name: &str) -> Result<String, Failure> {
+    check_server_name(name)?;
+    let file = here.definition_file(name)?;
+    let shown = display_path(&file);
     let all = here.definitions();
-    let fail = || Error::usage(format!("could not remove the server `{name}`"));
+    let fail = || Failure::usage(format!("could not remove the server `{name}`"));
     let by_hand = |place: String| {
         fail()
             .because(format!("it is defined in {place}, which `cove servers add` did not write"))
             .with_hint("take it out of that file by hand")
     };
-    let origins = |all: &Definitions| {
+    let origins = |all: &ServerDefinitions| {
         let server = all.servers.iter().find(|server| server.name == name).cloned();
         server.map(|server| [vec![server.origin], server.shadowed].concat()).unwrap_or_default()
     };
@@ -145,41 +168,33 @@ pub(super) fn remove(here: &Here, name: &str) -> Result<String, Error> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Err(match origins(&all).first() {
                 Some(origin) => by_hand(origin.to_string()),
-                None => match all.problems.iter().find(|problem| problem.what.contains(&format!("`{name}`")))
-                {
-                    Some(problem) => {
-                        fail().because(problem.to_string()).with_hint("take it out of that file by hand")
-                    }
-                    None => unknown(name, all.servers.iter().map(|server| server.name.as_str())),
+                None => match all.problems.iter().find(|problem| problem.what.contains(&format!("`{name}`"))) {
+                    Some(problem) => fail().because(problem.to_string()).with_hint("take it out of that file by hand"),
+                    None => unknown_server_error(name, all.servers.iter().map(|server| server.name.as_str())),
                 },
             });
         }
         Err(error) => return Err(fail().because(format!("`{shown}` could not be read: {error}"))),
     };
-    let inside = Definitions::of_text(&file, &text);
+    let inside = ServerDefinitions::from_text(&file, &text);
     if let Some(problem) = inside.problems.first() {
-        return Err(fail()
-            .because(problem.to_string())
-            .with_hint(format!("correct `{shown}`, or delete it by hand")));
+        return Err(fail().because(problem.to_string()).with_hint(format!("correct `{shown}`, or delete it by hand")));
     }
     match inside.servers.as_slice() {
         [only] if only.name == name => {}
         others => {
             return Err(match others.iter().find(|server| server.name == name) {
                 Some(server) => by_hand(server.origin.to_string()),
-                None => fail()
-                    .because(format!("`{shown}` defines other servers"))
-                    .with_hint("edit that file by hand"),
+                None => fail().because(format!("`{shown}` defines other servers")).with_hint("edit that file by hand"),
             });
         }
     }
-    fs::remove_file(&file)
-        .map_err(|error| Error::operator(format!("could not remove `{shown}`")).because(error))?;
+    fs::remove_file(&file).map_err(|error| Failure::operator(format!("could not remove `{shown}`")).because(error))?;
     let left = here.definitions();
     match origins(&left).first() {
         Some(origin) => Ok(format!("removed {shown}; from now on `{name}` is the one in {origin}\n")),
         None => {
-            // What was listed of it is of no use to anybody now.
+            // The stored tool list is of no more use.
             if let Some(catalog) = here.catalog() {
                 catalog.remove(name);
             }

@@ -1,25 +1,27 @@
-//! `cove servers list`: every server, and why those that are missing are missing. Starts none.
+//! `cove servers list`: every server, and the reason for each one that is missing. Starts no server.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::error::{Error, escaped, shown_path};
-use crate::upstream::{Origin, State, Summary};
+use cove_core::error::{Failure, display_path, escape_control};
+use cove_upstream::pool::{DefinitionOrigin, UpstreamState, UpstreamSummary};
 
-use super::{Here, declare, summaries};
+use crate::cli::tables::{print_remark, render_json};
 
-pub(super) fn text(here: &Here, as_json: bool) -> Result<String, Error> {
+use super::{ServersContext, declare_servers, load_summaries};
+
+pub(super) fn render(here: &ServersContext, as_json: bool) -> Result<String, Failure> {
     let all = here.definitions();
     let (problems, untrusted) = (all.problems.clone(), all.untrusted.clone());
-    let servers = summaries(all, &here.around);
+    let servers = load_summaries(all, &here.env);
     let catalog = here.catalog();
-    let remarks = catalog.as_ref().map(|catalog| declare(catalog, &servers)).unwrap_or_default();
+    let remarks = catalog.as_ref().map(|catalog| declare_servers(catalog, &servers)).unwrap_or_default();
     let tools = |name: &str| catalog.as_ref()?.tools(name).map(|listing| listing.len());
 
     if as_json {
-        let place = |origin: &Origin| json!({"path": shown_path(&origin.path), "line": origin.line});
-        let server = |summary: &Summary| {
+        let place = |origin: &DefinitionOrigin| json!({"path": display_path(&origin.path), "line": origin.line});
+        let server = |summary: &UpstreamSummary| {
             let needs = match &summary.state {
-                State::Needs(what) => what.clone(),
+                UpstreamState::Needs(what) => what.clone(),
                 _ => Vec::new(),
             };
             json!({
@@ -33,19 +35,17 @@ pub(super) fn text(here: &Here, as_json: bool) -> Result<String, Error> {
                 "shadowed": summary.shadowed.iter().map(place).collect::<Vec<_>>(),
             })
         };
-        let problem = |problem: &crate::upstream::Problem| {
+        let problem = |problem: &cove_upstream::pool::DefinitionProblem| {
             json!({
-                "path": shown_path(&problem.path), "line": problem.line, "what": problem.what, "hint": problem.hint,
+                "path": display_path(&problem.path), "line": problem.line, "what": problem.what, "hint": problem.hint,
             })
         };
-        let whole: Value = json!({
+        let whole = json!({
             "servers": servers.iter().map(server).collect::<Vec<_>>(),
             "problems": problems.iter().map(problem).collect::<Vec<_>>(),
-            "untrusted": untrusted.iter().map(|path| shown_path(path)).collect::<Vec<_>>(),
+            "untrusted": untrusted.iter().map(|path| display_path(path)).collect::<Vec<_>>(),
         });
-        return serde_json::to_string_pretty(&whole)
-            .map(|text| text + "\n")
-            .map_err(|error| Error::internal("could not write the servers as JSON").because(error));
+        return render_json("the servers", &whole);
     }
 
     let mut text = String::new();
@@ -60,7 +60,7 @@ pub(super) fn text(here: &Here, as_json: bool) -> Result<String, Error> {
                 Some(count) => format!("{count} tools"),
                 None => "not listed yet".to_owned(),
             };
-            [summary.name.clone(), escaped(&summary.state.to_string()), tools, summary.origin.to_string()]
+            [summary.name.clone(), escape_control(&summary.state.to_string()), tools, summary.origin.to_string()]
         })
         .collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -73,12 +73,12 @@ pub(super) fn text(here: &Here, as_json: bool) -> Result<String, Error> {
     }
     if !problems.is_empty() {
         text += "\nproblems:\n";
-        text.extend(problems.iter().map(|problem| format!("  {}\n", escaped(&problem.to_string()))));
+        text.extend(problems.iter().map(|problem| format!("  {}\n", escape_control(&problem.to_string()))));
     }
     if !untrusted.is_empty() {
-        text += "\nnot read, for this project is not trusted (`cove servers trust` changes that):\n";
-        text.extend(untrusted.iter().map(|path| format!("  {}\n", shown_path(path))));
+        text += "\nignored because this project is not trusted (run `cove servers trust`):\n";
+        text.extend(untrusted.iter().map(|path| format!("  {}\n", display_path(path))));
     }
-    remarks.iter().for_each(|word| super::remark(&format!("warning: {}", escaped(word))));
+    remarks.iter().for_each(|word| print_remark(format!("warning: {}", escape_control(word))));
     Ok(text)
 }

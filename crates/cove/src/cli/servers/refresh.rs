@@ -1,7 +1,6 @@
-//! `cove servers refresh`: starts servers, asks each for its tools, and keeps what it says for later runs.
+//! `cove servers refresh`: starts servers, asks each for its tools, and stores the answers for later runs.
 
 use std::collections::BTreeSet;
-use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -9,39 +8,39 @@ use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
-use crate::catalog::Catalog;
-use crate::error::{Error, Hint, escaped};
-use crate::upstream::{Settings, State, Summary, UpstreamError, Upstreams};
+use crate::cli::INTERRUPTED;
+use crate::cli::progress_line::ProgressLine;
+use crate::cli::runtime;
+use crate::cli::tables::{print_remark, render_json};
+use cove_core::error::{Failure, Hint, escape_control};
+use cove_upstream::catalog::Catalog;
+use cove_upstream::pool::{UpstreamError, UpstreamPool, UpstreamSettings, UpstreamState, UpstreamSummary};
 
-use super::{Here, declare, remark, unknown};
+use super::{ServersContext, declare_servers, unknown_server_error};
 
-/// Servers that start at the same time: many are slow, and all of them at once are slower.
-const AT_ONCE: usize = 4;
+/// How many servers start at the same time: many are slow to start, and starting all at once is slower still.
+const MAX_PARALLEL: usize = 4;
 
-/// What became of one server.
-struct Listed {
+/// The result of refreshing one server.
+struct RefreshResult {
     name: String,
     result: Result<usize, UpstreamError>,
-    /// What an operator should know: tools that were left out, a file that could not be written.
-    words: Vec<String>,
+    /// Warnings for the operator: tools that were left out, a file that could not be written.
+    warnings: Vec<String>,
 }
 
-pub(super) fn run(here: &Here, names: &[String], as_json: bool) -> Result<(String, ExitCode), Error> {
+pub(super) fn run(here: &ServersContext, names: &[String], as_json: bool) -> Result<(String, ExitCode), Failure> {
     let state_dir = here.state_dir()?;
     let catalog = Catalog::open(state_dir.join("catalog"));
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .map_err(|error| Error::internal("could not start the runtime").because(error))?;
+    let runtime = runtime::multi_threaded(2)?;
     runtime.block_on(async {
         let all = here.definitions();
         for problem in &all.problems {
-            remark(&format!("warning: {}", escaped(&problem.to_string())));
+            print_remark(format!("warning: {}", escape_control(&problem.to_string())));
         }
-        let pool = Upstreams::new(all, Settings::of(&here.around));
-        let wanted = wanted(&pool.summaries(), names)?;
-        declare(&catalog, &pool.summaries());
+        let pool = UpstreamPool::new(all, UpstreamSettings::from_env(&here.env));
+        let wanted = select_servers(&pool.summaries(), names)?;
+        declare_servers(&catalog, &pool.summaries());
         for known in catalog.servers() {
             if let Some(era) = known.era {
                 pool.remember_era(&known.name, era);
@@ -49,48 +48,48 @@ pub(super) fn run(here: &Here, names: &[String], as_json: bool) -> Result<(Strin
         }
         let listed = tokio::select! {
             listed = list_all(&pool, &catalog, wanted) => Some(listed),
-            () = asked_to_stop() => None,
+            () = wait_for_stop_signal() => None,
         };
-        // Also when a person gave up: nothing that was started stays.
+        // Stops every server that was started, after an interrupt too.
         pool.close().await;
-        let Some(listed) = listed else { return Ok((String::new(), ExitCode::from(130))) };
+        let Some(listed) = listed else { return Ok((String::new(), ExitCode::from(INTERRUPTED))) };
         let failed = listed.iter().any(|listed| listed.result.is_err());
-        let text = if as_json { in_json(&listed)? } else { in_words(&listed) };
+        let text = if as_json { to_json(&listed)? } else { to_text(&listed) };
         Ok((text, if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }))
     })
 }
 
-fn wanted(known: &[Summary], names: &[String]) -> Result<Vec<Summary>, Error> {
+fn select_servers(known: &[UpstreamSummary], names: &[String]) -> Result<Vec<UpstreamSummary>, Failure> {
     if names.is_empty() {
-        // Whoever disabled a server does not want it started with the others.
-        return Ok(known.iter().filter(|summary| summary.state != State::Disabled).cloned().collect());
+        // A disabled server starts only if it is named.
+        return Ok(known.iter().filter(|summary| summary.state != UpstreamState::Disabled).cloned().collect());
     }
     let mut seen = BTreeSet::new();
     let mut wanted = Vec::new();
     for name in names {
-        let found = known.iter().find(|summary| summary.name == *name || summary.alias == *name);
-        let found = found.ok_or_else(|| unknown(name, known.iter().map(|summary| summary.name.as_str())))?;
-        if seen.insert(&found.name) {
-            wanted.push(found.clone());
+        let summary = known.iter().find(|summary| summary.name == *name || summary.alias == *name);
+        let summary =
+            summary.ok_or_else(|| unknown_server_error(name, known.iter().map(|summary| summary.name.as_str())))?;
+        if seen.insert(&summary.name) {
+            wanted.push(summary.clone());
         }
     }
     Ok(wanted)
 }
 
-async fn list_all(pool: &Arc<Upstreams>, catalog: &Catalog, wanted: Vec<Summary>) -> Vec<Listed> {
-    let shows = std::io::stderr().is_terminal();
+async fn list_all(pool: &Arc<UpstreamPool>, catalog: &Catalog, wanted: Vec<UpstreamSummary>) -> Vec<RefreshResult> {
+    let progress = ProgressLine::new();
     let total = wanted.len();
     let mut waiting = wanted.into_iter();
     let (mut running, mut under_way, mut done) = (JoinSet::new(), BTreeSet::new(), Vec::new());
     loop {
-        for summary in waiting.by_ref().take(AT_ONCE - running.len()) {
+        for summary in waiting.by_ref().take(MAX_PARALLEL - running.len()) {
             under_way.insert(summary.name.clone());
-            running.spawn(list(Arc::clone(pool), catalog.clone(), summary));
+            running.spawn(list_server(Arc::clone(pool), catalog.clone(), summary));
         }
-        if shows && !under_way.is_empty() {
-            let names: Vec<&str> = under_way.iter().map(String::as_str).collect();
-            let line = format!("\r\x1b[K{} of {total} listed; waiting for {}", done.len(), names.join(", "));
-            let _ = write!(std::io::stderr(), "{line}");
+        if !under_way.is_empty() {
+            let names = Vec::from_iter(under_way.iter().map(String::as_str)).join(", ");
+            progress.update(&format!("{} of {total} listed; waiting for {names}", done.len()));
         }
         match running.join_next().await {
             Some(Ok(listed)) => {
@@ -101,27 +100,25 @@ async fn list_all(pool: &Arc<Upstreams>, catalog: &Catalog, wanted: Vec<Summary>
             None => break,
         }
     }
-    if shows {
-        let _ = write!(std::io::stderr(), "\r\x1b[K");
-    }
+    progress.clear();
     done.sort_by(|one, other| one.name.cmp(&other.name));
     done
 }
 
-async fn list(pool: Arc<Upstreams>, catalog: Catalog, summary: Summary) -> Listed {
-    let Summary { name, alias, description, .. } = summary;
-    let mut words = Vec::new();
+async fn list_server(pool: Arc<UpstreamPool>, catalog: Catalog, summary: UpstreamSummary) -> RefreshResult {
+    let UpstreamSummary { name, alias, description, .. } = summary;
+    let mut warnings = Vec::new();
     let result = pool.tools(&name).await.map(|tools| {
-        words = catalog.set(&name, &alias, description.as_deref().unwrap_or_default(), tools);
+        warnings = catalog.set_tools(&name, &alias, description.as_deref().unwrap_or_default(), tools);
         if let Some(era) = pool.era(&name) {
             catalog.set_era(&name, era);
         }
         catalog.tools(&name).map_or(0, |listing| listing.len())
     });
-    Listed { name, result, words }
+    RefreshResult { name, result, warnings }
 }
 
-async fn asked_to_stop() {
+async fn wait_for_stop_signal() {
     let stop = |kind| async move {
         match signal(kind) {
             Ok(mut signal) => {
@@ -137,19 +134,19 @@ async fn asked_to_stop() {
     }
 }
 
-fn in_words(all: &[Listed]) -> String {
+fn to_text(all: &[RefreshResult]) -> String {
     if all.is_empty() {
         return "no servers are configured; add one with `cove servers add NAME -- COMMAND`\n".to_owned();
     }
     let width = all.iter().map(|listed| listed.name.len()).max().unwrap_or(0);
     let mut text = String::new();
-    for Listed { name, result, words } in all {
+    for RefreshResult { name, result, warnings } in all {
         match result {
             Ok(1) => text += &format!("{name:width$}  1 tool\n"),
             Ok(count) => text += &format!("{name:width$}  {count} tools\n"),
             Err(error) => {
-                // Its own standard error may be part of it, line by line.
-                let mut lines = error.to_string().lines().map(escaped).collect::<Vec<_>>().into_iter();
+                // The error may contain lines of the server's own standard error.
+                let mut lines = error.to_string().lines().map(escape_control).collect::<Vec<_>>().into_iter();
                 text += &format!("{name:width$}  failed: {}\n", lines.next().unwrap_or_default());
                 text.extend(lines.map(|line| format!("{:width$}    {line}\n", "")));
                 if let Some(hint) = error.hint() {
@@ -157,23 +154,21 @@ fn in_words(all: &[Listed]) -> String {
                 }
             }
         }
-        text.extend(words.iter().map(|word| format!("{:width$}  warning: {}\n", "", escaped(word))));
+        text.extend(warnings.iter().map(|word| format!("{:width$}  warning: {}\n", "", escape_control(word))));
     }
     text
 }
 
-fn in_json(all: &[Listed]) -> Result<String, Error> {
+fn to_json(all: &[RefreshResult]) -> Result<String, Failure> {
     let rows: Vec<_> = all
         .iter()
-        .map(|Listed { name, result, words }| {
+        .map(|RefreshResult { name, result, warnings }| {
             let (tools, error, hint) = match result {
                 Ok(count) => (Some(*count), None, None),
                 Err(error) => (None, Some(error.to_string()), error.hint()),
             };
-            json!({"name": name, "tools": tools, "error": error, "hint": hint, "warnings": words})
+            json!({"name": name, "tools": tools, "error": error, "hint": hint, "warnings": warnings})
         })
         .collect();
-    serde_json::to_string_pretty(&rows)
-        .map(|text| text + "\n")
-        .map_err(|error| Error::internal("could not write the servers as JSON").because(error))
+    render_json("the servers", &rows)
 }

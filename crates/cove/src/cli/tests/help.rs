@@ -3,7 +3,7 @@
 use super::*;
 
 /// At a fixed width, whatever terminal the tests run on.
-fn help(path: &[&str]) -> String {
+fn help_text(path: &[&str]) -> String {
     let mut command = command().term_width(100);
     let line = ["cove"].iter().chain(path).chain(&["--help"]);
     let asked = command.try_get_matches_from_mut(line).unwrap_err();
@@ -12,22 +12,22 @@ fn help(path: &[&str]) -> String {
 }
 
 #[test]
-fn definition_is_sound() {
+fn clap_definition_is_valid() {
     command().debug_assert();
 }
 
 /// Every command with settings has exactly those of the table, and their help says all that the table does.
 #[test]
-fn flags_agree_with_the_table() {
+fn flags_match_the_settings_table() {
     let command = command();
     let find = |name| command.find_subcommand(name).unwrap();
     let show = find("config").find_subcommand("show").unwrap();
-    let (sandbox, calls, server) = (Part::Sandbox, Part::Calls, Part::Server);
+    let (sandbox, calls, server) = (SettingGroup::Sandbox, SettingGroup::Calls, SettingGroup::Server);
     let all = [&command, find("serve"), find("config"), show].map(|one| (one, vec![sandbox, calls, server]));
     let calling = ["run", "repl"].map(|name| (find(name), vec![sandbox, calls]));
     let describing = ["explain", "doctor"].map(|name| (find(name), vec![sandbox]));
     for (command, parts) in all.into_iter().chain(calling).chain(describing) {
-        let headings = ["Settings", "Settings of calls to MCP servers", "Settings of the server"].map(Some);
+        let headings = ["Settings", "Settings for calls to MCP servers", "Server settings"].map(Some);
         let flags = command.get_arguments().filter(|arg| headings.contains(&arg.get_help_heading()));
         let flags: Vec<(String, String)> = flags
             .map(|arg| (format!("--{}", arg.get_long().unwrap()), arg.get_help().unwrap().to_string()))
@@ -35,9 +35,9 @@ fn flags_agree_with_the_table() {
             .collect();
         let table: Vec<(String, String)> = SETTINGS
             .iter()
-            .filter(|setting| parts.contains(&setting.part))
+            .filter(|setting| parts.contains(&setting.group))
             .map(|setting| {
-                let (env, default) = (setting.env, setting.fallback.text());
+                let (env, default) = (setting.env, setting.kind.default_text());
                 (setting.flag.to_owned(), format!("{}\n[env: {env}] [default: {default}]", setting.help))
             })
             .collect();
@@ -47,75 +47,77 @@ fn flags_agree_with_the_table() {
 
 #[test]
 fn help_texts() {
-    assert_snapshot!(help(&[]), @"
+    assert_snapshot!(help_text(&[]), @"
     Run code for AI agents in an isolated sandbox
 
     Usage: cove [OPTIONS] [COMMAND]
 
     Commands:
-      serve        Serve MCP: on standard input and output, or over HTTP
+      serve        Serve MCP on standard input and output, or over HTTP
       run          Run code in the sandbox that agents get
-      repl         Talk to a session by hand, or from a pipe
+      repl         Start an interactive session, or read cells from a pipe
       explain      Show the exact plan of the sandbox, without starting it
-      doctor       Show what works here and what does not, each proven by trying it
+      doctor       Test what works on this machine and what does not
       tools        Find, show and call the tools of MCP servers
       audit        Show the calls that code made to MCP servers
       install      Register Cove with an agent's client, such as `claude-code`, `cursor` or `codex`
-      uninstall    Take Cove out of a client's configuration again
+      uninstall    Remove Cove from a client's configuration
       servers      Show and change the upstream servers that code can call
       images       Show, build and export the images that sessions can be started in
       config       Show the configuration
-      completions  Print the completions of a shell
+      completions  Print shell completions
       help         Print this message or the help of the given subcommand(s)
 
     Options:
-          --export-images <DIR>  Write the images that are built in to a directory, and end
+          --export-images <DIR>  Export the built-in images to a directory and exit
       -h, --help                 Print help
       -V, --version              Print version
 
     Settings:
-          --backend <BACKEND>           What makes the sandbox: `auto`, `jail`, `docker` or `podman`
+          --backend <BACKEND>           Backend that creates sandboxes: `auto`, `jail`, `docker` or
+                                        `podman`
                                         [env: COVE_BACKEND] [default: auto]
-          --network <NETWORK>           Network of the sandbox: `none` is its own loopback alone, else
-                                        one of Docker or Podman by name
+          --network <NETWORK>           Network of the sandbox: `none` (loopback only), or the name of a
+                                        Docker or Podman network
                                         [env: COVE_NETWORK] [default: none]
-          --runtime <NAME>              Runtime that Docker or Podman runs containers with, such as
-                                        `runsc`
-                                        [env: COVE_RUNTIME] [default: that of Docker or Podman]
-          --image <NAME>                Image of sessions for which nobody names one
+          --runtime <NAME>              Container runtime for Docker or Podman, such as `runsc`
+                                        [env: COVE_RUNTIME] [default: chosen by Docker or Podman]
+          --image <NAME>                Default image
                                         [env: COVE_IMAGE] [default: `ubuntu`, with every language]
-          --image-dir <DIR>             Directory with a folder for each image, in place of those built
-                                        in
-                                        [env: COVE_IMAGE_DIR] [default: images built in]
-          --pull <BOOLEAN>              Whether images that are not there may be fetched from their
-                                        registry
+          --image-dir <DIR>             Directory with one folder for each image, used instead of the
+                                        built-in images
+                                        [env: COVE_IMAGE_DIR] [default: built-in images]
+          --pull <BOOLEAN>              Whether Cove may fetch missing images from their registry
                                         [env: COVE_PULL] [default: false]
-          --allow-compose <RISK>        What Compose files may have: `privileged`, `host-network`,
+          --allow-compose <RISK>        What Compose files may use: `privileged`, `host-network`,
                                         `ports`, `capabilities`, `devices`; repeatable
                                         [env: COVE_ALLOW_COMPOSE] [default: none]
-          --memory <SIZE>               Memory of the whole sandbox
+          --memory <SIZE>               Memory limit of the whole sandbox
                                         [env: COVE_MEMORY] [default: 512m]
-          --cpus <NUMBER>               Processors that the sandbox may use; may be a fraction
+          --cpus <NUMBER>               Number of CPUs that the sandbox may use; may be a fraction
                                         [env: COVE_CPUS] [default: 1]
-          --pids-limit <NUMBER>         Processes and threads in the sandbox
+          --pids-limit <NUMBER>         Maximum number of processes and threads in the sandbox
                                         [env: COVE_PIDS_LIMIT] [default: 256]
-          --user <UID:GID>              User and group that the code runs as, never root
+          --user <UID:GID>              User and group that the code runs as; never root
                                         [env: COVE_USER] [default: 65534:65534]
-          --timeout <DURATION>          Time that one cell may take
+          --timeout <DURATION>          Time limit of a cell
                                         [env: COVE_TIMEOUT] [default: 30s]
-          --max-timeout <DURATION>      Most time that a cell may be given
+          --max-timeout <DURATION>      Longest time limit that a cell may ask for
                                         [env: COVE_MAX_TIMEOUT] [default: 120s]
-          --max-output <NUMBER>         Characters of output that a result keeps
+          --max-output <NUMBER>         Maximum number of characters of output in a result
                                         [env: COVE_MAX_OUTPUT] [default: 20000]
-          --workspace-size <SIZE>       Room in `/workspace`
+          --workspace-size <SIZE>       Size of `/workspace`
                                         [env: COVE_WORKSPACE_SIZE] [default: 256m]
-          --tmp-size <SIZE>             Room in `/tmp`
+          --tmp-size <SIZE>             Size of `/tmp`
                                         [env: COVE_TMP_SIZE] [default: 64m]
-          --rootfs <DIR>                Directory to use as root in place of this machine's `/usr`
+          --rootfs <DIR>                Directory to use as the root file system instead of this
+                                        machine's `/usr`
                                         [env: COVE_ROOTFS] [default: none]
-          --python <PATH>               Python that runs the code; with `--rootfs` inside that tree
+          --python <PATH>               Python that runs the code; with `--rootfs`, its path inside that
+                                        directory
                                         [env: COVE_PYTHON] [default: first `python3` on `PATH`]
-          --mount <SOURCE:TARGET[:rw]>  What to show inside, read-only unless `:rw`; repeatable
+          --mount <SOURCE:TARGET[:rw]>  File or directory to mount in the sandbox, read-only unless
+                                        `:rw`; repeatable
                                         [env: COVE_MOUNT] [default: none]
           --allow-mount <DIR[:rw]>      Directory that agents and Compose files may mount from,
                                         read-only unless `:rw`; repeatable
@@ -123,47 +125,50 @@ fn help_texts() {
           --config <FILE>               File with settings
                                         [env: COVE_CONFIG] [default: ~/.config/cove/cove.toml]
 
-    Settings of calls to MCP servers:
-          --allow-call <SERVER.TOOL>  Tools of MCP servers that code may call, `*` for any; repeatable
-                                      [env: COVE_ALLOW_CALL] [default: all]
-          --deny-call <SERVER.TOOL>   Tools of MCP servers that code may not call, whatever is allowed;
+    Settings for calls to MCP servers:
+          --allow-call <SERVER.TOOL>  Tools of MCP servers that code may call, with `*` as wildcard;
                                       repeatable
+                                      [env: COVE_ALLOW_CALL] [default: all]
+          --deny-call <SERVER.TOOL>   Tools of MCP servers that code may not call, even if
+                                      `--allow-call` matches; repeatable
                                       [env: COVE_DENY_CALL] [default: none]
-          --state-dir <DIR>           Directory for what lasts from one start to the next
+          --state-dir <DIR>           Directory for data that Cove keeps between runs
                                       [env: COVE_STATE_DIR] [default: `~/.local/state/cove`]
 
-    Settings of the server:
+    Server settings:
           --tools <TOOLSETS>          Tools that agents see: `code`, `python`, `sessions`, `files`,
-                                      comma separated, or `all`
+                                      separated by commas, or `all`
                                       [env: COVE_TOOLS] [default: code]
-          --output <FORMAT>           How results are written for the model: `compact`, `toon` or `json`
+          --output <FORMAT>           Format of results for the model: `compact`, `toon` or `json`
                                       [env: COVE_OUTPUT] [default: compact]
-          --idle-timeout <DURATION>   Time after which a session that nobody uses ends
+          --idle-timeout <DURATION>   Time after which an unused session ends
                                       [env: COVE_IDLE_TIMEOUT] [default: 30m]
-          --max-sessions <NUMBER>     Sessions that may be open at once
+          --max-sessions <NUMBER>     Maximum number of open sessions
                                       [env: COVE_MAX_SESSIONS] [default: 64]
-          --log-level <LEVEL>         What is logged on standard error: `error`, `warn`, `info`, `debug`
-                                      or `off`
+          --log-level <LEVEL>         Level of the log on standard error: `error`, `warn`, `info`,
+                                      `debug` or `off`
                                       [env: COVE_LOG_LEVEL] [default: info]
-          --log-format <FORMAT>       How logs are written: `text` or `json`, one record a line
+          --log-format <FORMAT>       Format of the log: `text`, or `json` with one record per line
                                       [env: COVE_LOG_FORMAT] [default: text]
           --http <ADDR>               Address to serve HTTP on, such as `127.0.0.1:8765` or `:8765`
                                       [env: COVE_HTTP] [default: standard input and output]
-          --auth <KIND>               Who may ask over HTTP: who has a `token`, or anyone here with
-                                      `none`
+          --auth <KIND>               HTTP authentication: `token`, or `none` (anyone on this machine)
                                       [env: COVE_AUTH] [default: token]
-          --token-file <FILE>         File with tokens, one `TOKEN` or `NAME TOKEN` a line
+          --token-file <FILE>         File with tokens: one `TOKEN` or `NAME TOKEN` per line
                                       [env: COVE_TOKEN_FILE] [default: `tokens` in the state directory]
-          --allow-host <HOST[:PORT]>  Further name of this server over HTTP; repeatable
+          --allow-host <HOST[:PORT]>  Further host name that HTTP clients may use for this server;
+                                      repeatable
                                       [env: COVE_ALLOW_HOST] [default: loopback and the address itself]
-          --allow-origin <ORIGIN>     Origin of pages that may ask, as `https://a.example`; repeatable
-                                      [env: COVE_ALLOW_ORIGIN] [default: pages of this machine]
-          --max-connections <NUMBER>  HTTP connections that may be open at once
+          --allow-origin <ORIGIN>     Origin of web pages that may send requests, such as
+                                      `https://a.example`; repeatable
+                                      [env: COVE_ALLOW_ORIGIN] [default: pages served by this machine]
+          --max-connections <NUMBER>  Maximum number of open HTTP connections
                                       [env: COVE_MAX_CONNECTIONS] [default: 256]
-          --rate-limit <NUMBER>       HTTP requests a second for each token; twice that in a burst
+          --rate-limit <NUMBER>       HTTP requests per second for each token; a burst may have twice as
+                                      many
                                       [env: COVE_RATE_LIMIT] [default: 100]
     ");
-    assert_snapshot!(help(&["config"]), @"
+    assert_snapshot!(help_text(&["config"]), @"
     Show the configuration
 
     Usage: cove config <COMMAND>
@@ -175,65 +180,66 @@ fn help_texts() {
     Options:
       -h, --help  Print help
     ");
-    assert_snapshot!(help(&["install"]), @"
+    assert_snapshot!(help_text(&["install"]), @"
     Register Cove with an agent's client, such as `claude-code`, `cursor` or `codex`
 
     Usage: cove install [OPTIONS] [CLIENT] [-- [SERVER-ARGS]...]
 
     Arguments:
-      [CLIENT]          Client to register with; without one, the known clients are listed
+      [CLIENT]          Client to register with; without one, lists the known clients
       [SERVER-ARGS]...  Arguments that the client starts `cove serve` with
 
     Options:
-          --list               List the known clients, which seem to be here, and where their files are
+          --list               List the known clients, which of them seem to be installed, and where
+                               their files are
           --name <NAME>        Name of the entry: letters, digits, `_` and `-` [default: cove]
-          --scope <SCOPE>      Whom it is for: you everywhere, everyone in this project, or (Claude
-                               Code) you in this project [default: user] [possible values: user,
-                               project, local]
-          --dry-run            Show the change as a diff; nothing is written
-          --force              Also touch an entry of that name which does not start `cove`
-          --no-client-command  Edit the file even if the client has a command for it
-          --print              Print the entry, ready to paste; nothing is written
+          --scope <SCOPE>      Who gets it: you everywhere, everyone in this project, or (Claude Code)
+                               you in this project [default: user] [possible values: user, project,
+                               local]
+          --dry-run            Show the change as a diff and write nothing
+          --force              Replace or remove an entry of that name even if it does not start `cove`
+          --no-client-command  Edit the file even if the client has a command for this
+          --print              Print the entry, ready to paste, and write nothing
           --json               Print the list of clients as an array of objects [env: COVE_JSON]
       -h, --help               Print help
 
-    The client's own command does it where it has one (`claude mcp add-json`, `codex mcp add`, `code
-    --add-mcp`, `gemini mcp add`). Otherwise the file is edited in place: comments, order and layout
-    stay, and what was there is kept beside it as FILE.cove-backup. Running it twice changes nothing.
+    Uses the client's own command if there is one (`claude mcp add-json`, `codex mcp add`, `code
+    --add-mcp`, `gemini mcp add`). Otherwise edits the client's file in place: comments, order and
+    layout stay, and the old content is kept as FILE.cove-backup. Running it twice changes nothing.
     ");
-    assert_snapshot!(help(&["uninstall"]), @"
-    Take Cove out of a client's configuration again
+    assert_snapshot!(help_text(&["uninstall"]), @"
+    Remove Cove from a client's configuration
 
     Usage: cove uninstall [OPTIONS] <CLIENT>
 
     Arguments:
-      <CLIENT>  Client to take it out of
+      <CLIENT>  Client to remove it from
 
     Options:
           --name <NAME>        Name of the entry: letters, digits, `_` and `-` [default: cove]
-          --scope <SCOPE>      Whom it is for: you everywhere, everyone in this project, or (Claude
-                               Code) you in this project [default: user] [possible values: user,
-                               project, local]
-          --dry-run            Show the change as a diff; nothing is written
-          --force              Also touch an entry of that name which does not start `cove`
-          --no-client-command  Edit the file even if the client has a command for it
+          --scope <SCOPE>      Who gets it: you everywhere, everyone in this project, or (Claude Code)
+                               you in this project [default: user] [possible values: user, project,
+                               local]
+          --dry-run            Show the change as a diff and write nothing
+          --force              Replace or remove an entry of that name even if it does not start `cove`
+          --no-client-command  Edit the file even if the client has a command for this
       -h, --help               Print help
     ");
-    assert_snapshot!(help(&["completions"]), @"
-    Print the completions of a shell
+    assert_snapshot!(help_text(&["completions"]), @"
+    Print shell completions
 
     Usage: cove completions <SHELL>
 
     Arguments:
-      <SHELL>  Shell to print them for [possible values: bash, elvish, fish, powershell, zsh]
+      <SHELL>  Shell to print completions for [possible values: bash, elvish, fish, powershell, zsh]
 
     Options:
       -h, --help  Print help
     ");
     // The settings are the same everywhere.
-    let all = help(&[]);
+    let all = help_text(&[]);
     let own = |path: &[&str]| {
-        let text = help(path);
+        let text = help_text(path);
         let (own, settings) = text.split_once("Settings:").unwrap();
         // Those of the server come last, and not with every command.
         let (_, all) = all.split_once("Settings:").unwrap();
@@ -257,7 +263,7 @@ fn help_texts() {
       -h, --help                 Print help
     ");
     assert_snapshot!(own(&["repl"]), @"
-    Talk to a session by hand, or from a pipe
+    Start an interactive session, or read cells from a pipe
 
     Usage: cove repl [OPTIONS]
 
@@ -277,7 +283,7 @@ fn help_texts() {
       -h, --help             Print help
     ");
     assert_snapshot!(own(&["doctor"]), @"
-    Show what works here and what does not, each proven by trying it
+    Test what works on this machine and what does not
 
     Usage: cove doctor [OPTIONS]
 
@@ -297,11 +303,11 @@ fn help_texts() {
 }
 
 #[test]
-fn completions_know_every_flag() {
+fn completions_contain_every_flag() {
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish, Shell::PowerShell, Shell::Elvish] {
-        let action = Place::new().parse(&["completions", &shell.to_string()]).unwrap();
-        assert_eq!(action, Action::Completions { shell });
-        let script = completions::text(shell);
+        let action = CliFixture::new().parse(&["completions", &shell.to_string()]).unwrap();
+        assert_eq!(action, CliAction::Completions(shell));
+        let script = completions::render(shell);
         for setting in SETTINGS {
             assert!(script.contains(setting.key), "{shell}: {}", setting.key);
         }

@@ -2,13 +2,12 @@
 
 use serde_json::json;
 
-use super::Run;
+use super::SurfaceRun;
 
 /// One pixel.
-const PNG: &str =
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
 
-pub(super) fn text(run: &mut Run) {
+pub(super) fn text(run: &mut SurfaceRun) {
     let path = "/workspace/notes.txt";
     let content = "one\ttwo\n\u{e4}\u{20ac}\u{1f600}\nno newline at the end";
     let write = json!({ "path": path, "content": content, "session": "work" });
@@ -30,12 +29,12 @@ pub(super) fn text(run: &mut Run) {
         assert!(line.contains(&size) && line.contains("file"), "its kind and its size: {listed}");
     }
     let missing = json!({ "path": "/workspace/none.txt", "session": "work" });
-    run.client.call("sandbox_read_file", missing).fails_with(&["/workspace/none.txt"]);
+    run.client.call("sandbox_read_file", missing).expect_failure(&["/workspace/none.txt"]);
     let outside = json!({ "path": "/etc/cove-was-here", "content": "x", "session": "work" });
-    run.client.call("sandbox_write_file", outside).fails_with(&["/etc/cove-was-here"]);
+    run.client.call("sandbox_write_file", outside).expect_failure(&["/etc/cove-was-here"]);
 }
 
-pub(super) fn binary(run: &mut Run) {
+pub(super) fn binary(run: &mut SurfaceRun) {
     let code = "import base64\ndata = bytes(range(256))\nopen('/workspace/all.bin', 'wb').write(data)\n\
                 print(base64.b64encode(data).decode())";
     let printed = run.client.call("execute_code", json!({ "code": code, "session": "work" })).text();
@@ -46,7 +45,7 @@ pub(super) fn binary(run: &mut Run) {
     assert!(resource["uri"].as_str().is_some_and(|uri| uri.starts_with("cove://")), "{read}");
 }
 
-pub(super) fn pictures(run: &mut Run) {
+pub(super) fn pictures(run: &mut SurfaceRun) {
     let store = format!(
         "import base64, pathlib\npicture = pathlib.Path('/workspace/dot.png')\n\
          picture.write_bytes(base64.b64decode('{PNG}'))"
@@ -58,10 +57,6 @@ pub(super) fn pictures(run: &mut Run) {
         run.client.call("sandbox_read_file", read),
     ] {
         let block = called.block("image");
-        assert_eq!(
-            (block["mimeType"].as_str(), block["data"].as_str()),
-            (Some("image/png"), Some(PNG)),
-            "{called}"
-        );
+        assert_eq!((block["mimeType"].as_str(), block["data"].as_str()), (Some("image/png"), Some(PNG)), "{called}");
     }
 }

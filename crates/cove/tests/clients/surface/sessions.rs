@@ -1,11 +1,11 @@
-//! Code that runs, and what stays from one call to the next.
+//! Running code, and the state that stays from one call to the next.
 
 use serde_json::{Value, json};
 
-use super::Run;
-use crate::drive::Called;
+use super::SurfaceRun;
+use crate::sdk_client::SdkAnswer;
 
-pub(super) fn default_session(run: &mut Run) {
+pub(super) fn default_session(run: &mut SurfaceRun) {
     let first = run.client.call("execute_code", json!({ "code": "kept = 41" }));
     if run.is_stateless() {
         let text = first.text();
@@ -13,9 +13,9 @@ pub(super) fn default_session(run: &mut Run) {
         let same = run.client.call("execute_code", json!({ "code": "kept + 1", "session": handle }));
         assert_eq!(first_line(&same), "42", "{same}");
         let other = run.client.call("execute_code", json!({ "code": "kept + 1" }));
-        other.fails_with(&["NameError"]);
+        other.expect_failure(&["NameError"]);
         let lost = run.client.call("sandbox_list_files", json!({}));
-        lost.fails_with(&["session"]);
+        lost.expect_failure(&["session"]);
     } else {
         first.text();
         let second = run.client.call("execute_code", json!({ "code": "kept + 1" }));
@@ -24,19 +24,19 @@ pub(super) fn default_session(run: &mut Run) {
     }
 }
 
-pub(super) fn named(run: &mut Run) {
+pub(super) fn named(run: &mut SurfaceRun) {
     for (session, value) in [("one", 1), ("two", 2)] {
         let code = format!("import json\ndef show():\n    print(json.dumps({value}))");
         run.client.call("execute_code", json!({ "code": code, "session": session })).text();
     }
-    // Imports and functions stay, each in its own.
+    // Imports and functions stay, each in its own session.
     for (session, value) in [("one", "1"), ("two", "2")] {
         let shown = run.client.call("execute_code", json!({ "code": "show()", "session": session }));
         assert_eq!(first_line(&shown), value, "{shown}");
     }
 }
 
-pub(super) fn languages(run: &mut Run) {
+pub(super) fn languages(run: &mut SurfaceRun) {
     let cells = [
         ("python", "import sys; open('/workspace/by', 'w').write('python'); print(sys.version_info[0])", "3"),
         ("Python", "print(open('/workspace/by').read())", "python"),
@@ -55,7 +55,7 @@ pub(super) fn languages(run: &mut Run) {
     }
 }
 
-pub(super) fn spellings(run: &mut Run) {
+pub(super) fn spellings(run: &mut SurfaceRun) {
     let cells = [
         "40 + 2",
         "import asyncio\nawait asyncio.sleep(0, 42)",
@@ -68,9 +68,9 @@ pub(super) fn spellings(run: &mut Run) {
     }
 }
 
-pub(super) fn python_tool(run: &mut Run) {
+pub(super) fn python_tool(run: &mut SurfaceRun) {
     run.client.call("run_python", json!({ "code": "shared = 41", "session": "work", "servers": [] })).text();
-    // The same session is every tool's.
+    // All tools use the same session.
     let called = run.client.call("execute_code", json!({ "code": "shared + 1", "session": "work" }));
     assert_eq!(first_line(&called), "42", "{called}");
     let called = run.client.call("run_python", json!({ "code": "shared + 2", "session": "work" }));
@@ -78,7 +78,7 @@ pub(super) fn python_tool(run: &mut Run) {
     assert!(called.result.get("structuredContent").is_none(), "text only: {called}");
 }
 
-pub(super) fn images(run: &mut Run) {
+pub(super) fn images(run: &mut SurfaceRun) {
     let listed = run.client.call("list_images", json!({}));
     let images = images_in(&listed);
     for (image, language, good, bad) in [
@@ -98,7 +98,7 @@ pub(super) fn images(run: &mut Run) {
         assert_eq!(*sent.structured(), json!({ "stdout": "21\n", "stderr": "", "return_code": 0 }), "{sent}");
 
         let sent = send(run, &session, &[bad]);
-        sent.fails_with(&["bad"]);
+        sent.expect_failure(&["bad"]);
         let said = sent.structured();
         assert!(said["stderr"].as_str().is_some_and(|text| text.contains("bad")), "{sent}");
         assert!(said["return_code"].as_i64().is_some_and(|code| code != 0), "{sent}");
@@ -108,10 +108,10 @@ pub(super) fn images(run: &mut Run) {
         assert!(stopped.text().contains(&session), "says what was stopped: {stopped}");
     }
     let unknown = run.client.call("start_session", json!({ "image": "plan9" }));
-    unknown.fails_with(&["plan9", "python", "node", "ubuntu"]);
+    unknown.expect_failure(&["plan9", "python", "node", "ubuntu"]);
 }
 
-pub(super) fn persistent(run: &mut Run) {
+pub(super) fn persistent(run: &mut SurfaceRun) {
     let listed = run.client.call("list_images", json!({}));
     let images = images_in(&listed);
     let ubuntu = images.iter().find(|one| one["name"] == "ubuntu");
@@ -137,45 +137,45 @@ pub(super) fn persistent(run: &mut Run) {
     run.client.call("stop_session", json!({ "session_id": session })).text();
 }
 
-pub(super) fn stopped(run: &mut Run) {
+pub(super) fn stopped(run: &mut SurfaceRun) {
     let session = start(run, "ubuntu");
     run.client.call("stop_session", json!({ "session_id": session })).text();
-    send(run, &session, &["echo on"]).fails_with(&[&session]);
+    send(run, &session, &["echo on"]).expect_failure(&[&session]);
     let again = run.client.call("stop_session", json!({ "session_id": session }));
-    again.fails_with(&[&session]);
+    again.expect_failure(&[&session]);
     let called = run.client.call("execute_code", json!({ "code": "1", "session": session }));
-    called.fails_with(&[&session]);
+    called.expect_failure(&[&session]);
 }
 
-fn start(run: &mut Run, image: &str) -> String {
+fn start(run: &mut SurfaceRun, image: &str) -> String {
     let started = run.client.call("start_session", json!({ "image": image }));
     let said = started.structured();
     let session = said["session_id"].as_str().unwrap_or_else(|| panic!("should name its session: {started}"));
     assert!(session.starts_with("s_"), "{started}");
-    assert!(started.text().contains(session), "in words too, for clients that show only those: {started}");
+    assert!(started.text().contains(session), "as text too, for clients that show only those: {started}");
     session.to_owned()
 }
 
-fn send(run: &mut Run, session: &str, lines: &[&str]) -> Called {
+fn send(run: &mut SurfaceRun, session: &str, lines: &[&str]) -> SdkAnswer {
     run.client.call("send_lines", json!({ "session_id": session, "lines": lines }))
 }
 
-/// The list, under whatever name it has.
+/// The list, whatever its key is.
 #[track_caller]
-fn images_in(listed: &Called) -> Vec<Value> {
+fn images_in(listed: &SdkAnswer) -> Vec<Value> {
     assert!(!listed.is_error(), "{listed}");
     let found = listed.structured().as_object().and_then(|all| all.values().find_map(Value::as_array));
     let images = found.unwrap_or_else(|| panic!("should have a list: {listed}")).clone();
     for image in &images {
         let name = image["name"].as_str().unwrap_or_default();
-        assert!(!name.is_empty() && listed.words().contains(name), "in words too: {listed}");
+        assert!(!name.is_empty() && listed.all_text().contains(name), "as text too: {listed}");
     }
     images
 }
 
-/// Output comes first; what is said of the session comes after it.
+/// The first line of the output. Remarks about the session come after the output.
 #[track_caller]
-fn first_line(called: &Called) -> String {
+fn first_line(called: &SdkAnswer) -> String {
     called.text().lines().next().unwrap_or_default().to_owned()
 }
 

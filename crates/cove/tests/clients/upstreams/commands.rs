@@ -1,26 +1,28 @@
-//! What a person's own commands say of servers: the same as agents see, and no secrets either.
+//! Commands for people that show servers: they print the same as agents see, and no secrets either.
 
-use cove_testkit::program::Finished;
+use cove_testkit::program::FinishedProgram;
 
-use super::House;
-use super::canary::clean;
-use crate::judges::Judges;
+use super::UpstreamHome;
+use super::secrets::assert_no_secrets;
+use crate::judges::OutsideJudges;
 
-impl House<'_> {
-    /// Runs a command of Cove's to its end.
-    fn run(&self, arguments: &[&str]) -> Finished {
-        Finished::of(self.with_environment(arguments).output().expect("it can be started"))
+impl UpstreamHome<'_> {
+    /// Runs a Cove command to its end.
+    fn run(&self, arguments: &[&str]) -> FinishedProgram {
+        FinishedProgram::from_output(self.with_environment(arguments).output().expect("it can be started"))
     }
 }
 
 #[test]
-fn what_was_refreshed_is_found_while_nothing_runs() {
-    let Some(judges) = Judges::find("what_was_refreshed_is_found_while_nothing_runs") else { return };
-    let house = House::new(&judges);
+fn refreshed_tools_are_found_without_starting_servers() {
+    let Some(judges) = OutsideJudges::find("refreshed_tools_are_found_without_starting_servers") else {
+        return;
+    };
+    let house = UpstreamHome::new(&judges);
     let refreshed = house.run(&["servers", "refresh"]);
     assert_eq!(refreshed.code, Some(0), "{refreshed:?}");
-    assert_eq!(house.started().len(), 8, "{:?}", house.started());
-    house.forget();
+    assert_eq!(house.recorded_starts().len(), 8, "{:?}", house.recorded_starts());
+    house.clear_starts();
 
     let found = house.run(&["tools", "find", "commit", "history"]);
     assert!(found.code == Some(0) && found.stdout.contains("git_log"), "{found:?}");
@@ -31,20 +33,20 @@ fn what_was_refreshed_is_found_while_nothing_runs() {
         assert!(listed.code == Some(0) && listed.stdout.contains(word), "{listed:?}");
     }
     let mut agent = house.serve(&[]);
-    assert_eq!(agent.cell("discovery.py").ok().trim(), "discovered");
-    agent.leave();
-    house.is_idle();
+    assert_eq!(agent.run_cell_file("discovery.py").ok().trim(), "discovered");
+    agent.close();
+    house.assert_nothing_started();
 
     let called = house.run(&["tools", "call", "fixture.add", "a=1", "b=2"]);
     assert!(called.code == Some(0) && called.stdout.contains("3.0"), "{called:?}");
-    assert_eq!(house.started(), ["fixture"]);
+    assert_eq!(house.recorded_starts(), ["fixture"]);
 }
 
 #[test]
-fn commands_show_no_secrets_of_servers() {
-    let Some(judges) = Judges::find("commands_show_no_secrets_of_servers") else { return };
-    let house = House::empty(&judges);
-    house.with_secrets();
+fn commands_never_print_server_secrets() {
+    let Some(judges) = OutsideJudges::find("commands_never_print_server_secrets") else { return };
+    let house = UpstreamHome::empty(&judges);
+    house.configure_secrets();
     for arguments in [
         &["servers", "list"][..],
         &["servers", "list", "--json"],
@@ -58,6 +60,6 @@ fn commands_show_no_secrets_of_servers() {
         let ended = house.run(arguments);
         let text = format!("{}{}", ended.stdout, ended.stderr);
         assert!(!text.is_empty() && !text.contains("unrecognized"), "{arguments:?}: {ended:?}");
-        clean(&format!("`cove {}`", arguments.join(" ")), &text);
+        assert_no_secrets(&format!("`cove {}`", arguments.join(" ")), &text);
     }
 }

@@ -1,11 +1,13 @@
-//! The promises about limits, bytes, calls and many at once.
+//! The promises about limits, bytes, calls and parallel sessions.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use cove::backend::{Backend, Pending};
-use cove::policy::{Limits, Policy};
-use cove::session::{Calls, CellEnd, Options, Session, Shown, Survived};
+use cove_core::BoxFuture;
+use cove_core::backend::Backend;
+use cove_core::output::CellOutput;
+use cove_core::policy::{Policy, SandboxLimits};
+use cove_core::session::{CallHandler, CellEnd, Session, SessionOptions, SurvivingState};
 use cove_protocol::{CellId, Language};
 use cove_testkit::measure;
 use futures_util::StreamExt;
@@ -16,26 +18,25 @@ use super::{cell, open, print, run};
 
 const MIB: u64 = 1024 * 1024;
 
-async fn open_with(backend: &dyn Backend, change: impl FnOnce(&mut Limits)) -> Session {
+async fn open_with(backend: &dyn Backend, change: impl FnOnce(&mut SandboxLimits)) -> Session {
     let mut policy: Policy = measure::config().policy;
     change(&mut policy.limits);
-    Session::start(backend, &policy, Options::default()).await.expect("a session starts")
+    Session::start(backend, &policy, SessionOptions::default()).await.expect("a session starts")
 }
 
-pub(crate) async fn memory_beyond_the_limit_ends_the_interpreter_and_is_said(backend: &dyn Backend) {
+pub(crate) async fn exceeding_memory_kills_the_interpreter_and_is_reported(backend: &dyn Backend) {
     let session = open_with(backend, |limits| limits.memory = 128 * MIB).await;
     print(&session, Language::Python, "kept = open('kept', 'w').write('kept')").await;
-    // Shared memory: what a process may allocate for itself is bounded in another way.
-    let code =
-        "import mmap\nsize = 400 << 20\nm = mmap.mmap(-1, size)\nfor i in range(0, size, 4096): m[i] = 1";
+    // Shared memory: another limit bounds what a process allocates for itself.
+    let code = "import mmap\nsize = 400 << 20\nm = mmap.mmap(-1, size)\nfor i in range(0, size, 4096): m[i] = 1";
     let (end, collected) = run(&session, Language::Python, code).await;
     assert_eq!((end.kind(), end.exit_code()), ("out_of_memory", 137), "{end:?} {collected:?}");
-    assert_eq!(end.survived(), Survived::Files, "{end:?}");
+    assert_eq!(end.survived(), SurvivingState::Files, "{end:?}");
     assert_eq!(print(&session, Language::Python, "print(open('kept').read())").await, "kept\n");
     session.stop().await;
 }
 
-pub(crate) async fn an_allocation_beyond_memory_is_an_ordinary_exception(backend: &dyn Backend) {
+pub(crate) async fn oversized_allocation_raises_an_ordinary_exception(backend: &dyn Backend) {
     let session = open(backend).await;
     print(&session, Language::Python, "kept = 1").await;
     let (end, collected) = run(&session, Language::Python, "x = bytearray(8 << 30)").await;
@@ -47,7 +48,7 @@ pub(crate) async fn an_allocation_beyond_memory_is_an_ordinary_exception(backend
     session.stop().await;
 }
 
-pub(crate) async fn processes_are_bounded(backend: &dyn Backend) {
+pub(crate) async fn limits_the_number_of_processes(backend: &dyn Backend) {
     let session = open_with(backend, |limits| limits.pids = 32).await;
     let code = "import os, signal\nchildren = []\ntry:\n    for _ in range(100):\n        pid = os.fork()\n        \
                 if pid == 0:\n            signal.pause()\n        children.append(pid)\nexcept OSError as error:\n    \
@@ -58,18 +59,18 @@ pub(crate) async fn processes_are_bounded(backend: &dyn Backend) {
     session.stop().await;
 }
 
-/// Also those that a terminal would take for commands.
-pub(crate) async fn every_byte_arrives(backend: &dyn Backend) {
+/// Including bytes that a terminal would take for commands.
+pub(crate) async fn delivers_every_output_byte(backend: &dyn Backend) {
     let session = open(backend).await;
     let mut bytes: Vec<u8> = (0..=255).collect();
     bytes.extend(b"\x10\x11\x03\x04\x1a\x10\x10\x11\x11");
     let bytes = bytes.repeat(10_000);
-    session.put("bytes", &bytes).await.expect("a file goes in");
-    assert!(session.get("bytes").await.expect("a file comes out") == bytes);
+    session.write_file("bytes", &bytes).await.expect("a file goes in");
+    assert!(session.read_file("bytes").await.expect("a file comes out") == bytes);
     let mut seen = Vec::new();
     let code = "import sys; _ = sys.stdout.buffer.write(open('bytes', 'rb').read() * 12)";
-    let show = |shown: Shown<'_>| {
-        if let Shown::Text(_, piece) = shown {
+    let show = |shown: CellOutput<'_>| {
+        if let CellOutput::Text(_, piece) = shown {
             seen.extend_from_slice(piece);
         }
     };
@@ -79,15 +80,14 @@ pub(crate) async fn every_byte_arrives(backend: &dyn Backend) {
     session.stop().await;
 }
 
-/// Gives back what it was asked with.
-struct Echo;
+/// Returns each request as its answer.
+struct EchoCalls;
 
-impl Calls for Echo {
-    fn answer<'a>(&'a self, _cell: CellId, request: Vec<u8>) -> Pending<'a, Vec<u8>> {
+impl CallHandler for EchoCalls {
+    fn answer<'a>(&'a self, _cell: CellId, request: Vec<u8>) -> BoxFuture<'a, Vec<u8>> {
         Box::pin(async move {
             let request: Value = serde_json::from_slice(&request).expect("the runner checks that it is JSON");
-            let server =
-                json!({"name": "github", "alias": "github", "description": "", "tools": 1, "state": "ready"});
+            let server = json!({"name": "github", "alias": "github", "description": "", "tools": 1, "state": "ready"});
             let answer = match request["ask"].as_str() {
                 Some("servers") => json!({ "ok": [server] }),
                 _ => json!({"ok": {"value": request["arguments"]}}),
@@ -106,24 +106,23 @@ pub(crate) async fn code_calls_the_host_in_every_language(backend: &dyn Backend)
         (Language::Sh, r#"mcp call github.echo '{"a": 42}' | grep -o '[0-9]*'"#),
     ] {
         let mut seen = String::new();
-        let show = |shown: Shown<'_>| {
-            if let Shown::Text(_, piece) = shown {
+        let show = |shown: CellOutput<'_>| {
+            if let CellOutput::Text(_, piece) = shown {
                 seen += &String::from_utf8_lossy(piece);
             }
         };
-        let end = session.run_with(cell(language, code), show, std::future::pending(), Arc::new(Echo)).await;
+        let end = session.run_with_calls(cell(language, code), show, std::future::pending(), Arc::new(EchoCalls)).await;
         assert!(end.is_success() && seen == "42\n", "{language}: {end:?} {seen}");
     }
     session.stop().await;
 }
 
 pub(crate) async fn twenty_sessions_at_once_do_not_mix(backend: &dyn Backend) {
-    // All are there at once; started a few at a time, since a runner has to answer within seconds.
+    // All sessions exist at once, but start a few at a time, because a runner has to answer within seconds.
     let starts = futures_util::stream::iter((0..20).map(|_| open(backend)));
     let sessions: Vec<Session> = starts.buffered(5).collect().await;
     let each = sessions.iter().enumerate().map(|(number, session)| async move {
-        print(session, Language::Python, &format!("x = {number}\n_ = open('mine', 'w').write('{number}')"))
-            .await;
+        print(session, Language::Python, &format!("x = {number}\n_ = open('mine', 'w').write('{number}')")).await;
         for round in 0..5 {
             let code = format!("import time; time.sleep(0.02); x += {round}; print(x, open('mine').read())");
             let expected = number + (0..=round).sum::<usize>();
@@ -137,15 +136,15 @@ pub(crate) async fn twenty_sessions_at_once_do_not_mix(backend: &dyn Backend) {
     }
 }
 
-pub(crate) async fn a_session_that_was_stopped_is_over_at_once(backend: &dyn Backend) {
+pub(crate) async fn stopped_session_ends_at_once(backend: &dyn Backend) {
     let session = open(backend).await;
     let begun = Notify::new();
     let code = "print('on', flush=True)\nwhile True: pass";
-    let show = |_: Shown<'_>| begun.notify_one();
+    let show = |_: CellOutput<'_>| begun.notify_one();
     let running = session.run(cell(Language::Python, code), show, std::future::pending());
     let stopping = async {
         tokio::time::timeout(Duration::from_secs(60), begun.notified()).await.expect("it runs");
-        session.end().await
+        session.kill().await
     };
     let (end, _) = tokio::join!(running, stopping);
     assert!(matches!(end, CellEnd::SandboxEnded(_)), "{end:?}");

@@ -1,12 +1,14 @@
-//! What is promised of programs that run in the place of code.
+//! The promises about programs that run instead of code.
 
 use std::io::Cursor;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cove::backend::Backend;
-use cove::output::{Collected, Collector};
-use cove::session::{CellEnd, NoCalls, Options, Program, Session, Stop, Survived, Who};
+use cove_core::backend::Backend;
+use cove_core::output::{CollectedOutput, OutputCollector};
+use cove_core::session::{
+    CellEnd, CellProcess, NoCalls, ProgramRun, Session, SessionOptions, StopReason, SurvivingState,
+};
 use cove_protocol::Language;
 use cove_testkit::measure;
 
@@ -14,15 +16,18 @@ use super::{open, print};
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// A session whose programs find this on their standard input.
+/// A session whose programs get this as their standard input.
 async fn open_with(backend: &dyn Backend, input: &[u8]) -> Session {
-    let options =
-        Options { input: Some(Box::new(Cursor::new(input.to_vec()))), warm: None, ..Options::default() };
+    let options = SessionOptions {
+        input: Some(Box::new(Cursor::new(input.to_vec()))),
+        warm_language: None,
+        ..SessionOptions::default()
+    };
     Session::start(backend, &measure::config().policy, options).await.expect("a session starts")
 }
 
-fn program(command: &[&str], directory: Option<&str>, timeout: Duration) -> Program {
-    Program {
+fn program(command: &[&str], directory: Option<&str>, timeout: Duration) -> ProgramRun {
+    ProgramRun {
         command: command.iter().map(|&word| word.to_owned()).collect(),
         directory: directory.map(str::to_owned),
         timeout,
@@ -30,19 +35,19 @@ fn program(command: &[&str], directory: Option<&str>, timeout: Duration) -> Prog
     }
 }
 
-async fn run(session: &Session, program: Program) -> (CellEnd, Collected) {
-    let mut collector = Collector::new(300_000, None);
-    let show = |shown: cove::session::Shown<'_>| collector.show(shown);
-    let end = session.run_program(program, show, std::future::pending(), Arc::new(NoCalls)).await;
+async fn run(session: &Session, program: ProgramRun) -> (CellEnd, CollectedOutput) {
+    let mut collector = OutputCollector::new(300_000, None);
+    let show = |shown: cove_core::output::CellOutput<'_>| collector.push(shown);
+    let end = session.run_with_calls(program, show, std::future::pending(), Arc::new(NoCalls)).await;
     (end, collector.finish())
 }
 
-async fn run_command(session: &Session, command: &[&str]) -> (CellEnd, Collected) {
+async fn run_command(session: &Session, command: &[&str]) -> (CellEnd, CollectedOutput) {
     run(session, program(command, None, LONG)).await
 }
 
-/// Whether a process with this word in its command is left, as a cell sees it.
-async fn is_left(session: &Session, word: &str) -> String {
+/// Reports, from inside a cell, whether a process with this word in its command line is left.
+async fn find_leftover(session: &Session, word: &str) -> String {
     let (start, end) = word.split_at(2);
     let code = format!(
         "import os, time\nword = {start:?} + {end:?}\ndef line(pid):\n    try: return open(f'/proc/{{pid}}/cmdline').read()\n    \
@@ -59,7 +64,7 @@ pub(crate) async fn a_program_reads_the_code_and_its_output_is_captured(backend:
     assert_eq!(end, CellEnd::Completed { forgotten: false }, "{collected:?}");
     assert_eq!((collected.stdout.text.as_str(), collected.stderr.text.as_str()), ("out 2\n\n", "err\n"));
     session.stop().await;
-    // More than fits into the pipe, and all of it before the end is told.
+    // More than fits into the pipe, and all of it arrives before the end is reported.
     let long = "0123456789".repeat(20_000);
     let session = open_with(backend, long.as_bytes()).await;
     let (end, collected) = run_command(&session, &["cat"]).await;
@@ -71,14 +76,14 @@ pub(crate) async fn a_program_reads_the_code_and_its_output_is_captured(backend:
     session.stop().await;
 }
 
-pub(crate) async fn the_end_of_a_program_is_told(backend: &dyn Backend) {
+pub(crate) async fn reports_how_a_program_ended(backend: &dyn Backend) {
     let session = open(backend).await;
-    let who = Who::Program;
+    let who = CellProcess::Program;
     for (command, expected, code) in [
         (&["true"][..], CellEnd::Completed { forgotten: false }, 0),
         (&["sh", "-c", "exit 7"], CellEnd::Exited { code: 7, forgotten: false }, 7),
-        (&["sh", "-c", "kill -9 $$"], CellEnd::Killed { who, signal: 9 }, 137),
-        (&["sh", "-c", "kill -15 $$"], CellEnd::Killed { who, signal: 15 }, 143),
+        (&["sh", "-c", "kill -9 $$"], CellEnd::Killed { process: who, signal: 9 }, 137),
+        (&["sh", "-c", "kill -15 $$"], CellEnd::Killed { process: who, signal: 15 }, 143),
     ] {
         let (end, collected) = run_command(&session, command).await;
         assert_eq!((&end, end.exit_code()), (&expected, code), "{command:?}: {collected:?}");
@@ -89,11 +94,11 @@ pub(crate) async fn the_end_of_a_program_is_told(backend: &dyn Backend) {
         (&["frobnicate"][..], None, "there is no `frobnicate` on the search path"),
         (&["/workspace/missing"], None, "there is no file `/workspace/missing`"),
         (&["/workspace/data"], None, "`/workspace/data` is not executable"),
-        (&["/workspace/orphan"], None, "the interpreter that `/workspace/orphan` names is not there"),
+        (&["/workspace/orphan"], None, "`/workspace/orphan` names an interpreter that does not exist"),
         (&["true"], Some("/missing"), "there is no directory `/missing`"),
     ] {
         let (end, _) = run(&session, program(command, directory, LONG)).await;
-        let CellEnd::Unavailable { who: Who::Program, reason } = &end else { panic!("{end:?}") };
+        let CellEnd::Unavailable { who: CellProcess::Program, reason } = &end else { panic!("{end:?}") };
         assert!(reason.contains(why), "{command:?}: {reason}");
         assert!(!end.is_success());
     }
@@ -102,9 +107,9 @@ pub(crate) async fn the_end_of_a_program_is_told(backend: &dyn Backend) {
     session.stop().await;
 }
 
-pub(crate) async fn no_shell_stands_between_a_program_and_the_runner(backend: &dyn Backend) {
+pub(crate) async fn runs_programs_without_a_shell(backend: &dyn Backend) {
     let session = open(backend).await;
-    // As it was written, whatever a shell would make of it.
+    // Arguments arrive as they were written, whatever a shell would make of them.
     let words = ["$HOME", "a  b", "*", ";exit 3", "`id`", "", "'"];
     let (end, collected) = run_command(&session, &[&["printf", "%s\\n"][..], &words].concat()).await;
     assert_eq!(collected.stdout.text, words.join("\n") + "\n", "{end:?}");
@@ -115,12 +120,11 @@ pub(crate) async fn no_shell_stands_between_a_program_and_the_runner(backend: &d
     session.stop().await;
 }
 
-pub(crate) async fn a_program_that_leaves_a_child_does_not_hold_the_cell(backend: &dyn Backend) {
+pub(crate) async fn program_with_a_leftover_child_does_not_block_the_cell(backend: &dyn Backend) {
     let session = open(backend).await;
     let leaves = "import os, sys\nif os.fork() == 0:\n    os.setsid()\n    os.execvp('sleep', ['sleep', '1000'])\n\
                   print('started', flush=True)\nos._exit(5)";
-    for command in [&["sh", "-c", "sleep 1000 & echo started; exit 5"][..], &[measure::PYTHON, "-c", leaves]]
-    {
+    for command in [&["sh", "-c", "sleep 1000 & echo started; exit 5"][..], &[measure::PYTHON, "-c", leaves]] {
         let (end, collected) = run_command(&session, command).await;
         assert_eq!(end, CellEnd::Exited { code: 5, forgotten: false }, "{command:?}");
         assert_eq!(collected.stdout.text, "started\n");
@@ -128,27 +132,26 @@ pub(crate) async fn a_program_that_leaves_a_child_does_not_hold_the_cell(backend
     session.stop().await;
 }
 
-pub(crate) async fn a_program_that_is_late_is_ended(backend: &dyn Backend) {
+pub(crate) async fn timed_out_program_is_killed(backend: &dyn Backend) {
     let session = open(backend).await;
     print(&session, Language::Python, "kept = 7").await;
-    let stubborn =
-        "import signal, time\nsignal.signal(2, signal.SIG_IGN)\nprint('on', flush=True)\ntime.sleep(98765)";
+    let stubborn = "import signal, time\nsignal.signal(2, signal.SIG_IGN)\nprint('on', flush=True)\ntime.sleep(98765)";
     for command in [
         &["sleep", "98765"][..],
         &[measure::PYTHON, "-c", stubborn],
-        // What it waits for goes with it.
+        // The process that it waits for ends with it.
         &["sh", "-c", "trap '' INT; echo on; sleep 98765; echo on"],
     ] {
         let (end, collected) = run(&session, program(command, None, Duration::from_millis(700))).await;
-        let stopped = CellEnd::Stopped { why: Stop::Deadline, survived: Survived::Everything };
+        let stopped = CellEnd::Stopped { reason: StopReason::Deadline, survived: SurvivingState::Everything };
         assert_eq!((&end, end.exit_code()), (&stopped, 124), "{command:?}: {collected:?}");
-        assert_eq!(is_left(&session, "98765").await, "False\n", "{command:?}");
+        assert_eq!(find_leftover(&session, "98765").await, "False\n", "{command:?}");
     }
     let stop = tokio::time::sleep(Duration::from_millis(300));
     let sleeps = program(&["sleep", "98765"], None, LONG);
-    let end = session.run_program(sleeps, |_| {}, stop, Arc::new(NoCalls)).await;
-    assert_eq!(end, CellEnd::Stopped { why: Stop::Cancelled, survived: Survived::Everything });
-    assert_eq!(is_left(&session, "98765").await, "False\n");
+    let end = session.run_with_calls(sleeps, |_| {}, stop, Arc::new(NoCalls)).await;
+    assert_eq!(end, CellEnd::Stopped { reason: StopReason::Cancelled, survived: SurvivingState::Everything });
+    assert_eq!(find_leftover(&session, "98765").await, "False\n");
     assert_eq!(print(&session, Language::Python, "print(kept)").await, "7\n", "cells are not touched");
     session.stop().await;
 }

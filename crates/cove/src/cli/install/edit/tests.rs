@@ -1,18 +1,16 @@
-//! Files before and after: what each format looks like with our entry, and that taking it out again gives the bytes that
-//! were there.
+//! Files before and after: each format with Cove's entry in it, and the same bytes as before once it is out again.
 
 use super::*;
+use cove_core::document::DocumentFormat as Format;
 
 mod json;
 mod toml;
 mod yaml;
 
-fn entry() -> Entry {
-    let args = Plain::List(vec!["serve".to_owned()]);
-    Entry {
-        fixed: vec![("command".to_owned(), Plain::text("/b/cove")), ("args".to_owned(), args)],
-        initial: Vec::new(),
-    }
+fn entry() -> ClientEntry {
+    let args = DocumentNode::list(["serve".to_owned()]);
+    let fixed = vec![DocumentMember::new("command", "/b/cove"), DocumentMember::new("args", args)];
+    ClientEntry { fixed, initial: Vec::new() }
 }
 
 fn path(keys: &[&str]) -> Vec<String> {
@@ -20,46 +18,46 @@ fn path(keys: &[&str]) -> Vec<String> {
 }
 
 #[track_caller]
-fn read(format: Format, text: &str) -> Document {
-    Document::read(format, text).unwrap_or_else(|wrong| panic!("{wrong:?} in {text}"))
+fn read(format: Format, text: &str) -> ConfigDocument {
+    ConfigDocument::parse(format, text).unwrap_or_else(|error| panic!("{error:?} in {text}"))
 }
 
-/// The text with the entry, which read and set once more is the same.
+/// The text with the entry. Setting the entry once more changes nothing.
 #[track_caller]
-fn set(format: Format, keys: &[&str], before: &str) -> String {
+fn set_in(format: Format, keys: &[&str], before: &str) -> String {
     let path = path(keys);
-    let after = match read(format, before).set(&path, &entry()) {
-        Ok(document) => document.whole_text(),
-        Err(wrong) => panic!("{wrong:?} in {before:?}"),
+    let after = match set(&read(format, before), &path, &entry()) {
+        Ok(document) => document.file_text(),
+        Err(error) => panic!("{error:?} in {before:?}"),
     };
-    let again = read(format, &after).set(&path, &entry()).unwrap().whole_text();
+    let again = set(&read(format, &after), &path, &entry()).unwrap().file_text();
     assert_eq!(again, after);
     after
 }
 
 #[track_caller]
 fn removed(format: Format, keys: &[&str], text: &str) -> String {
-    read(format, text).removed(&path(keys)).unwrap().expect("it is there").whole_text()
+    remove(&read(format, text), &path(keys)).unwrap().expect("it is there").file_text()
 }
 
 /// In and out again, which must give the same bytes.
 #[track_caller]
 fn there_and_back(format: Format, keys: &[&str], before: &str) {
-    let after = set(format, keys, before);
+    let after = set_in(format, keys, before);
     assert_eq!(removed(format, keys, &after), before, "by way of {after}");
 }
 
 #[track_caller]
-fn refused(format: Format, keys: &[&str], text: &str) -> Unwritable {
-    match Document::read(format, text) {
-        Err(wrong) => wrong.into(),
-        Ok(document) => document.set(&path(keys), &entry()).unwrap_err(),
+fn refused(format: Format, keys: &[&str], text: &str) -> String {
+    match ConfigDocument::parse(format, text) {
+        Err(error) => unreadable(format, &error).cause,
+        Ok(document) => set(&document, &path(keys), &entry()).unwrap_err().cause,
     }
 }
 
 #[test]
 fn an_entry_alone_is_a_whole_file() {
-    let alone = |format: Format, keys: &[&str]| format.alone(&path(keys), &entry()).unwrap();
+    let alone = |format: Format, keys: &[&str]| entry_alone(format, &path(keys), &entry()).unwrap();
     assert_eq!(
         alone(Format::Toml, &["mcp_servers", "cove"]),
         "[mcp_servers.cove]\ncommand = \"/b/cove\"\nargs = [\"serve\"]\n"
@@ -71,8 +69,28 @@ fn an_entry_alone_is_a_whole_file() {
 }
 
 #[test]
-fn places_are_counted_as_editors_do() {
-    assert_eq!(place("", 0), (1, 1));
-    assert_eq!(place("é\nab", 4), (2, 2));
-    assert_eq!(place("a", 99), (1, 2));
+fn strings_are_quoted_for_all_three_formats() {
+    let text = "a\"b\\c\n\r\t\u{1}\u{7f}\u{85}\u{2028}\u{feff}é😀";
+    let quoted = layout::quoted(text);
+    assert_eq!(quoted, "\"a\\\"b\\\\c\\n\\r\\t\\u0001\\u007f\\u0085\\u2028\\ufeffé😀\"");
+    assert_eq!(serde_json::from_str::<String>(&quoted).unwrap(), text);
+    let table: ::toml::Table = format!("a = {quoted}").parse().unwrap();
+    assert_eq!(table["a"].as_str(), Some(text));
+}
+
+#[test]
+fn splices_apply_in_order() {
+    let document = read(Format::Yaml, "abcd");
+    let splices = [TextSplice::insert(1, "-"), TextSplice::insert(1, "x"), TextSplice::cut(2..3)];
+    assert_eq!(apply(&document, &splices).unwrap().text(), "a-xbd");
+}
+
+#[test]
+fn lines_are_found() {
+    let text = "a\r\n  b\nc";
+    assert_eq!(line_end(text), "\r\n");
+    assert_eq!(line_end("a\nb\r\n"), "\n");
+    assert_eq!(line_start(text, 5), 3);
+    assert_eq!((next_line(text, 0), next_line(text, 7)), (3, 8));
+    assert_eq!((before_line_end(text, 3), before_line_end(text, 7)), (1, 6));
 }

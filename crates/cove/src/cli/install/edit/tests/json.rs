@@ -5,7 +5,7 @@ use super::*;
 const KEYS: &[&str] = &["mcpServers", "cove"];
 
 fn set_json(before: &str) -> String {
-    set(Format::Json, KEYS, before)
+    set_in(Format::Json, KEYS, before)
 }
 
 #[track_caller]
@@ -14,7 +14,7 @@ fn check(before: &str, after: &str) {
 }
 
 #[test]
-fn a_member_joins_the_others() {
+fn adds_a_member_beside_the_others() {
     check(
         r#"{
     // servers
@@ -47,7 +47,7 @@ fn a_member_joins_the_others() {
 }
 
 #[test]
-fn missing_containers_are_made() {
+fn creates_missing_containers() {
     let whole = "{\n  \"mcpServers\": {\n    \"cove\": {\n      \"command\": \"/b/cove\",\n      \"args\": \
                  [\"serve\"]\n    }\n  }\n}";
     check("", &format!("{whole}\n"));
@@ -57,7 +57,8 @@ fn missing_containers_are_made() {
     check("// mine\n", &format!("// mine\n{whole}\n"));
     check("/* mine */", &format!("/* mine */\n{whole}\n"));
     check("{\n}", whole);
-    let entry = "\"mcpServers\": {\n    \"cove\": {\n      \"command\": \"/b/cove\",\n      \"args\": [\"serve\"]\n    }\n  }";
+    let entry =
+        "\"mcpServers\": {\n    \"cove\": {\n      \"command\": \"/b/cove\",\n      \"args\": [\"serve\"]\n    }\n  }";
     check("{\n  \"a\": 1\n}\n", &format!("{{\n  \"a\": 1,\n  {entry}\n}}\n"));
     check("{\n  // all\n}\n", &format!("{{\n  // all\n  {entry}\n}}\n"));
 }
@@ -117,9 +118,7 @@ fn taking_it_out_gives_the_bytes_that_were_there() {
                         for bom in ["", "\u{feff}"] {
                             let (two, three) = (indent.repeat(2), indent.repeat(3));
                             let member = |name: &str, comment: &str, comma: &str| {
-                                format!(
-                                    "\n{two}\"{name}\": {{\n{three}\"command\": \"x\"\n{two}}}{comma}{comment}"
-                                )
+                                format!("\n{two}\"{name}\": {{\n{three}\"command\": \"x\"\n{two}}}{comma}{comment}")
                             };
                             let inner = match members {
                                 "" => String::new(),
@@ -157,7 +156,7 @@ fn taking_it_out_gives_the_bytes_that_were_there() {
 }
 
 #[test]
-fn it_is_taken_out_wherever_it_stands() {
+fn removes_the_entry_wherever_it_stands() {
     let check = |before: &str, after: &str| {
         assert_eq!(removed(Format::Json, KEYS, before), after, "from {before}");
     };
@@ -167,25 +166,22 @@ fn it_is_taken_out_wherever_it_stands() {
         "{\"mcpServers\": {\n  \"a\": 1, // a\n  \"cove\": {} /* x */, // c\n  \"b\": 2\n}}",
         "{\"mcpServers\": {\n  \"a\": 1, // a /* x */ // c\n  \"b\": 2\n}}",
     );
-    // What follows on the line must not become part of a comment.
+    // The rest of the line must not become part of a comment.
     check(
         "{\"mcpServers\": {\n  \"a\": 1, // a\n  \"cove\": {}, \"b\": 2\n}}",
         "{\"mcpServers\": {\n  \"a\": 1, // a\n   \"b\": 2\n}}",
     );
-    check(
-        "{\"mcpServers\": {\n  \"a\": 1, // a\n  \"cove\": {}}}",
-        "{\"mcpServers\": {\n  \"a\": 1 // a\n  }}",
-    );
+    check("{\"mcpServers\": {\n  \"a\": 1, // a\n  \"cove\": {}}}", "{\"mcpServers\": {\n  \"a\": 1 // a\n  }}");
     check("{\"mcpServers\": {\n  // mine\n  \"cove\": {}\n}}", "{\"mcpServers\": {\n  // mine\n}}");
-    assert!(read(Format::Json, "{}").removed(&path(KEYS)).unwrap().is_none());
-    assert!(read(Format::Json, "").removed(&path(KEYS)).unwrap().is_none());
+    assert!(remove(&read(Format::Json, "{}"), &path(KEYS)).unwrap().is_none());
+    assert!(remove(&read(Format::Json, ""), &path(KEYS)).unwrap().is_none());
 }
 
 #[test]
 fn a_project_of_claude_code_is_a_key_like_any_other() {
     let keys = ["projects", "/a b/\"c\".d", "mcpServers", "cove"];
     let before = "{\n  \"projects\": {\n    \"/other\": {\n      \"mcpServers\": {}\n    }\n  }\n}\n";
-    let after = set(Format::Json, &keys, before);
+    let after = set_in(Format::Json, &keys, before);
     assert!(
         after.contains("\n    },\n    \"/a b/\\\"c\\\".d\": {\n      \"mcpServers\": {\n        \"cove\": {"),
         "{after}"
@@ -196,36 +192,30 @@ fn a_project_of_claude_code_is_a_key_like_any_other() {
 
 #[test]
 fn a_key_with_a_dot_is_one_key() {
-    let after = set(Format::Json, &["amp.mcpServers", "cove"], "{}");
+    let after = set_in(Format::Json, &["amp.mcpServers", "cove"], "{}");
     assert!(after.starts_with("{\n  \"amp.mcpServers\": {\n    \"cove\": {"), "{after}");
 }
 
 #[test]
-fn what_is_no_object_is_left_alone() {
-    let no_map = |keys: &[&str], at: usize, found: &'static str| {
-        Unwritable::Blocked(Blocked::NoMap { path: path(keys), at, found })
-    };
-    let check =
-        |text: &str, wrong: Unwritable| assert_eq!(refused(Format::Json, KEYS, text), wrong, "{text}");
-    check("[]", no_map(&[], 0, "an array"));
-    check(" 1", no_map(&[], 1, "a number"));
-    check(r#"{"mcpServers": "x"}"#, no_map(&["mcpServers"], 15, "a string"));
-    check(r#"{"mcpServers": null}"#, no_map(&["mcpServers"], 15, "null"));
-    check(r#"{"mcpServers": []}"#, no_map(&["mcpServers"], 15, "an array"));
-    let twice = |keys: &[&str], at: usize| Unwritable::Blocked(Blocked::Twice { path: path(keys), at });
-    check(r#"{"mcpServers": {}, "mcpServers": {}}"#, twice(&["mcpServers"], 19));
-    check(r#"{"mcpServers": {"cove": {}, "cove": {}}}"#, twice(KEYS, 28));
-    // Others' mistakes are not ours to find.
+fn refuses_values_that_are_not_objects() {
+    let check = |text: &str, cause: &str| assert_eq!(refused(Format::Json, KEYS, text), cause, "{text}");
+    check("[]", "line 1 column 1: it holds a list where an object should be");
+    check(" 1", "line 1 column 2: it holds a number where an object should be");
+    check(r#"{"mcpServers": "x"}"#, "line 1 column 16: `mcpServers` is a string, not an object");
+    check(r#"{"mcpServers": null}"#, "line 1 column 16: `mcpServers` is null, not an object");
+    check(r#"{"mcpServers": []}"#, "line 1 column 16: `mcpServers` is a list, not an object");
+    check(r#"{"mcpServers": {}, "mcpServers": {}}"#, "line 1 column 20: `mcpServers` is there a second time");
+    check(r#"{"mcpServers": {"cove": {}, "cove": {}}}"#, "line 1 column 29: `mcpServers.cove` is there a second time");
+    // Duplicate keys elsewhere do not matter.
     there_and_back(Format::Json, KEYS, r#"{"a": 1, "a": 2, "mcpServers": {"b": 1, "b": 2}}"#);
 }
 
 #[test]
-fn what_does_not_parse_is_named_by_line_and_column() {
-    let check = |text: &str, line: usize, column: usize| match refused(Format::Json, KEYS, text) {
-        Unwritable::Unreadable(wrong) => {
-            assert_eq!((wrong.line, wrong.column), (line, column), "{text} {wrong:?}")
-        }
-        other => panic!("{text} {other:?}"),
+fn names_line_and_column_of_a_syntax_error() {
+    let check = |text: &str, line: usize, column: usize| {
+        let cause = refused(Format::Json, KEYS, text);
+        let start = format!("line {line} column {column}: it is not valid JSON: ");
+        assert!(cause.starts_with(&start), "{text}: {cause}");
     };
     check("{", 1, 1);
     check("{\n  \"a\": 1\n  \"b\": 2\n}", 2, 9);
@@ -237,13 +227,13 @@ fn what_does_not_parse_is_named_by_line_and_column() {
 }
 
 #[test]
-fn depth_is_bounded() {
+fn limits_the_depth() {
     let nested = |depth: usize| format!("{{\"a\": {}{}}}", "[".repeat(depth), "]".repeat(depth));
     there_and_back(Format::Json, &["a", "cove"], r#"{"a": {}}"#);
     assert!(set_json(&nested(200)).contains("cove"));
     for depth in [1_000, 1_000_000] {
-        assert!(matches!(refused(Format::Json, KEYS, &nested(depth)), Unwritable::Unreadable(_)));
+        assert!(refused(Format::Json, KEYS, &nested(depth)).contains("it is not valid JSON"));
     }
     let objects = "{\"a\":".repeat(100_000);
-    assert!(matches!(refused(Format::Json, KEYS, &objects), Unwritable::Unreadable(_)));
+    assert!(refused(Format::Json, KEYS, &objects).contains("it is not valid JSON"));
 }

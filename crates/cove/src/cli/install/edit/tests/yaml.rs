@@ -7,11 +7,11 @@ const LINES: &str = "  cove:\n    command: /b/cove\n    args: [\"serve\"]\n";
 
 #[track_caller]
 fn check(before: &str, after: &str) {
-    assert_eq!(set(Format::Yaml, KEYS, before), after, "from {before}");
+    assert_eq!(set_in(Format::Yaml, KEYS, before), after, "from {before}");
 }
 
 #[test]
-fn lines_join_the_others() {
+fn adds_lines_after_the_others() {
     check("", &format!("extensions:\n{LINES}"));
     check("# mine\n", &format!("# mine\nextensions:\n{LINES}"));
     check("a: 1\n", &format!("a: 1\nextensions:\n{LINES}"));
@@ -20,14 +20,9 @@ fn lines_join_the_others() {
     check("extensions:\nb: 2\n", &format!("extensions:\n{LINES}b: 2\n"));
     check(
         "extensions:\n  a:\n    cmd: x # why\n    args:\n    - y\n    - z # last\n\n# about b\nb: 2\n",
-        &format!(
-            "extensions:\n  a:\n    cmd: x # why\n    args:\n    - y\n    - z # last\n{LINES}\n# about b\nb: 2\n"
-        ),
+        &format!("extensions:\n  a:\n    cmd: x # why\n    args:\n    - y\n    - z # last\n{LINES}\n# about b\nb: 2\n"),
     );
-    check(
-        "extensions: {a: {cmd: x}}\n",
-        "extensions: {a: {cmd: x}, cove: {command: /b/cove, args: [\"serve\"]}}\n",
-    );
+    check("extensions: {a: {cmd: x}}\n", "extensions: {a: {cmd: x}, cove: {command: /b/cove, args: [\"serve\"]}}\n");
     check(
         "extensions:\r\n    a: 1\r\n",
         "extensions:\r\n    a: 1\r\n    cove:\r\n      command: /b/cove\r\n      args: [\"serve\"]\r\n",
@@ -61,7 +56,7 @@ fn taking_it_out_gives_the_bytes_that_were_there() {
 }
 
 #[test]
-fn it_is_taken_out_wherever_it_stands() {
+fn removes_the_entry_wherever_it_stands() {
     let check = |before: &str, after: &str| {
         assert_eq!(removed(Format::Yaml, KEYS, before), after, "from {before}");
     };
@@ -84,36 +79,36 @@ fn an_entry_of_ours_is_made_right_and_keeps_what_was_added() {
 }
 
 #[test]
-fn words_that_mean_something_else_are_quoted() {
+fn quotes_words_with_another_meaning() {
     let alone = |text: &str| {
-        let entry = Entry { fixed: vec![("a".to_owned(), Plain::text(text))], initial: Vec::new() };
-        Format::Yaml.alone(&path(&["x"]), &entry).unwrap()
+        let entry = ClientEntry { fixed: vec![DocumentMember::new("a", text)], initial: Vec::new() };
+        entry_alone(Format::Yaml, &path(&["x"]), &entry).unwrap()
     };
     assert_eq!(alone("/usr/bin/cove"), "x:\n  a: /usr/bin/cove\n");
-    for text in [
-        "", "yes", "No", "null", "1.5", "a b", "a: b", "- a", "#a", "*a", "a\nb", "~", "=", "\u{85}", "'",
-        "😀",
-    ] {
-        assert_eq!(alone(text), format!("x:\n  a: {}\n", crate::cli::install::tree::quoted(text)));
+    for text in
+        ["", "yes", "No", "null", "1.5", "a b", "a: b", "- a", "#a", "*a", "a\nb", "~", "=", "\u{85}", "'", "😀"]
+    {
+        assert_eq!(alone(text), format!("x:\n  a: {}\n", layout::quoted(text)));
     }
 }
 
 #[test]
-fn what_has_no_room_is_left_alone() {
-    let check = |text: &str, wrong: &str| {
-        let found = format!("{:?}", refused(Format::Yaml, KEYS, text));
-        assert!(found.starts_with(wrong), "{text}: {found}");
+fn refuses_files_without_room() {
+    let check = |text: &str, start: &str, part: &str| {
+        let cause = refused(Format::Yaml, KEYS, text);
+        assert!(cause.starts_with(start) && cause.contains(part), "{text}: {cause}");
     };
-    check("- a\n", "Blocked(NoMap { path: [], at: 0, found: \"an array\"");
-    check("extensions: x\n", "Blocked(NoMap");
-    check("a: &a {}\nextensions: *a\n", "Blocked(NoMap");
-    check("extensions: {}\nextensions: {}\n", "Blocked(Twice");
-    check("a: 1\n---\nb: 1\n", "Unreadable(Unreadable { line: 2");
-    check("a: b: c\n", "Unreadable(Unreadable { line: 1");
-    check("a:\n\t- b\n", "Unreadable(Unreadable { line: 2");
-    check("a: 'x\n", "Unreadable(");
-    check(&"[".repeat(100_000), "Unreadable(");
-    check(&format!("a: {}{}", "[".repeat(1_000), "]".repeat(1_000)), "Unreadable(");
+    let invalid = "it is not valid YAML: ";
+    check("- a\n", "line 1 column 1: it holds a list where an object should be", "");
+    check("extensions: x\n", "line 1 column 13: `extensions` is a string, not an object", "");
+    check("a: &a {}\nextensions: *a\n", "line 2 column 13: `extensions` is an alias, not an object", "");
+    check("extensions: {}\nextensions: {}\n", "line 2 column 1: `extensions` is there a second time", "");
+    check("a: 1\n---\nb: 1\n", "line 2 ", invalid);
+    check("a: b: c\n", "line 1 ", invalid);
+    check("a:\n\t- b\n", "line 2 ", invalid);
+    check("a: 'x\n", "", invalid);
+    check(&"[".repeat(100_000), "", invalid);
+    check(&format!("a: {}{}", "[".repeat(1_000), "]".repeat(1_000)), "", invalid);
     let deep: String = (0..2_000).map(|depth| format!("{}a:\n", " ".repeat(depth))).collect();
-    check(&deep, "Unreadable(");
+    check(&deep, "", invalid);
 }

@@ -1,0 +1,156 @@
+//! Messages about the end of a cell, for people and for agents: what happened, why, and what to do next. They do not
+//! repeat what the code printed itself, such as a traceback.
+
+use std::fmt;
+use std::time::Duration;
+
+use cove_protocol::Language;
+use serde::Serialize;
+
+use crate::backend::{MemoryKiller, SandboxEnd};
+use crate::policy::EffectiveLimits;
+use crate::session::cell::describe_end;
+use crate::session::{CellEnd, CellProcess, StopReason, SurvivingState};
+use crate::units::show_size;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Advice {
+    #[serde(rename = "status")]
+    pub message: String,
+    pub hint: String,
+}
+
+impl fmt::Display for Advice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\nhint: {}", self.message, self.hint)
+    }
+}
+
+/// The reader of a message: a person can change flags, an agent can change parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Audience {
+    Person,
+    Agent,
+}
+
+/// Returns the message about the end of a cell, or None if the output of the code already says everything.
+pub fn advise(end: &CellEnd, bounds: EffectiveLimits, audience: Audience) -> Option<Advice> {
+    let advice = |message: String, hint: String| Some(Advice { message, hint });
+    let survived =
+        if bounds.session_persists { describe_survived(end.survived()) } else { "the next call starts fresh" }
+            .to_owned();
+    match end {
+        CellEnd::Completed { forgotten: true }
+        | CellEnd::Raised { forgotten: true, .. }
+        | CellEnd::Exited { forgotten: true, .. } => advice(
+            "the interpreter had ended since the cell before, so this one ran in a new one".into(),
+            "variables of earlier cells are lost; files were kept".into(),
+        ),
+        // A person sees the exit code in the shell; an agent sees it only here.
+        CellEnd::Exited { code, .. } if *code != 0 && audience == Audience::Agent => {
+            advice(format!("the code exited with code {code}"), survived)
+        }
+        CellEnd::Completed { .. } | CellEnd::Raised { .. } | CellEnd::Exited { .. } => None,
+        CellEnd::InterpreterExited { language, code } => {
+            advice(format!("{language} ended itself with exit code {code}"), survived)
+        }
+        CellEnd::Killed { process: who, signal } => {
+            advice(format!("{who} was killed by signal {signal}{}", signal_name(*signal)), survived)
+        }
+        CellEnd::OutOfMemory { who, killer: by } => {
+            Some(advise_out_of_memory(&who.to_string(), *by, &survived, bounds, audience))
+        }
+        CellEnd::SandboxEnded(SandboxEnd::OutOfMemory(by)) => {
+            Some(advise_out_of_memory("the sandbox", *by, &survived, bounds, audience))
+        }
+        CellEnd::Stopped { reason: StopReason::Deadline, .. } => {
+            let most = format_seconds(bounds.max_timeout);
+            let larger = match (bounds.timeout < bounds.max_timeout, audience) {
+                (true, Audience::Person) => format!("pass a larger `--timeout` (at most {most}); "),
+                (true, Audience::Agent) => format!("pass a larger `timeout` (at most {most}); "),
+                (false, Audience::Person) => "do less in one cell, or raise `--max-timeout`; ".to_owned(),
+                (false, Audience::Agent) => "do less in one cell; ".to_owned(),
+            };
+            let message = format!("cell stopped after {} (limit `timeout`)", format_seconds(bounds.timeout));
+            advice(message, format!("{larger}{survived}"))
+        }
+        CellEnd::Stopped { reason: StopReason::Cancelled, .. } => {
+            advice("cell stopped because it was cancelled".into(), survived)
+        }
+        CellEnd::Unavailable { who, reason } => {
+            let hint = match (audience, who) {
+                (Audience::Agent, CellProcess::Interpreter(_)) => {
+                    "use another language; the operator can install this one".into()
+                }
+                (Audience::Agent, CellProcess::Program) => {
+                    "use another image; the operator can change what this one starts".into()
+                }
+                (Audience::Person, CellProcess::Interpreter(Language::Python)) => {
+                    "install python 3.9 or later, or name one with `--python /path/to/python3`; `cove explain` shows what it sees".into()
+                }
+                (Audience::Person, CellProcess::Interpreter(other)) => {
+                    format!("install {other} where the sandbox finds it; `cove explain` shows what it sees")
+                }
+                (Audience::Person, CellProcess::Program) => "name a program that the sandbox has".into(),
+            };
+            advice(format!("could not run {who}\ncaused by: {reason}"), hint)
+        }
+        CellEnd::Refused { waiting } => advice(
+            format!("cell refused because {waiting} others are waiting in this session"),
+            "wait for some of them to end, or use another session".into(),
+        ),
+        CellEnd::SandboxEnded(ending) => advice(format!("the sandbox {}", describe_end(ending)), survived),
+    }
+}
+
+fn advise_out_of_memory(
+    who: &str,
+    by: MemoryKiller,
+    survived: &str,
+    bounds: EffectiveLimits,
+    audience: Audience,
+) -> Advice {
+    let by = match by {
+        MemoryKiller::Kernel => "kernel",
+        MemoryKiller::Watchdog => "watchdog",
+    };
+    let limit = show_size(bounds.memory);
+    let advice = match audience {
+        Audience::Person => "use less memory at a time, or pass a larger `--memory`",
+        Audience::Agent => "use less memory at a time: stream, or work in pieces",
+    };
+    Advice {
+        message: format!("{who} ran out of memory and was killed by the {by} (limit `memory`, {limit})"),
+        hint: format!("{advice}; {survived}"),
+    }
+}
+
+/// Returns a sentence about the state that is left after a cell.
+pub fn describe_survived(survived: SurvivingState) -> &'static str {
+    match survived {
+        SurvivingState::Everything => "variables and files were kept",
+        SurvivingState::Files => "variables are lost; files in `/workspace` were kept",
+        SurvivingState::Nothing => "variables and files are lost",
+    }
+}
+
+/// Writes a duration for people: `30 s`, `0.5 s`.
+pub fn format_seconds(duration: Duration) -> String {
+    format!("{} s", duration.as_millis() as f64 / 1000.0)
+}
+
+fn signal_name(signal: i32) -> &'static str {
+    match signal {
+        4 => " (SIGILL)",
+        6 => " (SIGABRT)",
+        7 => " (SIGBUS)",
+        8 => " (SIGFPE)",
+        9 => " (SIGKILL)",
+        11 => " (SIGSEGV)",
+        15 => " (SIGTERM)",
+        24 => " (SIGXCPU)",
+        25 => " (SIGXFSZ)",
+        31 => " (SIGSYS)",
+        _ => "",
+    }
+}

@@ -1,0 +1,152 @@
+//! The host's end of the control socket: sends requests to the jail process, kills it and reads its events.
+
+use crate::error::Failure;
+use cove_jail::report::RunnerExit;
+use cove_jail::{JailEvent, JailRequest};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::process::{Child, ChildStderr};
+use tokio::task::JoinHandle;
+
+use crate::BoxFuture;
+use crate::backend::jail::hints;
+use crate::backend::{MemoryKiller, SandboxControl, SandboxEnd};
+
+/// How many of the last bytes on the standard error of jail and runner are kept for a report.
+const MAX_STDERR_TAIL: usize = 4096;
+
+pub(super) struct JailControl {
+    /// Kept so that the runtime reaps the process when it ends.
+    _jail: Child,
+    read: BufReader<OwnedReadHalf>,
+    /// The part of the next event that has arrived, kept here so that a caller that drops the future loses nothing.
+    line: Vec<u8>,
+    /// Dropping it closes the socket, and the jail process kills the sandbox.
+    write: Option<OwnedWriteHalf>,
+    stderr_tail: Option<JoinHandle<String>>,
+    ending: Option<SandboxEnd>,
+}
+
+impl JailControl {
+    pub(super) fn new(mut jail: Child, socket: UnixStream) -> Self {
+        let stderr_tail = jail.stderr.take().map(|stderr| tokio::spawn(read_stderr_tail(stderr)));
+        let (read, write) = socket.into_split();
+        Self {
+            _jail: jail,
+            read: BufReader::new(read),
+            line: Vec::new(),
+            write: Some(write),
+            stderr_tail,
+            ending: None,
+        }
+    }
+
+    pub(super) async fn send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        match &mut self.write {
+            Some(write) => write.write_all(bytes).await,
+            None => Err(std::io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
+    /// Returns the next event, or None if the socket has closed or the event is malformed. Cancel-safe.
+    pub(super) async fn next_event(&mut self) -> Option<JailEvent> {
+        self.read.read_until(b'\n', &mut self.line).await.ok()?;
+        serde_json::from_slice(&std::mem::take(&mut self.line)).ok()
+    }
+
+    /// Returns the last lines on standard error, for a jail process that ended without an `Ended` event.
+    pub(super) async fn take_stderr_tail(&mut self) -> String {
+        let said = match self.stderr_tail.take() {
+            Some(words) => words.await.unwrap_or_default(),
+            None => String::new(),
+        };
+        match said.trim() {
+            "" => "the jail process ended without a word".to_owned(),
+            said => said.to_owned(),
+        }
+    }
+
+    async fn wait_for_exit(&mut self) -> SandboxEnd {
+        loop {
+            match self.next_event().await {
+                Some(JailEvent::Ended { exit, exceeded }) => return sandbox_end(exit, exceeded),
+                Some(_) => {}
+                None => return SandboxEnd::Lost(self.take_stderr_tail().await),
+            }
+        }
+    }
+}
+
+impl SandboxControl for JailControl {
+    fn start_failure(&mut self) -> BoxFuture<'_, Option<Failure>> {
+        Box::pin(async {
+            match self.next_event().await {
+                Some(JailEvent::Failed { failure }) => Some(hints::explain_failure(&failure)),
+                Some(JailEvent::Ended { exit, exceeded }) => {
+                    self.ending = Some(sandbox_end(exit, exceeded));
+                    None
+                }
+                Some(JailEvent::Started { .. } | JailEvent::Memory { .. }) => None,
+                None => Some(Failure::operator("could not start a sandbox").because(self.take_stderr_tail().await)),
+            }
+        })
+    }
+
+    fn kill(&mut self) {
+        self.write = None;
+    }
+
+    fn wait(&mut self) -> BoxFuture<'_, SandboxEnd> {
+        Box::pin(async {
+            if self.ending.is_none() {
+                self.ending = Some(self.wait_for_exit().await);
+            }
+            self.ending.clone().unwrap_or(SandboxEnd::Exited(0))
+        })
+    }
+
+    fn memory_killer(&mut self) -> BoxFuture<'_, Option<MemoryKiller>> {
+        Box::pin(async {
+            if self.send(&[JailRequest::Memory.byte()]).await.is_err() {
+                return None;
+            }
+            loop {
+                match self.next_event().await {
+                    Some(JailEvent::Started { .. }) => {}
+                    Some(JailEvent::Memory { exceeded }) => return exceeded,
+                    Some(JailEvent::Ended { exit, exceeded }) => {
+                        self.ending = Some(sandbox_end(exit, exceeded));
+                        return exceeded;
+                    }
+                    Some(JailEvent::Failed { .. }) | None => return None,
+                }
+            }
+        })
+    }
+}
+
+fn sandbox_end(exit: RunnerExit, exceeded: Option<MemoryKiller>) -> SandboxEnd {
+    match (exceeded, exit) {
+        // A runner that exited was not killed for memory, even if another process was.
+        (_, RunnerExit::Code(code)) => SandboxEnd::Exited(code),
+        (Some(by), RunnerExit::Signal(_)) => SandboxEnd::OutOfMemory(by),
+        (None, RunnerExit::Signal(signal)) => SandboxEnd::Signalled(signal),
+    }
+}
+
+/// Reads standard error to its end, so that no process blocks on a full pipe, and returns its last bytes.
+async fn read_stderr_tail(mut stderr: ChildStderr) -> String {
+    let mut kept = Vec::new();
+    let mut buffer = [0u8; 1024];
+    while let Ok(count) = stderr.read(&mut buffer).await {
+        if count == 0 {
+            break;
+        }
+        kept.extend(&buffer[..count]);
+        if kept.len() > MAX_STDERR_TAIL {
+            kept.drain(..kept.len() - MAX_STDERR_TAIL);
+        }
+    }
+    String::from_utf8_lossy(&kept).into_owned()
+}

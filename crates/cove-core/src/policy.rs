@@ -1,0 +1,125 @@
+//! What a sandbox may do, as plain data: Cove computes it once from the configuration, a backend enforces it, and `cove
+//! explain` shows it. A policy never contains a secret.
+
+pub mod grants;
+pub mod mounts;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use cove_protocol::Language;
+use serde::Serialize;
+
+use crate::keyword::keywords;
+
+pub use cove_jail::guest::{MountAccess, SandboxLimits, SandboxMount, SandboxUser};
+pub use mounts::{AllowedMount, requested as requested_mount};
+
+/// Everything a backend must enforce. A backend refuses a policy that it cannot enforce.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Policy {
+    pub root: SandboxRoot,
+    /// The python that the operator chose; None for the first one on the search path.
+    pub python: Option<PathBuf>,
+    pub mounts: Vec<SandboxMount>,
+    pub network: SandboxNetwork,
+    /// The container runtime to use instead of the default, by its name in Docker or Podman.
+    pub runtime: Option<String>,
+    pub user: SandboxUser,
+    pub limits: SandboxLimits,
+}
+
+/// Where the sandbox's system files come from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SandboxRoot {
+    /// This machine's own `/usr`, read-only.
+    Host,
+    /// Another directory tree, read-only. Use it for untrusted tenants.
+    Tree(PathBuf),
+    /// A container of an image that the operator approved.
+    Image(ImageRecipe),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SandboxNetwork {
+    /// The sandbox's own loopback and nothing else.
+    None,
+    /// A network of Docker or Podman that the operator chose by name.
+    Named(String),
+}
+
+/// Bounds on one cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct CellLimits {
+    pub timeout: Duration,
+    pub max_timeout: Duration,
+    /// The time between the interrupt at the deadline and the kill.
+    pub grace: Duration,
+    /// Characters of output kept for a result.
+    pub max_output: usize,
+}
+
+/// The limits that a cell ran under.
+#[derive(Debug, Clone, Copy)]
+pub struct EffectiveLimits {
+    pub timeout: Duration,
+    pub max_timeout: Duration,
+    pub memory: u64,
+    /// True if a later cell can use the variables and files of this one.
+    pub session_persists: bool,
+}
+
+/// How a container of an image is made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ImageRecipe {
+    /// The image's name, as agents know it.
+    pub name: String,
+    pub source: ImageSource,
+    /// The languages that its containers offer. If empty, every language found inside.
+    pub languages: Vec<Language>,
+}
+
+/// Where the files of a container come from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ImageSource {
+    /// `name:tag` or a digest.
+    Reference(String),
+    /// The Dockerfile of a built-in definition.
+    BuiltIn(&'static str),
+    /// A folder with a Dockerfile.
+    Folder(PathBuf),
+    /// A folder with a Compose file. `main` names the service whose container runs the runner.
+    Compose { folder: PathBuf, main: Option<String> },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SessionLifetime {
+    /// One sandbox from the first call to the end of the session.
+    Persistent,
+    /// A new sandbox for each call.
+    Oneshot,
+}
+
+impl SessionLifetime {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Persistent => "persistent",
+            Self::Oneshot => "oneshot",
+        }
+    }
+}
+
+keywords!(
+    /// A part of a Compose file that Cove refuses unless the operator allows it.
+    #[derive(Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub ComposeRisk, "RISK", "a risk that can be allowed":
+    Privileged = "privileged",
+    HostNetwork = "host-network",
+    Ports = "ports",
+    Capabilities = "capabilities",
+    Devices = "devices",
+);

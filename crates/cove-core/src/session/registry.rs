@@ -1,0 +1,473 @@
+//! All sessions of a server. A caller finds its sessions by handle or by name and never sees those of another
+//! principal. Their number is limited, and a session ends when it has been idle for too long.
+//!
+//! `SessionEntry` in `lease.rs` describes which task sets and reads each field of a session, and in which order.
+
+mod ended_sessions;
+mod errors;
+mod lease;
+mod table;
+mod warm_sessions;
+
+use std::io::Cursor;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use cove_protocol::{Language, SessionId};
+use tokio::sync::Semaphore;
+use tokio::time::sleep;
+
+use crate::backend::{Backend, SandboxOwner};
+use crate::error::{Failure, display_value};
+use crate::output::Spool;
+use crate::policy::{Policy, SessionLifetime};
+use crate::random::random_bits;
+use crate::session::{Session, SessionOptions};
+use crate::sync::lock;
+
+pub use ended_sessions::EndReason;
+pub use errors::SessionError;
+pub use lease::{OutputId, SessionLease};
+
+use lease::{SessionEntry, UseGuard};
+use table::SessionTable;
+use warm_sessions::WarmSessions;
+
+/// Longest name that a caller may choose.
+const MAX_NAME_LENGTH: usize = 64;
+
+/// The owner of sessions. A handle or a name works for its owner alone.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Principal(pub String);
+
+/// How to make a session.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SessionBlueprint {
+    /// The image of the session; None for the environment with all languages.
+    pub image: Option<String>,
+    pub policy: Policy,
+    pub lifetime: SessionLifetime,
+    /// The language of lines that are sent to the session without one.
+    pub line_language: Language,
+}
+
+impl SessionBlueprint {
+    /// Returns the blueprint of a session for which the caller chose nothing but the policy.
+    fn default_for(policy: Policy) -> Self {
+        Self { image: None, policy, lifetime: SessionLifetime::Persistent, line_language: Language::Python }
+    }
+}
+
+/// How a session came to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SessionOrigin {
+    /// Made because a caller ran code and named no existing session.
+    Implicit,
+    /// Made on its own, as `start_session` does.
+    Explicit,
+}
+
+/// The session that a caller refers to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SessionRef {
+    /// A handle that the registry gave out. The session must exist.
+    Handle(SessionId),
+    /// A name that the caller chose. The session is made if it does not exist.
+    Name(String),
+    /// A new session.
+    New,
+}
+
+impl SessionRef {
+    /// Parses `s_…` as a handle and everything else as a name. Fails if the name is too long or has other characters
+    /// than letters, digits, spaces and `-_.:`.
+    pub fn parse(text: &str) -> Result<Self, SessionError> {
+        if let Some(id) = SessionId::parse(text) {
+            return Ok(Self::Handle(id));
+        }
+        let fits = (1..=MAX_NAME_LENGTH).contains(&text.chars().count());
+        let plain = text.chars().all(|c| c.is_alphanumeric() || "-_.: ".contains(c));
+        if text.starts_with(SessionId::PREFIX) || !fits || !plain {
+            return Err(SessionError::BadName { name: display_value(text) });
+        }
+        Ok(Self::Name(text.to_owned()))
+    }
+}
+
+/// The limits of a registry.
+#[derive(Debug, Clone, Copy)]
+pub struct RegistryLimits {
+    pub max_sessions: usize,
+    pub idle_timeout: Duration,
+    /// Sessions that are started ahead of the calls that will use them.
+    pub warm_sessions: usize,
+}
+
+pub struct SessionRegistry {
+    backend: Arc<dyn Backend>,
+    /// The blueprint of the warm sessions.
+    default_blueprint: Arc<SessionBlueprint>,
+    bounds: RegistryLimits,
+    table: Mutex<SessionTable>,
+    /// One permit for each one-shot sandbox that may exist at the same time. Its `SessionLease` holds the permit.
+    oneshot_permits: Arc<Semaphore>,
+    warm: WarmSessions,
+}
+
+impl SessionRegistry {
+    /// `policy` is the policy of the warm sessions. Starts the task that ends idle sessions; it runs until the registry
+    /// is dropped.
+    pub fn new(backend: Arc<dyn Backend>, policy: Policy, bounds: RegistryLimits) -> Arc<Self> {
+        let warm = WarmSessions::new(Arc::clone(&backend), policy.clone(), bounds.warm_sessions);
+        let default_blueprint = Arc::new(SessionBlueprint::default_for(policy));
+        let sessions = Arc::new(Self {
+            backend,
+            default_blueprint,
+            bounds,
+            table: Mutex::default(),
+            oneshot_permits: Arc::new(Semaphore::new(bounds.max_sessions)),
+            warm,
+        });
+        tokio::spawn(end_idle(Arc::downgrade(&sessions), bounds.idle_timeout));
+        sessions
+    }
+
+    /// Starts a warm session in the background, if the limit allows another.
+    pub fn start_warm_session(&self) {
+        self.warm.refill();
+    }
+
+    /// Leases an existing session. Returns None if no session has that name. Fails if the handle is unknown or the
+    /// session has ended, cannot be started or is one-shot.
+    pub async fn lease_existing(
+        self: &Arc<Self>,
+        owner: &Principal,
+        which: &SessionRef,
+        warm: Option<Language>,
+    ) -> Result<Option<SessionLease>, SessionError> {
+        self.remove_dead(owner, which).await;
+        let Some(hold) = lock(&self.table).use_existing(owner, which)? else { return Ok(None) };
+        self.start_lease(hold, warm).await.map(Some)
+    }
+
+    /// Leases an existing session or makes one with `policy`. Fails if the handle is unknown, the registry is full, or
+    /// the session cannot be started or is one-shot.
+    pub async fn lease(
+        self: &Arc<Self>,
+        owner: &Principal,
+        which: SessionRef,
+        policy: &Policy,
+        warm: Option<Language>,
+    ) -> Result<SessionLease, SessionError> {
+        self.remove_dead(owner, &which).await;
+        let blueprint = match *policy == self.default_blueprint.policy {
+            true => Arc::clone(&self.default_blueprint),
+            false => Arc::new(SessionBlueprint::default_for(policy.clone())),
+        };
+        let hold = self.reserve(owner, which, &blueprint, SessionOrigin::Implicit)?;
+        self.start_lease(hold, warm).await
+    }
+
+    /// Makes a session from a blueprint and returns its handle. A persistent session is started at once, so that a
+    /// failure is reported here. If the caller drops the future, `StartGuard` removes the session.
+    pub async fn open(
+        self: &Arc<Self>,
+        owner: &Principal,
+        blueprint: SessionBlueprint,
+    ) -> Result<SessionId, SessionError> {
+        let (lifetime, speaks) = (blueprint.lifetime, blueprint.line_language);
+        let hold = self.reserve(owner, SessionRef::New, &Arc::new(blueprint), SessionOrigin::Explicit)?;
+        let id = hold.entry.id.clone();
+        if lifetime == SessionLifetime::Persistent {
+            let unwanted = StartGuard { sessions: self, entry: Some(Arc::clone(&hold.entry)) };
+            self.start_lease(hold, Some(speaks)).await?;
+            unwanted.keep();
+        }
+        Ok(id)
+    }
+
+    /// Returns the blueprint of an existing session. Fails if the handle is unknown or the session has ended.
+    pub fn blueprint(&self, owner: &Principal, id: &SessionId) -> Result<Arc<SessionBlueprint>, SessionError> {
+        Ok(Arc::clone(&lock(&self.table).find(owner, id)?.blueprint))
+    }
+
+    /// Starts a sandbox for one call of a one-shot session, with `input` on its standard input. Fails if too many such
+    /// sandboxes exist, the sandbox does not start, or the session was removed in the meantime.
+    pub async fn lease_oneshot(
+        self: &Arc<Self>,
+        owner: &Principal,
+        id: &SessionId,
+        input: Vec<u8>,
+    ) -> Result<SessionLease, SessionError> {
+        let hold = UseGuard::new(lock(&self.table).find(owner, id)?);
+        let Ok(permit) = Arc::clone(&self.oneshot_permits).try_acquire_owned() else {
+            return Err(SessionError::TooMany { most: self.bounds.max_sessions });
+        };
+        let sessions = Arc::clone(self);
+        run_detached(async move {
+            let entry = &hold.entry;
+            let options = SessionOptions {
+                input: Some(Box::new(Cursor::new(input))),
+                warm_language: None,
+                owner: sandbox_owner(entry),
+            };
+            let session = Session::start(&*sessions.backend, &entry.blueprint.policy, options).await;
+            let session = session.map_err(|error| SessionError::Start(Arc::new(error)))?;
+            if entry.removed.is_cancelled() {
+                session.kill().await;
+                return Err(SessionError::Ended { id: entry.id.clone(), why: EndReason::Stopped });
+            }
+            Ok(SessionLease::for_oneshot(hold, session, permit))
+        })
+        .await
+    }
+
+    /// Returns stored output, or None if no session of `owner` has output with this id.
+    pub fn find_output(&self, owner: &Principal, id: &OutputId) -> Option<Arc<Spool>> {
+        let table = lock(&self.table);
+        table.entries.values().filter(|entry| entry.owner == *owner).find_map(|entry| entry.output(id))
+    }
+
+    /// Starts the session of an entry if it has not started yet. Fails for one-shot sessions, which have no shared
+    /// sandbox.
+    async fn start_lease(
+        self: &Arc<Self>,
+        hold: UseGuard,
+        warm: Option<Language>,
+    ) -> Result<SessionLease, SessionError> {
+        if hold.entry.blueprint.lifetime == SessionLifetime::Oneshot {
+            let image = hold.entry.blueprint.image.clone().unwrap_or_default();
+            return Err(SessionError::Oneshot { id: hold.entry.id.clone(), image });
+        }
+        if hold.entry.session.initialized() {
+            return self.start_entry(hold, warm).await;
+        }
+        let sessions = Arc::clone(self);
+        run_detached(async move { sessions.start_entry(hold, warm).await }).await
+    }
+
+    /// Sets `entry.session`, or waits for the task that is setting it. Looks at `closed` and `removed` after that: see
+    /// `SessionEntry` for the order. On failure removes the entry.
+    async fn start_entry(&self, hold: UseGuard, warm: Option<Language>) -> Result<SessionLease, SessionError> {
+        let policy = &hold.entry.blueprint.policy;
+        let mut is_new = false;
+        let started = hold.entry.session.get_or_try_init(|| async {
+            is_new = true;
+            // Another caller began the start and failed, or the session was stopped while this caller waited.
+            if hold.entry.removed.is_cancelled() {
+                return Err(Failure::operator("could not start the session: it was ended while it started"));
+            }
+            if *policy == self.default_blueprint.policy
+                && let Some(session) = self.warm.take(warm).await
+            {
+                return Ok(session);
+            }
+            let owner = sandbox_owner(&hold.entry);
+            let options = SessionOptions { input: None, warm_language: warm, owner };
+            Session::start(&*self.backend, policy, options).await
+        });
+        match started.await {
+            // `close` has emptied the table and may have missed this session.
+            Ok(session) if lock(&self.table).closed => {
+                session.kill().await;
+                Err(SessionError::Closed)
+            }
+            Ok(session) if hold.entry.removed.is_cancelled() => {
+                session.kill().await;
+                self.remove(&hold.entry.id);
+                Err(SessionError::Ended { id: hold.entry.id.clone(), why: EndReason::Stopped })
+            }
+            Ok(_) => Ok(SessionLease::for_shared(hold, is_new)),
+            Err(error) => {
+                hold.entry.removed.cancel();
+                self.remove(&hold.entry.id);
+                Err(SessionError::Start(Arc::new(error)))
+            }
+        }
+    }
+
+    /// Removes the session that `which` refers to if its sandbox has ended by itself, so that its name becomes free. No
+    /// task watches for such ends, so each lookup asks the sandbox.
+    async fn remove_dead(&self, owner: &Principal, which: &SessionRef) {
+        let Some(entry) = lock(&self.table).get(owner, which) else { return };
+        let Some(session) = entry.session.get() else { return };
+        if !session.is_alive().await {
+            let ending = session.kill().await;
+            lock(&self.table).remove_and_record(&entry.id, EndReason::Ended(ending));
+        }
+    }
+
+    /// Returns an existing session, or adds an entry for a new one. Evicts another session if the registry is full, and
+    /// fails if none can be evicted.
+    fn reserve(
+        &self,
+        owner: &Principal,
+        which: SessionRef,
+        blueprint: &Arc<SessionBlueprint>,
+        origin: SessionOrigin,
+    ) -> Result<UseGuard, SessionError> {
+        let mut table = lock(&self.table);
+        // The guard is made while the table is locked, so that the session cannot end as idle in between.
+        if let Some(hold) = table.use_existing(owner, &which)? {
+            return Ok(hold);
+        }
+        let name = match which {
+            SessionRef::Name(name) => Some(name),
+            SessionRef::New | SessionRef::Handle(_) => None,
+        };
+        table.remove_ended();
+        if table.entries.len() >= self.bounds.max_sessions && !table.evict_one(owner) {
+            return Err(SessionError::TooMany { most: self.bounds.max_sessions });
+        }
+        let id = SessionId::from_random(random_bits());
+        let before = name.as_deref().and_then(|name| table.ended.take_reason_for_name(name, owner));
+        let disposable = origin == SessionOrigin::Implicit && name.is_none();
+        let entry =
+            SessionEntry::new(id.clone(), owner.clone(), name.clone(), Arc::clone(blueprint), before, disposable);
+        let entry = Arc::new(entry);
+        if let Some(name) = name {
+            table.names.insert((owner.clone(), name), id.clone());
+        }
+        table.entries.insert(id, Arc::clone(&entry));
+        Ok(UseGuard::new(entry))
+    }
+
+    /// Kills a session of `owner` together with its running cells. Fails if there is no such session, or if its sandbox
+    /// could not be removed yet.
+    pub async fn stop(&self, owner: &Principal, which: SessionRef) -> Result<SessionId, SessionError> {
+        let entry = {
+            let mut table = lock(&self.table);
+            let id = match which {
+                SessionRef::Handle(id) => id,
+                SessionRef::Name(name) => match table.names.get(&(owner.clone(), name.clone())) {
+                    Some(id) => id.clone(),
+                    None => return Err(SessionError::UnknownName { name: display_value(&name) }),
+                },
+                SessionRef::New => return Err(SessionError::UnknownName { name: String::new() }),
+            };
+            let entry = table.find(owner, &id)?;
+            table.remove_and_record(&id, EndReason::Stopped);
+            entry
+        };
+        if let Some(session) = entry.session.get() {
+            session.kill().await;
+            if session.has_leftovers().await {
+                return Err(SessionError::CleanupPending { id: entry.id.clone() });
+            }
+        }
+        Ok(entry.id.clone())
+    }
+
+    /// Kills all sessions and refuses new ones. A start that is under way sees `closed` when it is done and kills its
+    /// own sandbox.
+    pub async fn close(&self) {
+        let entries: Vec<Arc<SessionEntry>> = {
+            let mut table = lock(&self.table);
+            table.closed = true;
+            table.names.clear();
+            table.entries.drain().map(|(_, entry)| entry).collect()
+        };
+        let parked = self.warm.close();
+        let mut ends = tokio::task::JoinSet::new();
+        for entry in entries {
+            ends.spawn(async move { entry.kill().await });
+        }
+        for session in parked {
+            ends.spawn(async move { drop(session.kill().await) });
+        }
+        while ends.join_next().await.is_some() {}
+    }
+
+    /// Returns the number of sessions, including those that are starting.
+    pub fn count(&self) -> usize {
+        lock(&self.table).entries.len()
+    }
+
+    fn remove(&self, id: &SessionId) {
+        drop(lock(&self.table).remove(id));
+    }
+
+    /// Removes and returns the entries that have been idle for too long.
+    fn remove_idle(&self) -> Vec<Arc<SessionEntry>> {
+        let mut table = lock(&self.table);
+        let idle: Vec<Arc<SessionEntry>> = table
+            .entries
+            .values()
+            .filter(|entry| {
+                let used = lock(&entry.usage);
+                used.holders == 0 && used.last.elapsed() >= self.bounds.idle_timeout
+            })
+            .cloned()
+            .collect();
+        idle.iter().for_each(|entry| table.remove_and_record(&entry.id, EndReason::Idle(self.bounds.idle_timeout)));
+        idle
+    }
+}
+
+/// Removes a session whose `open` was dropped before it returned, because no caller knows its handle.
+///
+/// `open` makes the guard before the start and calls `keep` after it. The start itself runs in a detached task and goes
+/// on if `open` is dropped. The guard then sets `removed` first and looks at `session` second, and the start does the
+/// reverse, so at least one of them sees the other. If the session has not started, the detached task kills its sandbox
+/// and removes the entry when the start is done; the entry counts against the limit until then. If it has started, the
+/// guard does both in a new task.
+struct StartGuard<'a> {
+    sessions: &'a Arc<SessionRegistry>,
+    entry: Option<Arc<SessionEntry>>,
+}
+
+impl StartGuard<'_> {
+    fn keep(mut self) {
+        self.entry = None;
+    }
+}
+
+impl Drop for StartGuard<'_> {
+    fn drop(&mut self) {
+        let Some(entry) = self.entry.take() else { return };
+        entry.removed.cancel();
+        // The task that starts the session sees `removed`, kills the sandbox and removes the entry.
+        if !entry.session.initialized() {
+            return;
+        }
+        let sessions = Arc::clone(self.sessions);
+        // Without a runtime this process is ending, and its sandboxes end with it.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                entry.kill().await;
+                sessions.remove(&entry.id);
+            });
+        }
+    }
+}
+
+/// Runs a start in its own task, so that it completes even if the caller is dropped. The task holds the `UseGuard`, so
+/// the session counts as used, and takes its place in the table, until its sandbox is there or gone.
+async fn run_detached(
+    start: impl Future<Output = Result<SessionLease, SessionError>> + Send + 'static,
+) -> Result<SessionLease, SessionError> {
+    tokio::spawn(start).await.unwrap_or_else(|error| {
+        Err(SessionError::Start(Arc::new(Failure::operator("could not start the session").because(error))))
+    })
+}
+
+/// Stops idle sessions at intervals until the registry is dropped.
+async fn end_idle(sessions: Weak<SessionRegistry>, idle: Duration) {
+    let pause = (idle / 4).clamp(Duration::from_millis(10), Duration::from_secs(30));
+    loop {
+        sleep(pause).await;
+        let Some(sessions) = sessions.upgrade() else { return };
+        for entry in sessions.remove_idle() {
+            // Each in its own task: one that is slow to end must not delay the others.
+            tokio::spawn(async move {
+                if let Some(session) = entry.session.get() {
+                    session.stop().await;
+                }
+            });
+        }
+    }
+}
+
+fn sandbox_owner(entry: &SessionEntry) -> SandboxOwner {
+    SandboxOwner { session: entry.id.to_string(), principal: entry.owner.0.clone() }
+}

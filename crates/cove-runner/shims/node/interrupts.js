@@ -1,0 +1,146 @@
+// The Node shim: interrupts of a cell that waits. Fetched when a cell is not done after its first turn.
+// Runs as the body of a function with the parameter `shim`.
+//
+// Node's event loop calls the rest of such a cell, which the watchdog of the first turn does not
+// cover, and an endless loop there would never let a listener for SIGINT run. So a thread waits for
+// SIGINT, in the only way that Node offers: a script that runs with `breakOnSigint`. The two threads
+// share a state of two numbers:
+//
+// 1. The thread gets a SIGINT. It sets ASKED to 1, posts a message, and waits on ASKED.
+// 2. If the main thread is idle, it handles the message: `forget` sets ASKED to 0, which wakes the
+//    thread, and `interrupt` ends the cell.
+// 3. If the main thread is busy, the thread's wait times out after 50 ms. Then it has the inspector
+//    call `stop` inside whatever runs on the main thread, again and again until ASKED changes.
+// 4. GO is 1 while the thread shall run. `release` sets it to 0 before the process exits, and waits
+//    until the thread has set ASKED to 2.
+"use strict";
+const { SHARE_ENV, Worker } = shim.own("worker_threads");
+const { Atomics, Error, Int32Array, Reflect, SharedArrayBuffer } = shim.globals;
+const { exchange, load, notify, store, wait } = Atomics;
+const { captureStackTrace } = Error;
+const { terminate } = Worker.prototype;
+
+// Positions in the shared state, see above.
+const GO = 0;
+const ASKED = 1;
+
+let worker = null;
+
+shim.startWatching = () => {
+  if (worker) return;
+  const state = new Int32Array(new SharedArrayBuffer(8));
+  store(state, GO, 1);
+  try {
+    worker = new Worker(`(${shim.functionText(watcher)})()`, {
+      __proto__: null,
+      eval: true,
+      workerData: { state, hook: shim.HOOK },
+      execArgv: [],
+      env: SHARE_ENV,
+      stdout: true,
+      stderr: true,
+      resourceLimits: { maxOldGenerationSizeMb: 16, maxYoungGenerationSizeMb: 2 },
+    });
+  } catch {
+    // A thread cannot be made. A waiting cell can still be interrupted, but not one that loops after
+    // waiting.
+    return;
+  }
+  const mine = worker;
+  mine.unref();
+  mine.on("error", () => {
+    if (worker === mine) shim.stopWatching();
+  });
+  mine.on("message", () => {
+    if (shim.forget()) shim.interrupt();
+  });
+  // Now, because Node's watchdog of a first turn must not run any more: it restores the signal's
+  // default when it ends. Until the thread has started, a looping cell cannot be interrupted.
+  shim.guarded = true;
+  shim.asked = () => load(state, ASKED) === 1;
+  shim.forget = () => {
+    const asked = exchange(state, ASKED, 0) === 1;
+    notify(state, ASKED);
+    return asked;
+  };
+  // The inspector calls this while something runs. If nothing runs, this would terminate the next
+  // callback instead, whatever it is; but in a loop of nothing but promises the call may come between
+  // two of them every time, so the third attempt stops anyway. It must be the last call here, because
+  // otherwise only the rest of this function would be terminated.
+  shim.hook.stop = (attempt) => {
+    if (load(state, ASKED) === 1 && (interrupting() || attempt > 2)) shim.stop();
+  };
+  // Before the process ends, because Node would wait for the thread's inspector and print a message.
+  shim.release = () => {
+    store(state, ASKED, 0);
+    store(state, GO, 0);
+    notify(state, GO);
+    wait(state, ASKED, 0, 500);
+  };
+};
+
+// Returns whether there is more on the stack than this function, `stop`, and its caller.
+function interrupting() {
+  const { prepareStackTrace, stackTraceLimit } = Error;
+  const holder = {};
+  Error.stackTraceLimit = 10;
+  Error.prepareStackTrace = (_, frames) => frames.length > 3;
+  captureStackTrace(holder);
+  const answer = holder.stack;
+  Error.prepareStackTrace = prepareStackTrace;
+  Error.stackTraceLimit = stackTraceLimit;
+  return answer;
+}
+
+// Stops the thread, when other code has taken the signal from it.
+shim.stopWatching = () => {
+  shim.guarded = false;
+  Reflect.apply(terminate, worker, []);
+  worker = null;
+};
+
+// The thread's code. It is passed as text, so it sees nothing of this file.
+function watcher() {
+  const { parentPort, workerData } = require("worker_threads");
+  const { Script } = require("vm");
+  const { Session } = require("inspector");
+  const { state, hook } = workerData;
+  const session = new Session();
+  session.connectToMainThread();
+
+  const run = (script) => {
+    try {
+      script.runInThisContext({ breakOnSigint: true });
+    } catch (error) {
+      if (error.code !== "ERR_SCRIPT_EXECUTION_INTERRUPTED") throw error;
+      asks = true;
+    }
+  };
+  let asks = false;
+
+  // Runs until a signal interrupts it. All of it runs under `breakOnSigint`, because a second signal may
+  // come while the first is reported.
+  globalThis.pause = () => {
+    if (asks) {
+      asks = false;
+      Atomics.store(state, 1, 1);
+      parentPort.postMessage(null);
+      for (let attempt = 1; Atomics.wait(state, 1, 1, 50) === "timed-out"; attempt += 1) {
+        session.post("Runtime.evaluate", { expression: `${hook}.stop(${attempt})`, silent: true });
+      }
+    }
+    Atomics.wait(state, 0, 1);
+  };
+  // Two scripts, one inside the other, so that one runs while the other restarts. Without any, Node would
+  // restore the signal's default, which kills the process.
+  const pause = new Script("pause()");
+  globalThis.watch = () => {
+    while (Atomics.load(state, 0) === 1) run(pause);
+  };
+  const watch = new Script("watch()");
+
+  while (Atomics.load(state, 0) === 1) run(watch);
+  session.disconnect();
+  Atomics.store(state, 1, 2);
+  Atomics.notify(state, 1);
+}

@@ -1,0 +1,56 @@
+//! Waits until anything is ready for the loop.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use cove_protocol::Language;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::Runner;
+use crate::calls::CallSource;
+use crate::stdin::StdinPipe;
+
+/// Something that the loop waits for.
+pub(super) enum PollSource {
+    Shim(Language),
+    Capture(usize),
+    Calls(CallSource),
+    Children,
+    Input,
+    Host,
+}
+
+impl Runner {
+    /// Waits until something is ready. Returns all that is, in the order in which the loop has to act. Writes waiting
+    /// messages to the host first, unless more can join them at once.
+    pub(super) fn wait(&mut self) -> io::Result<Vec<(PollSource, PollFlags)>> {
+        let mut polled = Vec::new();
+        for (&language, interpreter) in &self.interpreters {
+            let write = if interpreter.has_to_write() { PollFlags::OUT } else { PollFlags::empty() };
+            polled.push((PollSource::Shim(language), interpreter.channel(), PollFlags::IN | write));
+        }
+        // Between cells, output waits in its pipe and input waits at the host.
+        let input = self.input.as_ref().filter(|_| self.cell.is_some()).and_then(StdinPipe::writable);
+        if self.cell.is_some() {
+            let captures = self.captures.iter().enumerate();
+            polled.extend(captures.map(|(index, one)| (PollSource::Capture(index), one.readable(), PollFlags::IN)));
+        }
+        polled.extend(self.calls.sources().map(|(source, fd, wanted)| (PollSource::Calls(source), fd, wanted)));
+        polled.push((PollSource::Children, self.children_ended.as_fd(), PollFlags::IN));
+        polled.extend(input.map(|input| (PollSource::Input, input, PollFlags::OUT)));
+        polled.push((PollSource::Host, rustix::stdio::stdin(), PollFlags::IN));
+        let poll_fd = |(source, fd, wanted)| (source, PollFd::from_borrowed_fd(fd, wanted));
+        let (sources, mut fds): (Vec<_>, Vec<_>) = polled.into_iter().map(poll_fd).unzip();
+        // If something is ready already, its messages leave together with those that are waiting.
+        let mut count = 0;
+        if self.host.may_wait() {
+            count = rustix::io::retry_on_intr(|| poll(&mut fds, Some(&Timespec::default())))?;
+        }
+        if count == 0 {
+            self.host.flush()?;
+            rustix::io::retry_on_intr(|| poll(&mut fds, None))?;
+        }
+        let ready = sources.into_iter().zip(fds.iter().map(PollFd::revents));
+        Ok(ready.filter(|(_, events)| !events.is_empty()).collect())
+    }
+}

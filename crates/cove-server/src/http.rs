@@ -1,0 +1,273 @@
+//! The HTTP front: turns sockets into checked requests. It checks host, origin, token, rate and size. A
+//! [`McpHandler`] behind it interprets the requests.
+//!
+//! It uses no framework, because the order of the checks and the limits on connections lie below the level of
+//! frameworks.
+//!
+//! [`serve`] runs the accept loop and spawns one task per connection. Each connection task reads requests with hyper,
+//! and `request` runs the checks in a fixed order: host and origin, path, method, token and rate, and only then the
+//! body. All tasks share one `HttpContext`. Cancelling `stop` ends the accept loop and tells every connection task to
+//! finish its current answer; `serve` waits for them, aborts the rest after `drain`, and returns when none is left.
+
+use std::ffi::OsStr;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, HeaderMap};
+use http_body_util::Full;
+use tokio::net::TcpListener;
+
+use crate::ServerSetup;
+use crate::http_config::{HttpAuth, HttpConfig};
+use cove_core::error::{Failure, FailureKind};
+use cove_core::process_env::ProcessEnv;
+use cove_core::session::registry::Principal;
+
+mod accept;
+mod allowed_names;
+mod body;
+mod connection;
+mod greeting;
+mod rate_limit;
+mod request;
+mod response;
+mod token;
+
+pub use accept::serve;
+pub use response::HttpResponse;
+
+use allowed_names::AllowedNames;
+use body::BodyReader;
+use greeting::TokenSource;
+use rate_limit::RateBucket;
+use response::RequestRefusal;
+use token::{OWNER, TokenSet};
+
+/// Wrong tokens per second over all clients. People do not mistype that often, and a token of 16 characters cannot be
+/// guessed at that rate.
+const WRONG_TOKENS_PER_SECOND: usize = 10;
+/// Refusals per second that are logged.
+const WARNINGS_PER_SECOND: usize = 5;
+/// The environment variable whose token replaces the token file.
+const TOKEN_VARIABLE: &str = "COVE_TOKEN";
+
+/// The handler behind `/mcp`.
+pub trait McpHandler: Clone + Send + Sync + 'static {
+    /// Answers a request whose host, origin, token, rate and size were checked. The body is complete, the
+    /// [`Principal`] is in the extensions, and the token was removed from the headers. When the client disconnects,
+    /// the front drops this future or the body of its answer.
+    fn answer(&self, request: http::Request<Full<Bytes>>) -> impl Future<Output = HttpResponse> + Send;
+}
+
+/// Limits that operators cannot set. Tests use smaller ones.
+#[derive(Debug, Clone, Copy)]
+struct HttpBounds {
+    /// Time for the head of a request, and between two requests.
+    head: Duration,
+    /// Time for a whole body.
+    body: Duration,
+    body_bytes: usize,
+    /// Memory of all bodies together.
+    memory: usize,
+    /// Time for answers in flight when the server stops.
+    drain: Duration,
+}
+
+impl Default for HttpBounds {
+    fn default() -> Self {
+        Self {
+            head: Duration::from_secs(10),
+            body: Duration::from_secs(30),
+            body_bytes: 16 * 1024 * 1024,
+            memory: 256 * 1024 * 1024,
+            drain: Duration::from_secs(5),
+        }
+    }
+}
+
+/// The checks and limits that all connections share.
+#[derive(Debug)]
+struct HttpFront {
+    allowed_names: AllowedNames,
+    /// `None` if no token is required.
+    tokens: Option<TokenSet>,
+    /// In the order of the tokens.
+    rates: Vec<(Principal, RateBucket)>,
+    wrong_tokens: RateBucket,
+    bodies: BodyReader,
+    warnings: RateBucket,
+    max_connections: usize,
+    bounds: HttpBounds,
+}
+
+impl HttpFront {
+    fn new(config: &HttpConfig, tokens: Option<TokenSet>, bound: SocketAddr, bounds: HttpBounds) -> Self {
+        let now = Instant::now();
+        let owner = Principal(OWNER.to_owned());
+        let principals = match &tokens {
+            Some(tokens) => tokens.principals().cloned().collect(),
+            None => vec![owner],
+        };
+        let rate = || RateBucket::new(config.rate_limit, 2 * config.rate_limit, now);
+        Self {
+            allowed_names: AllowedNames::new(config, bound),
+            tokens,
+            rates: principals.into_iter().map(|principal| (principal, rate())).collect(),
+            wrong_tokens: RateBucket::new(WRONG_TOKENS_PER_SECOND, 2 * WRONG_TOKENS_PER_SECOND, now),
+            bodies: BodyReader::new(bounds.body_bytes, bounds.body, bounds.memory),
+            warnings: RateBucket::new(WARNINGS_PER_SECOND, 2 * WARNINGS_PER_SECOND, now),
+            max_connections: config.max_connections,
+            bounds,
+        }
+    }
+
+    /// Returns the principal of a request. Fails if the token is missing or wrong, or if the rate is exceeded. All
+    /// wrong tokens share one limit that never affects right ones, so a client without a token cannot lock out a
+    /// principal.
+    fn admit(&self, headers: &HeaderMap, now: Instant) -> Result<&Principal, RequestRefusal> {
+        let place = match self.tokens.as_ref().map(|tokens| find_token(tokens, headers)) {
+            None => 0,
+            Some(Ok(place)) => place,
+            Some(Err(refusal)) => {
+                self.wrong_tokens.take(now).map_err(RequestRefusal::TooManyAttempts)?;
+                return Err(refusal);
+            }
+        };
+        let (principal, rate) = &self.rates[place];
+        rate.take(now).map_err(RequestRefusal::TooOften)?;
+        Ok(principal)
+    }
+
+    /// Returns true if a warning may be logged. The rate is limited so that a flood of requests cannot fill a disk.
+    fn may_warn(&self) -> bool {
+        self.warnings.take(Instant::now()).is_ok()
+    }
+}
+
+/// Returns the position of the token that a request carries. Fails unless it carries exactly one, and a known one.
+fn find_token(tokens: &TokenSet, headers: &HeaderMap) -> Result<usize, RequestRefusal> {
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    match (values.next(), values.next()) {
+        (None, _) => Err(RequestRefusal::NoCredentials),
+        (Some(value), None) => tokens.find(value).ok_or(RequestRefusal::WrongCredentials),
+        (Some(_), Some(_)) => Err(RequestRefusal::WrongCredentials),
+    }
+}
+
+/// A listening socket. [`serve`] accepts its connections.
+#[derive(Debug)]
+pub struct BoundListener {
+    listener: TcpListener,
+    address: SocketAddr,
+    greeting: String,
+    front: HttpFront,
+}
+
+impl BoundListener {
+    /// Returns the bound address, with the port that the kernel chose if the setting was 0.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Returns the URL of `/mcp` for a client on this machine.
+    pub fn url(&self) -> String {
+        greeting::url(self.address)
+    }
+
+    /// Returns the greeting. Write it to standard error only: at the first start it contains the token.
+    pub fn greeting(&self) -> &str {
+        &self.greeting
+    }
+}
+
+/// Binds the configured address, and reads or creates the tokens. Fails if the address cannot be bound, if a token is
+/// unusable, or if the settings would let every machine in without a token.
+pub async fn bind(config: &ServerSetup, env: &ProcessEnv) -> Result<BoundListener, Failure> {
+    bind_http(&config.server.http, config.server.state_dir.as_deref(), env).await
+}
+
+async fn bind_http(config: &HttpConfig, state_dir: Option<&Path>, env: &ProcessEnv) -> Result<BoundListener, Failure> {
+    let Some(wanted) = config.address else {
+        return Err(Failure::internal("could not serve HTTP without an address"));
+    };
+    if config.auth == HttpAuth::None && !wanted.ip().is_loopback() {
+        return Err(Failure::usage(format!("could not serve on `{wanted}` with `auth` set to `none`"))
+            .because("anyone who can reach this machine could run code on it")
+            .with_hint(format!(
+                "leave `auth` out, or serve this machine alone with `--http 127.0.0.1:{}`",
+                wanted.port()
+            )));
+    }
+    let listener = TcpListener::bind(wanted).await.map_err(|error| bind_error(wanted, error))?;
+    let address = listener.local_addr().map_err(|error| bind_error(wanted, error))?;
+    // After binding, so that no token is created and shown for a server that cannot start.
+    let (tokens, greeting) = match config.auth {
+        HttpAuth::None => (None, greeting::greeting_text(address, &TokenSource::NoAuthentication)),
+        HttpAuth::Token => {
+            let (tokens, greeting) = credentials(config, state_dir, env, address)?;
+            (Some(tokens), greeting)
+        }
+    };
+    let front = HttpFront::new(config, tokens, address, HttpBounds::default());
+    Ok(BoundListener { listener, address, greeting, front })
+}
+
+fn credentials(
+    config: &HttpConfig,
+    state_dir: Option<&Path>,
+    env: &ProcessEnv,
+    address: SocketAddr,
+) -> Result<(TokenSet, String), Failure> {
+    if let Some(value) = env.env.get(TOKEN_VARIABLE).filter(|value| !value.is_empty()) {
+        return Ok((tokens_from_env(value)?, greeting::greeting_text(address, &TokenSource::Environment)));
+    }
+    let file: PathBuf = match (&config.token_file, state_dir) {
+        (Some(file), _) => file.clone(),
+        (None, Some(state)) => state.join("tokens"),
+        (None, None) => {
+            return Err(Failure::usage("could not find a place for the token")
+                .because("there is no home directory, so there is no state directory")
+                .with_hint("name one with `--state-dir`, name a file with `--token-file`, or set `COVE_TOKEN`"));
+        }
+    };
+    let kept = token::file::load(&file)?;
+    let source = match &kept.created_token {
+        Some(token) => TokenSource::Created { token, file: &file },
+        None => TokenSource::File {
+            file: &file,
+            names: kept.tokens.principals().map(|principal| principal.0.as_str()).collect(),
+        },
+    };
+    let greeting = greeting::greeting_text(address, &source);
+    Ok((kept.tokens, greeting))
+}
+
+/// The error never shows the value, unlike errors about other variables.
+fn tokens_from_env(value: &OsStr) -> Result<TokenSet, Failure> {
+    value.to_str().and_then(TokenSet::single).ok_or_else(|| {
+        Failure::usage(format!("could not use the token in `{TOKEN_VARIABLE}`"))
+            .because("it is not 16 to 512 letters, digits or `-._~+/=`")
+            .with_hint("make one with `openssl rand -hex 32`")
+    })
+}
+
+fn bind_error(wanted: SocketAddr, error: io::Error) -> Failure {
+    let hint = match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "another server listens there: choose another port, or port 0 for one that is free".to_owned()
+        }
+        io::ErrorKind::PermissionDenied => "choose a port from 1024 on, which needs no rights".to_owned(),
+        io::ErrorKind::AddrNotAvailable => {
+            format!("choose an address of this machine, such as `127.0.0.1:{}`", wanted.port())
+        }
+        _ => "choose another address with `--http`".to_owned(),
+    };
+    Failure::new(FailureKind::Usage, format!("could not listen on `{wanted}`")).because(error).with_hint(hint)
+}
+
+#[cfg(test)]
+mod tests;

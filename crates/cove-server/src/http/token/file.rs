@@ -1,0 +1,247 @@
+//! The token file: created once, readable by its owner only, and refused if another user could have read or changed
+//! it.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+
+use super::TokenSet;
+use cove_core::document::read_limited;
+use cove_core::error::{Failure, display_path};
+use cove_core::random::random_bits;
+
+const MAX_FILE_BYTES: u64 = 1024 * 1024;
+
+/// The tokens of the file.
+pub(in super::super) struct LoadedTokens {
+    pub(in super::super) tokens: TokenSet,
+    /// The token, if this start created it. This is the only time that it is shown.
+    pub(in super::super) created_token: Option<String>,
+}
+
+/// Reads the file, or creates one with a new token. Fails if the file is unsafe, unreadable or malformed.
+pub(in super::super) fn load(path: &Path) -> Result<LoadedTokens, Failure> {
+    if let Some(tokens) = read(path)? {
+        return Ok(LoadedTokens { tokens, created_token: None });
+    }
+    let token = new_token();
+    match write_new(path, &token) {
+        Ok(()) => {}
+        // Another server created the file meanwhile, so its token counts.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => {
+            return Err(Failure::usage(format!("could not make the token file `{}`", display_path(path)))
+                .because(error)
+                .with_hint("name another place with `--token-file`, or set `COVE_TOKEN` in the environment"));
+        }
+    }
+    // Read like at any other start, so that an unsafe directory is refused now and not at the next start.
+    match read(path)? {
+        Some(tokens) => {
+            let made = TokenSet::parse(&token).is_ok_and(|own| own.0[0].digest == tokens.0[0].digest);
+            Ok(LoadedTokens { tokens, created_token: made.then_some(token) })
+        }
+        None => Err(Failure::usage(format!("could not read the token file `{}`", display_path(path)))
+            .because("it was removed while it was read")),
+    }
+}
+
+/// Returns `None` if there is no file.
+fn read(path: &Path) -> Result<Option<TokenSet>, Failure> {
+    let name = display_path(path);
+    let refused = |cause: String, hint: String| {
+        Failure::usage(format!("could not use the token file `{name}`")).because(cause).with_hint(hint)
+    };
+    let unreadable =
+        |error: io::Error| Failure::usage(format!("could not read the token file `{name}`")).because(error);
+    // Does not follow a link, and does not block on a pipe.
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(_) if path.is_symlink() => {
+            return Err(refused("it is a symbolic link".into(), "name the file itself with `--token-file`".into()));
+        }
+        Err(error) => return Err(unreadable(error)),
+    };
+    // Checks the opened file, not the file that has the name now.
+    let found = file.metadata().map_err(unreadable)?;
+    let us = rustix::process::geteuid().as_raw();
+    if !found.is_file() {
+        return Err(refused("it is not a file".into(), "name a file with `--token-file`".into()));
+    }
+    if found.uid() != us {
+        return Err(refused(
+            format!("it belongs to user {}, and this is user {us}", found.uid()),
+            format!("`chown {us} {name}`, or name another file with `--token-file`"),
+        ));
+    }
+    if found.mode() & 0o077 != 0 {
+        let cause = format!("others may use it: its mode is {:03o}", found.mode() & 0o777);
+        return Err(refused(cause, format!("`chmod 600 {name}`, and replace the tokens if others were here")));
+    }
+    check_directory(path, us).map_err(|(cause, hint)| refused(cause, hint))?;
+    let text = read_limited(file, MAX_FILE_BYTES).map_err(unreadable)?;
+    TokenSet::parse(&text).map(Some).map_err(|error| {
+        refused(
+            error.to_string(),
+            "write one `TOKEN` or `NAME TOKEN` a line; without the file a new one is made".into(),
+        )
+    })
+}
+
+/// Fails if another user could replace the file: a user who may rename files in its directory can.
+fn check_directory(path: &Path, us: u32) -> Result<(), (String, String)> {
+    let directory = directory_of(path);
+    let name = display_path(&directory);
+    let found = fs::metadata(&directory)
+        .map_err(|error| (format!("its directory could not be looked at: {error}"), format!("look at `{name}`")))?;
+    // In a sticky directory such as `/tmp`, only the owner of a file can rename it.
+    let shared = found.mode() & 0o022 != 0 && found.mode() & 0o1000 == 0;
+    if shared || ![0, us].contains(&found.uid()) {
+        let cause = format!("others may replace it: its directory `{name}` is not yours alone");
+        return Err((cause, format!("`chmod go-w {name}`, or name a file elsewhere with `--token-file`")));
+    }
+    Ok(())
+}
+
+fn directory_of(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+/// Writes the file atomically and never replaces another, so the name always leads to a complete file.
+fn write_new(path: &Path, token: &str) -> io::Result<()> {
+    let directory = directory_of(path);
+    DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
+    let mut file = tempfile::Builder::new()
+        .prefix(".tokens-")
+        .permissions(Permissions::from_mode(0o600))
+        .tempfile_in(&directory)?;
+    writeln!(file, "# Tokens that may ask over HTTP, one `TOKEN` or `NAME TOKEN` a line.\n{token}")?;
+    file.as_file().sync_all()?;
+    file.persist_noclobber(path).map_err(|failed| failed.error)?;
+    // Makes the name survive a crash, because the token is shown to the operator only once.
+    File::open(&directory)?.sync_all()
+}
+
+/// Returns a token with 256 random bits. The prefix helps scanners for leaked secrets.
+fn new_token() -> String {
+    format!("cove_{:032x}{:032x}", random_bits(), random_bits())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    const TOKEN: &str = "0123456789abcdef0123";
+
+    fn temp_token_path() -> (TempDir, PathBuf) {
+        let dir = TempDir::new().unwrap();
+        let path = dir.path().join("state/cove/tokens");
+        (dir, path)
+    }
+
+    fn write(path: &Path, text: &str, mode: u32) {
+        DirBuilder::new().recursive(true).mode(0o700).create(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+        fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[track_caller]
+    fn load_error(path: &Path) -> String {
+        let report = load(path).err().expect("refused").report().to_string();
+        assert!(!report.contains(TOKEN), "{report}");
+        report
+    }
+
+    #[test]
+    fn token_file_is_created_once() {
+        let (_dir, path) = temp_token_path();
+        let made = load(&path).unwrap().created_token.unwrap();
+        assert!(made.starts_with("cove_") && made.len() == 69, "{made}");
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+        assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
+        let again = load(&path).unwrap();
+        assert_eq!(again.created_token, None);
+        assert_eq!(again.tokens.0[0].digest, TokenSet::single(&made).unwrap().0[0].digest);
+        // No other file is left in the directory.
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+        let (_other, path) = temp_token_path();
+        assert_ne!(load(&path).unwrap().created_token.unwrap(), made);
+    }
+
+    #[test]
+    fn concurrent_starts_share_one_token() {
+        let (_dir, path) = temp_token_path();
+        let starts: Vec<_> = (0..8)
+            .map(|_| {
+                std::thread::spawn({
+                    let path = path.clone();
+                    move || load(&path).unwrap()
+                })
+            })
+            .collect();
+        let kept: Vec<LoadedTokens> = starts.into_iter().map(|start| start.join().unwrap()).collect();
+        assert_eq!(kept.iter().filter(|kept| kept.created_token.is_some()).count(), 1);
+        assert!(kept.iter().all(|one| one.tokens.0[0].digest == kept[0].tokens.0[0].digest));
+    }
+
+    #[test]
+    fn refuses_token_files_that_others_can_access() {
+        let (_dir, path) = temp_token_path();
+        for mode in [0o644, 0o640, 0o620, 0o601] {
+            write(&path, TOKEN, mode);
+            let report = load_error(&path);
+            assert!(report.contains(&format!("its mode is {mode:03o}")), "{report}");
+            assert!(report.contains(&format!("hint: `chmod 600 {}`", path.display())), "{report}");
+        }
+        write(&path, TOKEN, 0o600);
+        assert!(load(&path).is_ok());
+        let directory = path.parent().unwrap();
+        fs::set_permissions(directory, Permissions::from_mode(0o770)).unwrap();
+        assert!(load_error(&path).contains("`chmod go-w "));
+        fs::set_permissions(directory, Permissions::from_mode(0o1777)).unwrap();
+        assert!(load(&path).is_ok());
+    }
+
+    #[test]
+    fn refuses_token_paths_that_are_not_own_files() {
+        let (dir, path) = temp_token_path();
+        write(&path, TOKEN, 0o600);
+        let link = dir.path().join("link");
+        symlink(&path, &link).unwrap();
+        assert!(load_error(&link).contains("it is a symbolic link"));
+        symlink(dir.path().join("nowhere"), dir.path().join("dangling")).unwrap();
+        assert!(load_error(&dir.path().join("dangling")).contains("it is a symbolic link"));
+        assert!(load_error(dir.path()).contains("it is not a file"));
+        assert!(load_error(Path::new("/dev/null")).contains("it is not a file"));
+        assert!(load_error(&path.join("below")).contains("could not"));
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&path, Some(1234), None).unwrap();
+            assert!(load_error(&path).contains("it belongs to user 1234, and this is user 0"));
+        }
+    }
+
+    #[test]
+    fn names_the_malformed_line_without_its_content() {
+        let (_dir, path) = temp_token_path();
+        write(&path, &format!("# fine\nbot {TOKEN} {TOKEN}\n"), 0o600);
+        assert!(load_error(&path).contains("caused by: line 2 is neither `TOKEN` nor `NAME TOKEN`"));
+        write(&path, "", 0o600);
+        assert!(load_error(&path).contains("there is no token in it"));
+        fs::write(&path, [0xff, 0xfe]).unwrap();
+        assert!(load_error(&path).contains("could not read the token file"));
+        write(&path, &"#\n".repeat(600_000), 0o600);
+        assert!(load_error(&path).contains("more than 1048576 bytes"));
+    }
+}

@@ -1,0 +1,133 @@
+//! The MCP server for agents. Only this crate names rmcp's server types. Tools use Cove's own argument and result
+//! types, and `render` writes all text that a model sees.
+//!
+//! Shutdown has three steps. A transport calls `begin_shutdown`, which cancels `shutdown`; running cells see that and
+//! stop. It then waits in `drain_calls` until every call has returned its permit of `calls`. Last, `shut_down` closes
+//! all sandboxes and upstream servers.
+
+mod arguments;
+mod caller;
+mod cell;
+mod default_sessions;
+pub mod http;
+pub mod http_config;
+pub mod manual;
+mod mcp;
+mod progress;
+mod prompt;
+mod render;
+mod resources;
+mod result;
+pub mod server_config;
+pub mod telemetry;
+mod tools;
+mod transport;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use crate::server_config::ServerConfig;
+use crate::telemetry::metrics::Metrics;
+use cove_core::backend::Backend;
+use cove_core::image::library::ImageLibrary;
+use cove_core::policy::{CellLimits, Policy};
+use cove_core::process_env::ProcessEnv;
+use cove_core::session::registry::{RegistryLimits, SessionRegistry};
+use cove_upstream::broker::{Broker, BrokerConfig};
+
+pub use transport::{serve_http, serve_stdio};
+
+use tools::ToolDefinition;
+
+/// Most calls in flight over all clients.
+const MAX_CALLS: usize = 512;
+/// Sessions that are kept ready, with Python started, for the next caller.
+const WARM_SESSIONS: usize = 1;
+/// How long sandboxes may take to close when the server shuts down.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The configuration of a server.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ServerSetup {
+    /// The policy of sessions that name no image.
+    pub policy: Policy,
+    pub cell: CellLimits,
+    pub server: ServerConfig,
+    pub broker: BrokerConfig,
+}
+
+/// The state that all connections share.
+pub struct Server {
+    config: ServerSetup,
+    env: ProcessEnv,
+    sessions: Arc<SessionRegistry>,
+    backend: Arc<dyn Backend>,
+    images: ImageLibrary,
+    broker: Arc<Broker>,
+    metrics: Arc<Metrics>,
+    /// The tools as agents see them, built once.
+    tools: Vec<(&'static ToolDefinition, rmcp::model::Tool)>,
+    calls: Arc<Semaphore>,
+    /// Cancelled when the server shuts down. Running cells and preparations then stop.
+    shutdown: CancellationToken,
+}
+
+impl Server {
+    /// `standard` is the current policy of sessions that name no image, if they can be started. Without it, no warm
+    /// session is kept.
+    pub fn new(
+        mut config: ServerSetup,
+        standard: Option<Policy>,
+        env: ProcessEnv,
+        backend: Arc<dyn Backend>,
+        images: ImageLibrary,
+    ) -> Arc<Self> {
+        let warm_sessions = if standard.is_some() { WARM_SESSIONS } else { 0 };
+        if let Some(standard) = standard {
+            config.policy = standard;
+        }
+        let bounds = RegistryLimits {
+            max_sessions: config.server.max_sessions,
+            idle_timeout: config.server.idle_timeout,
+            warm_sessions,
+        };
+        let sessions = SessionRegistry::new(Arc::clone(&backend), config.policy.clone(), bounds);
+        let broker = Broker::open(&config.broker, &env, manual::text(&config));
+        let tools = tools::offered_tools(&config.server.tools, &broker.describe_servers()).into_iter();
+        let tools = tools.map(mcp::mcp_tool).collect();
+        Arc::new(Self {
+            config,
+            env,
+            sessions,
+            backend,
+            images,
+            broker,
+            metrics: Arc::new(Metrics::new()),
+            tools,
+            calls: Arc::new(Semaphore::new(MAX_CALLS)),
+            shutdown: CancellationToken::new(),
+        })
+    }
+
+    fn tool(&self, name: &str) -> Option<&(&'static ToolDefinition, rmcp::model::Tool)> {
+        self.tools.iter().find(|(_, shown)| shown.name == name)
+    }
+
+    /// Stops running calls, which then report that the server is stopping.
+    fn begin_shutdown(&self) {
+        self.shutdown.cancel();
+    }
+
+    /// Closes every sandbox and every upstream server. After `CLOSE_TIMEOUT` it returns, and the rest ends with the
+    /// process.
+    async fn shut_down(&self) {
+        self.begin_shutdown();
+        let ends = async { tokio::join!(self.sessions.close(), self.broker.close()) };
+        if tokio::time::timeout(CLOSE_TIMEOUT, ends).await.is_err() {
+            tracing::warn!("sandboxes or servers took too long to end and end with this process");
+        }
+    }
+}

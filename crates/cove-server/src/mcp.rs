@@ -1,0 +1,303 @@
+//! One connection for rmcp: turns requests into tool calls, and their results into protocol results.
+
+// Logging is deprecated in the newest revision. Clients of older ones still set its level.
+#![expect(deprecated)]
+
+use std::sync::{Arc, OnceLock};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use rmcp::model::{
+    CacheScope, CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestParams, CompleteResult,
+    ContentBlock, CustomRequest, CustomResult, ErrorCode, GetPromptRequestParams, GetPromptResponse, Implementation,
+    ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
+    ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult, Resource, ResourceContents,
+    ResourceTemplate, ServerCapabilities, ServerConfig, SetLevelRequestParams, Tool as McpTool, ToolAnnotations,
+};
+use rmcp::service::RequestContext;
+use rmcp::{ErrorData, RoleServer, ServerHandler};
+
+use super::caller::{DefaultSession, ToolCaller};
+use super::progress::ProgressReporter;
+use super::resources::{MANUAL_URI, ResourceContent, ResourceError, TEMPLATES};
+use super::result::{ResultBlock, ToolResult};
+use super::tools::{OfferedTool, ToolDefinition, ToolEffect};
+use super::{Server, prompt};
+use cove_core::error::{Failure, display_value};
+use cove_core::policy::SandboxNetwork;
+use cove_core::session::registry::{Principal, SessionRef};
+
+/// A request of a client, with its connection.
+type McpContext = RequestContext<RoleServer>;
+type McpResult<T> = Result<T, ErrorData>;
+/// A request for one page of a list.
+type PageRequest = Option<PaginatedRequestParams>;
+
+/// The instructions that every agent reads at the start, so every word counts.
+fn instructions(network: &SandboxNetwork) -> String {
+    let network = match network {
+        SandboxNetwork::None => "No network. ",
+        SandboxNetwork::Named(_) => "",
+    };
+    format!(
+        "Do whole jobs in one call: loop, filter and join in code, print only what you need. \
+         {network}Manual: cove://manual"
+    )
+}
+
+/// How long clients may cache the lists, which change only when the server restarts.
+const TTL_MS: u64 = 300_000;
+
+/// Requests whose parameters must have the right types.
+const METHODS: [&str; 4] = ["prompts/get", "resources/read", "subscriptions/listen", "tools/call"];
+/// The same for requests that the modern era no longer has.
+const OLD_METHODS: [&str; 4] = ["initialize", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"];
+
+/// Returns true if a request uses the era without a handshake.
+fn is_modern(request: &McpContext) -> bool {
+    request.protocol_version().is_some_and(|version| version.as_str() >= ProtocolVersion::V_2026_07_28.as_str())
+}
+
+fn unknown_method(method: &str) -> ErrorData {
+    ErrorData::new(ErrorCode::METHOD_NOT_FOUND, format!("there is no method `{}`", display_value(method)), None)
+}
+
+/// The principal of clients that need not authenticate.
+pub(super) fn local_principal() -> Principal {
+    Principal("local".into())
+}
+
+pub(super) enum TransportKind {
+    Stdio,
+    Http,
+}
+
+/// One connection of a client. Dropping it stops the connection's own session.
+pub(super) struct McpConnection {
+    server: Arc<Server>,
+    origin: TransportKind,
+    /// The owner and the name of the connection's own session, once a call used it.
+    own_session: OnceLock<(Principal, String)>,
+}
+
+impl McpConnection {
+    pub(super) fn new(server: Arc<Server>, origin: TransportKind) -> Self {
+        Self { server, origin, own_session: OnceLock::new() }
+    }
+
+    /// Returns the caller of a request: its principal, its default session, and its progress token.
+    fn caller(&self, request: &McpContext) -> ToolCaller {
+        let parts = request.extensions.get::<http::request::Parts>();
+        let principal =
+            parts.and_then(|parts| parts.extensions.get::<Principal>()).cloned().unwrap_or_else(local_principal);
+        let unnamed = match self.origin {
+            TransportKind::Stdio => DefaultSession::Own("default".into()),
+            TransportKind::Http => {
+                // A request that states its protocol version belongs to no connection, whatever its other headers
+                // say.
+                let is_connected = request.meta.protocol_version().is_none();
+                let connection = parts.and_then(|parts| parts.headers.get("mcp-session-id")?.to_str().ok());
+                match connection.filter(|_| is_connected) {
+                    Some(id) => {
+                        let name = format!("connection:{id}");
+                        self.own_session.get_or_init(|| (principal.clone(), name.clone()));
+                        DefaultSession::Own(name)
+                    }
+                    None => DefaultSession::New,
+                }
+            }
+        };
+        let token = request.meta.get_progress_token();
+        let links_since = ProtocolVersion::V_2025_06_18;
+        ToolCaller {
+            principal,
+            default_session: unnamed,
+            progress: token.map(|token| ProgressReporter::new(request.peer.clone(), token)),
+            cancellation: request.ct.clone(),
+            knows_links: request.protocol_version().is_some_and(|version| version.as_str() >= links_since.as_str()),
+        }
+    }
+}
+
+/// Stops the connection's own session in a background task: no other connection can name it.
+impl Drop for McpConnection {
+    fn drop(&mut self) {
+        let Some((owner, name)) = self.own_session.take() else { return };
+        let server = Arc::clone(&self.server);
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                // Fails if the session was never used or already ended, which is fine.
+                let _ = server.sessions.stop(&owner, SessionRef::Name(name)).await;
+            });
+        }
+    }
+}
+
+impl ServerHandler for McpConnection {
+    fn get_info(&self) -> ServerConfig {
+        let capabilities =
+            ServerCapabilities::builder().enable_tools().enable_resources().enable_prompts().enable_logging();
+        let mut implementation = Implementation::new("cove", env!("CARGO_PKG_VERSION"));
+        implementation.title = Some("Cove".into());
+        ServerConfig::new(capabilities.build())
+            .with_server_info(implementation)
+            .with_instructions(instructions(&self.server.config.policy.network))
+    }
+
+    async fn list_tools(&self, request: PageRequest, _context: McpContext) -> McpResult<ListToolsResult> {
+        reject_cursor(request)?;
+        // A client that lists tools is about to use one.
+        self.server.sessions.start_warm_session();
+        let tools = self.server.tools.iter().map(|(_, shown)| shown.clone()).collect();
+        Ok(ListToolsResult::with_all_items(tools).with_ttl_ms(TTL_MS).with_cache_scope(CacheScope::Public))
+    }
+
+    fn get_tool(&self, name: &str) -> Option<McpTool> {
+        self.server.tool(name).map(|(_, shown)| shown.clone())
+    }
+
+    async fn call_tool(&self, request: CallToolRequestParams, context: McpContext) -> McpResult<CallToolResponse> {
+        let Some((tool, shown)) = self.server.tool(&request.name) else {
+            let names: Vec<&str> = self.server.tools.iter().map(|(_, shown)| shown.name.as_ref()).collect();
+            let message = format!("there is no tool `{}`; there is {}", display_value(&request.name), names.join(", "));
+            return Err(ErrorData::invalid_params(message, None));
+        };
+        let caller = self.caller(&context);
+        let answer = match self.server.calls.try_acquire() {
+            Ok(_permit) => {
+                let _counted = self.server.metrics.call_started();
+                tool.call(&self.server, &caller, &shown.input_schema, request.arguments).await
+            }
+            Err(_) => ToolResult::from(
+                Failure::usage("could not take another call: too many are under way")
+                    .with_hint("wait for some of them to end"),
+            ),
+        };
+        Ok(CallToolResponse::Complete(call_tool_result(answer)))
+    }
+
+    async fn list_resources(&self, request: PageRequest, _context: McpContext) -> McpResult<ListResourcesResult> {
+        reject_cursor(request)?;
+        let manual = Resource::new(MANUAL_URI, "manual")
+            .with_description("What code in the sandbox can use")
+            .with_mime_type("text/markdown");
+        Ok(ListResourcesResult::with_all_items(vec![manual]).with_ttl_ms(TTL_MS).with_cache_scope(CacheScope::Public))
+    }
+
+    async fn list_resource_templates(
+        &self,
+        request: PageRequest,
+        _context: McpContext,
+    ) -> McpResult<ListResourceTemplatesResult> {
+        reject_cursor(request)?;
+        let template = |(uri, name, description): (&str, &str, &str)| {
+            ResourceTemplate::new(uri, name).with_description(description)
+        };
+        Ok(ListResourceTemplatesResult::with_all_items(TEMPLATES.into_iter().map(template).collect())
+            .with_ttl_ms(TTL_MS)
+            .with_cache_scope(CacheScope::Public))
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        context: McpContext,
+    ) -> McpResult<ReadResourceResponse> {
+        let (caller, is_modern) = (self.caller(&context), is_modern(&context));
+        let uri = request.uri;
+        let content = self.server.read_resource(&uri, &caller.principal).await.map_err(|error| match error {
+            ResourceError::NotFound(message) => {
+                // Only the modern era has this field; it also uses another error code here.
+                let data = is_modern.then(|| serde_json::json!({"uri": uri}));
+                ErrorData::resource_not_found(message, data)
+            }
+            ResourceError::Failed(message) => ErrorData::invalid_params(message, None),
+        })?;
+        let content = match content {
+            ResourceContent::Text { mime, text } => ResourceContents::text(text, uri).with_mime_type(mime),
+            ResourceContent::Bytes { mime, bytes } => {
+                ResourceContents::blob(STANDARD.encode(bytes), uri).with_mime_type(mime)
+            }
+        };
+        Ok(ReadResourceResult::new(vec![content]).into())
+    }
+
+    async fn list_prompts(&self, request: PageRequest, _context: McpContext) -> McpResult<ListPromptsResult> {
+        reject_cursor(request)?;
+        Ok(ListPromptsResult::with_all_items(prompt::list()).with_ttl_ms(TTL_MS).with_cache_scope(CacheScope::Public))
+    }
+
+    async fn get_prompt(&self, request: GetPromptRequestParams, _context: McpContext) -> McpResult<GetPromptResponse> {
+        prompt::get(&request.name, request.arguments, &self.server.config).map(Into::into)
+    }
+
+    /// Answers requests that rmcp could not parse as any known request.
+    async fn on_custom_request(&self, request: CustomRequest, context: McpContext) -> McpResult<CustomResult> {
+        let method = request.method.as_str();
+        if METHODS.contains(&method) || (OLD_METHODS.contains(&method) && !is_modern(&context)) {
+            let message = format!("the parameters of `{method}` have not the types that the protocol gives them");
+            return Err(ErrorData::invalid_params(message, None));
+        }
+        Err(unknown_method(method))
+    }
+
+    /// Completion is not offered.
+    async fn complete(&self, _request: CompleteRequestParams, _context: McpContext) -> McpResult<CompleteResult> {
+        Err(unknown_method("completion/complete"))
+    }
+
+    /// Accepted for clients of old revisions. Cove sends no logs to clients; operators read standard error.
+    async fn set_level(&self, _request: SetLevelRequestParams, context: McpContext) -> McpResult<()> {
+        if is_modern(&context) { Err(unknown_method("logging/setLevel")) } else { Ok(()) }
+    }
+}
+
+/// Every list has one page, so a cursor cannot come from this server.
+fn reject_cursor(request: PageRequest) -> McpResult<()> {
+    match request.and_then(|request| request.cursor) {
+        None => Ok(()),
+        Some(cursor) => {
+            let message = format!("there is no page `{}`: the list has one page", display_value(&cursor));
+            Err(ErrorData::invalid_params(message, None))
+        }
+    }
+}
+
+/// Returns a tool in the form that clients see.
+pub(super) fn mcp_tool(offered: OfferedTool) -> (&'static ToolDefinition, McpTool) {
+    let OfferedTool { tool, roster, reaches_out } = offered;
+    let (read_only, destructive, idempotent) = match tool.effect {
+        ToolEffect::ReadOnly => (true, false, true),
+        ToolEffect::Additive => (false, false, false),
+        ToolEffect::Overwriting => (false, true, true),
+        ToolEffect::RunningCode => (false, true, false),
+    };
+    let annotations = ToolAnnotations::new()
+        .read_only(read_only)
+        .destructive(destructive)
+        .idempotent(idempotent)
+        // From a sandbox, only upstream servers are reachable.
+        .open_world(reaches_out);
+    let description = [tool.description, &roster].join(" ").trim_end().to_owned();
+    (tool, McpTool::new(tool.name, description, Arc::new(tool.schema())).with_annotations(annotations))
+}
+
+fn call_tool_result(answer: ToolResult) -> CallToolResult {
+    let mut content = Vec::with_capacity(1 + answer.blocks.len());
+    if !answer.text.is_empty() || answer.blocks.is_empty() {
+        content.push(ContentBlock::text(answer.text));
+    }
+    content.extend(answer.blocks.into_iter().map(|block| match block {
+        ResultBlock::Image { mime, bytes } => ContentBlock::image(STANDARD.encode(bytes), mime),
+        ResultBlock::Note(text) => ContentBlock::text(text),
+        ResultBlock::Blob { uri, bytes } => ContentBlock::resource(
+            ResourceContents::blob(STANDARD.encode(bytes), uri).with_mime_type("application/octet-stream"),
+        ),
+        ResultBlock::Link { uri, name, size } => {
+            ContentBlock::resource_link(Resource::new(uri, name).with_mime_type("text/plain").with_size(size))
+        }
+    }));
+    let mut result = if answer.failed { CallToolResult::error(content) } else { CallToolResult::success(content) };
+    result.structured_content = answer.structured;
+    result
+}

@@ -1,0 +1,26 @@
+//! `sandbox_write_file`: writes a file of a session, completely or not at all.
+
+use serde_json::json;
+
+use super::{ToolCall, ToolDefinition, ToolEffect};
+use crate::result::{ToolResult, with_notices};
+use crate::server_config::Toolset;
+use cove_core::error::{Failure, display_value};
+
+pub(super) const TOOL: ToolDefinition = ToolDefinition {
+    name: "sandbox_write_file",
+    description: "Write a file of the sandbox.",
+    toolset: Toolset::Files,
+    effect: ToolEffect::Overwriting,
+    parameters: || json!({"path": {"type": "string"}, "content": {"type": "string"}, "session": {"type": "string"}}),
+    required: &["path", "content"],
+    call: |call| Box::pin(write_file(call)),
+};
+
+async fn write_file(mut call: ToolCall<'_>) -> Result<ToolResult, Failure> {
+    let (path, content) = (call.arguments.text("path")?, call.arguments.text("content")?);
+    let lease = call.lease_session().await?;
+    let written = lease.write_file(&path, content.as_bytes()).await;
+    let answer = written.map(|bytes| ToolResult::text(format!("wrote {bytes} bytes to {}", display_value(&path))));
+    Ok(with_notices(answer, &lease))
+}

@@ -1,0 +1,199 @@
+//! The broker between code in a sandbox and upstream servers. Every call passes through it. It checks the grant and
+//! the arguments before it sends a call, and it writes one line to the audit file for every call, whatever the
+//! outcome. [`request`] defines what code may ask.
+
+pub mod audit;
+mod call;
+mod discover;
+pub mod request;
+mod result_value;
+mod server_registry;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use cove_protocol::CellId;
+use serde_json::{Value, json};
+
+use crate::catalog::CatalogServer;
+use crate::catalog::server_overview::describe_servers;
+use crate::pool::ServerQuery;
+use cove_core::BoxFuture;
+use cove_core::error::display_value;
+use cove_core::process_env::ProcessEnv;
+use cove_core::session::CallHandler;
+use cove_core::session::registry::Principal;
+
+use audit::AuditTrail;
+use cove_core::policy::grants::{self, GrantVerdict, Grants};
+use request::{BrokerRequest, CallError, CallErrorKind};
+
+pub use discover::FoundTools;
+pub use server_registry::ServerRegistry;
+
+/// Results of a search that names no limit.
+pub const DEFAULT_SEARCH_LIMIT: usize = 5;
+/// Most results that one search may ask for.
+pub const MAX_SEARCH_LIMIT: usize = 50;
+
+/// Answers the requests of code. All sessions share it.
+pub struct Broker {
+    servers: Arc<ServerRegistry>,
+    grants: Grants,
+    trail: AuditTrail,
+    manual: String,
+}
+
+/// The caller of a request, and the limits of its run.
+pub struct CallScope {
+    pub principal: Principal,
+    pub session: String,
+    /// The servers that this run asked for. `None` means all that are granted.
+    pub requested_servers: Option<Vec<String>>,
+    /// Receives short status messages. It must not block.
+    pub on_status: Option<StatusCallback>,
+    pub outputs: Option<Arc<dyn SavedOutputs>>,
+    pub meter: Option<Arc<dyn CallMeter>>,
+}
+
+impl CallScope {
+    /// A scope with every granted server, without status messages, saved outputs and metrics.
+    pub fn new(principal: Principal, session: String) -> Self {
+        Self { principal, session, requested_servers: None, on_status: None, outputs: None, meter: None }
+    }
+}
+
+/// Counts calls to upstream servers for the operator's metrics.
+pub trait CallMeter: Send + Sync {
+    fn upstream_call_ended(&self, outcome: &'static str);
+}
+
+/// The settings of a broker.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BrokerConfig {
+    /// The configuration file, which may define servers. It need not exist.
+    pub config_file: Option<PathBuf>,
+    /// The directory of the catalog and the audit file. Without one, the catalog stays in memory and there is no
+    /// audit file.
+    pub state_dir: Option<PathBuf>,
+    pub grants: Grants,
+}
+
+/// Receives a short status message. It must not block.
+pub type StatusCallback = Arc<dyn Fn(String) + Send + Sync>;
+
+/// Output of earlier cells that did not fit into their results.
+pub trait SavedOutputs: Send + Sync {
+    /// Returns `None` if the principal has no such output.
+    fn read(&self, principal: &Principal, handle: &str) -> Option<String>;
+}
+
+impl Broker {
+    /// Reads the configuration files and the cached catalog. Starts no server. `manual` is the answer to a help
+    /// request.
+    pub fn open(config: &BrokerConfig, env: &ProcessEnv, manual: String) -> Arc<Self> {
+        Arc::new(Self {
+            servers: ServerRegistry::open(config, env),
+            grants: config.grants.clone(),
+            trail: AuditTrail::new(config.state_dir.clone()),
+            manual,
+        })
+    }
+
+    pub fn servers(&self) -> &Arc<ServerRegistry> {
+        &self.servers
+    }
+
+    /// Returns the overview of granted servers for tool descriptions.
+    pub fn describe_servers(&self) -> String {
+        describe_servers(&self.servers.catalog().view(), |server| self.grants.allows_any_tool(&server.name))
+    }
+
+    /// Returns the handler that answers the calls of one run.
+    pub fn call_handler(self: &Arc<Self>, run: CallScope) -> Arc<dyn CallHandler> {
+        Arc::new(ScopedBroker { broker: Arc::clone(self), run })
+    }
+
+    /// Stops every upstream server.
+    pub async fn close(&self) {
+        self.servers.upstreams().close().await;
+    }
+
+    /// Answers one request of code, after it reloaded definitions that changed. Fails with an error whose kind code
+    /// can catch.
+    pub async fn answer(&self, run: &CallScope, cell: CellId, ask: BrokerRequest) -> Result<Value, CallError> {
+        self.servers.reload_definitions().await;
+        match ask {
+            BrokerRequest::Call(request) => self.call(run, cell, request).await,
+            BrokerRequest::Find { query, limit, language } => {
+                Ok(self.find(run, &query, limit, language).await.to_json())
+            }
+            BrokerRequest::Servers {} => Ok(self.list_servers(run)),
+            BrokerRequest::Tools { server } => self.list_tools(run, &server).await,
+            BrokerRequest::Help {} => Ok(json!(self.manual)),
+            BrokerRequest::Resources { server } => self.query(run, cell, &server, ServerQuery::Resources).await,
+            BrokerRequest::ReadResource { server, uri } => {
+                self.query(run, cell, &server, ServerQuery::ReadResource { uri }).await
+            }
+            BrokerRequest::Prompts { server } => self.query(run, cell, &server, ServerQuery::Prompts).await,
+            BrokerRequest::Prompt { server, name, arguments } => {
+                self.query(run, cell, &server, ServerQuery::Prompt { name, arguments }).await
+            }
+            BrokerRequest::Output { handle } => {
+                let text = run.outputs.as_ref().and_then(|outputs| outputs.read(&run.principal, &handle));
+                text.map(|text| json!({"text": text})).ok_or_else(|| {
+                    let message = format!("there is no output `{}`", display_value(&handle));
+                    CallError::new(CallErrorKind::NotFound, message).with_hint(
+                        "it never was, its session has ended, or newer outputs took its room; run the cell again",
+                    )
+                })
+            }
+        }
+    }
+
+    /// Returns true if a run may use any tool of a server.
+    fn can_see(&self, run: &CallScope, server: &CatalogServer) -> bool {
+        let contains = |names: &Vec<String>| grants::contains_server(names, &server.name, &server.alias);
+        self.grants.allows_any_tool(&server.name) && run.requested_servers.as_ref().is_none_or(contains)
+    }
+
+    /// Fails if the operator's grants or the run's own choice of servers exclude the tool. The error says which.
+    fn check_grant(&self, run: &CallScope, server: &CatalogServer, tool: &str) -> Result<(), CallError> {
+        let requested = run.requested_servers.as_deref();
+        let (reason, hint) = match self.grants.evaluate(&server.name, &server.alias, tool, requested) {
+            GrantVerdict::Granted => return Ok(()),
+            GrantVerdict::Denied => {
+                ("the operator denies it", "do without it, or ask the operator to change `deny-call`")
+            }
+            GrantVerdict::NotAllowed => {
+                ("the operator does not allow it", "do without it, or ask the operator to change `allow-call`")
+            }
+            GrantVerdict::NotAskedFor => {
+                ("this run named other servers", "add its server to `servers`, or leave `servers` out")
+            }
+        };
+        let message = format!("`{}.{}` is not granted: {reason}", server.name, display_value(tool));
+        Err(CallError::new(CallErrorKind::Refused, message).with_tool(&server.name, Some(tool)).with_hint(hint))
+    }
+}
+
+struct ScopedBroker {
+    broker: Arc<Broker>,
+    run: CallScope,
+}
+
+impl CallHandler for ScopedBroker {
+    fn answer<'a>(&'a self, cell: CellId, request: Vec<u8>) -> BoxFuture<'a, Vec<u8>> {
+        Box::pin(async move {
+            let answer = match BrokerRequest::parse(&request) {
+                Ok(ask) => {
+                    // The request may hold megabytes, and the call may take long.
+                    drop(request);
+                    self.broker.answer(&self.run, cell, ask).await
+                }
+                Err(problem) => Err(problem),
+            };
+            request::encode_answer(answer)
+        })
+    }
+}

@@ -1,0 +1,237 @@
+//! One call of a tool, a resource or a prompt. The broker finds it, checks the grant and the arguments, sends it
+//! once, and records it.
+//!
+//! `AuditTrail::begin` opens the record before anything else happens, and fails if the audit file cannot be written;
+//! then the broker does not send the call. `set_tool` replaces the names in the record once the tool is found. `end`
+//! sets the outcome. If the caller drops the call instead, dropping the record writes the line with the outcome
+//! `cancelled`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cove_protocol::CellId;
+use serde_json::{Map, Value, json};
+
+use super::request::{CallError, CallErrorKind, CallRequest};
+use super::server_registry::ListFreshness;
+use super::{Broker, CallScope, StatusCallback, result_value};
+use crate::catalog::validate::{self, ArgumentRefusal};
+use crate::catalog::{CatalogServer, KnownTool, ToolDocument, ToolLookupError};
+use crate::pool::{CallOptions, CallProgress, ProgressSink, ServerQuery, UpstreamError, UpstreamResult};
+use cove_core::error::{Hint, display_value};
+
+/// Longer than any cell may run, in seconds.
+const MAX_TIMEOUT: f64 = 86_400.0;
+
+impl Broker {
+    /// Calls a tool and returns its result. Fails if the tool is unknown or not granted, if its arguments do not fit,
+    /// or if the upstream server fails.
+    pub(super) async fn call(&self, run: &CallScope, cell: CellId, request: CallRequest) -> Result<Value, CallError> {
+        let CallRequest { server, tool, arguments, raw, timeout } = request;
+        let mut record = self.trail.begin(run, cell, &server, &tool, &arguments)?;
+        let attempt = async {
+            let timeout = parse_timeout(timeout)?;
+            let known = self.find_tool(run, &server, &tool).await?;
+            let (server, tool) = (known.server.name.clone(), known.document.name.clone());
+            record.set_tool(&server, &tool);
+            self.check_grant(run, &known.server, &tool)?;
+            let arguments = self.check_arguments(run, known, arguments).await?;
+            let options = CallOptions { timeout, progress: self.progress_sink(run, &server, &tool) };
+            let called = self.servers.upstreams().call(&server, &tool, arguments, options).await;
+            to_answer(&server, &tool, called.map_err(|error| to_call_error(error, Some(&tool)))?, raw)
+        };
+        let result = attempt.await;
+        record.end(result)
+    }
+
+    /// Finds a tool. Starts its server only if the catalog has no list for it, or the list lacks this tool. Fails if
+    /// the server has no such tool or cannot be listed.
+    async fn find_tool(&self, run: &CallScope, server: &str, tool: &str) -> Result<KnownTool, CallError> {
+        let server = self.find_server(run, server, Some(tool))?;
+        let find_listed = async |freshness| match self.servers.ensure_listed(&server.name, freshness).await {
+            Ok(()) => Ok(self.servers.catalog().find_tool(&server.name, tool)),
+            Err(error) => Err(to_call_error(error, Some(tool))),
+        };
+        if let Ok(known) = find_listed(ListFreshness::Known).await? {
+            return Ok(known);
+        }
+        self.check_grant(run, &server, tool)?;
+        // The server may have added the tool since the catalog was filled.
+        find_listed(ListFreshness::Fresh).await?.map_err(|unknown| unknown_tool_error(unknown, &server, tool))
+    }
+
+    /// Finds a configured server that the run may use. Fails with the nearest names if it is unknown, or with the
+    /// reason why it is not granted.
+    pub(super) fn find_server(
+        &self,
+        run: &CallScope,
+        server: &str,
+        tool: Option<&str>,
+    ) -> Result<Arc<CatalogServer>, CallError> {
+        let view = self.servers.catalog().view();
+        let Some(known) = view.find_server(server) else {
+            let message = format!("there is no server `{}`", display_value(server));
+            let near = view.nearest_servers(server);
+            let seen = view.servers().filter(|server| self.can_see(run, server));
+            let names: Vec<&str> = seen.map(|server| server.alias.as_str()).take(50).collect();
+            let hint = match (near.first(), names.is_empty()) {
+                (_, true) => "no servers are configured; `cove servers add` adds one".to_owned(),
+                (Some(near), _) => format!("did you mean `{near}`? There are {}", names.join(", ")),
+                (None, _) => format!("there are {}", names.join(", ")),
+            };
+            return Err(CallError::new(CallErrorKind::UnknownServer, message).with_hint(hint).with_tool(server, tool));
+        };
+        if !self.can_see(run, known) {
+            // Returns the refusal. Without a tool, `*` stands for its name.
+            self.check_grant(run, known, tool.unwrap_or("*"))?;
+        }
+        Ok(Arc::clone(known))
+    }
+
+    /// Returns the arguments with the server's spelling of their names. Before it refuses them, it lists the server
+    /// again, because the tool may have changed since it was cached.
+    async fn check_arguments(
+        &self,
+        run: &CallScope,
+        known: KnownTool,
+        arguments: Map<String, Value>,
+    ) -> Result<Map<String, Value>, CallError> {
+        let name = known.server.name.clone();
+        let check = |tool: &ToolDocument, arguments| {
+            validate::check_arguments(tool, arguments).map_err(|refused| bad_arguments_error(&name, tool, &refused))
+        };
+        if self.servers.is_fresh(&name) {
+            return check(&known.document, arguments);
+        }
+        let refused = match check(&known.document, arguments.clone()) {
+            Ok(arguments) => return Ok(arguments),
+            Err(refused) => refused,
+        };
+        if self.servers.ensure_listed(&name, ListFreshness::Fresh).await.is_err() {
+            return Err(refused);
+        }
+        check(&self.find_tool(run, &name, &known.document.name).await?.document, arguments)
+    }
+
+    fn progress_sink(&self, run: &CallScope, server: &str, tool: &str) -> Option<ProgressSink> {
+        let tell = StatusCallback::clone(run.on_status.as_ref()?);
+        let call = format!("{server}.{tool}");
+        tell(format!("calling {call}"));
+        Some(Arc::new(move |progress: CallProgress| {
+            let how_far = match progress.total {
+                Some(total) => format!("{}/{total}", progress.progress),
+                None => progress.progress.to_string(),
+            };
+            tell(match progress.message {
+                Some(message) => format!("{call}: {message} ({how_far})"),
+                None => format!("{call}: {how_far}"),
+            });
+        }))
+    }
+
+    /// Asks a server something other than a tool call. It needs a grant and is recorded like a tool, under the name of
+    /// its method.
+    pub(super) async fn query(
+        &self,
+        run: &CallScope,
+        cell: CellId,
+        server: &str,
+        query: ServerQuery,
+    ) -> Result<Value, CallError> {
+        let method = query.method();
+        let mut record = self.trail.begin(run, cell, server, method, &digested_arguments(&query))?;
+        let attempt = async {
+            let server = self.find_server(run, server, Some(method))?;
+            record.set_tool(&server.name, method);
+            self.check_grant(run, &server, method)?;
+            let answer = self.servers.upstreams().query(&server.name, query).await;
+            answer.map_err(|error| to_call_error(error, None))
+        };
+        let result = attempt.await;
+        record.end(result)
+    }
+}
+
+/// Returns what the audit file digests of a query.
+fn digested_arguments(query: &ServerQuery) -> Map<String, Value> {
+    let mut digested = Map::new();
+    match query {
+        ServerQuery::Resources | ServerQuery::Prompts => {}
+        ServerQuery::ReadResource { uri } => {
+            digested.insert("uri".into(), json!(uri));
+        }
+        ServerQuery::Prompt { name, arguments } => {
+            digested.clone_from(arguments);
+            digested.insert("name".into(), json!(name));
+        }
+    }
+    digested
+}
+
+fn parse_timeout(timeout: Option<f64>) -> Result<Option<Duration>, CallError> {
+    let Some(timeout) = timeout else { return Ok(None) };
+    if timeout > 0.0 && timeout <= MAX_TIMEOUT {
+        return Ok(Some(Duration::from_secs_f64(timeout)));
+    }
+    let message = format!("`timeout` is {timeout}, and must be seconds: more than 0 and at most {MAX_TIMEOUT}");
+    Err(CallError::new(CallErrorKind::BadArguments, message))
+}
+
+fn to_answer(server: &str, tool: &str, outcome: UpstreamResult, raw: bool) -> Result<Value, CallError> {
+    let UpstreamResult { content, structured, is_error, meta } = outcome;
+    if raw {
+        return Ok(result_value::to_raw(content, structured, is_error, meta));
+    }
+    if !is_error {
+        return Ok(result_value::to_native(content, structured));
+    }
+    let words = result_value::error_text(&content, structured.as_ref());
+    let mut problem =
+        CallError::new(CallErrorKind::Tool, words).with_tool(server, Some(tool)).with_field("content", content.into());
+    if let Some(structured) = structured {
+        problem = problem.with_field("structured", structured);
+    }
+    Err(problem)
+}
+
+fn bad_arguments_error(server: &str, tool: &ToolDocument, refused: &ArgumentRefusal) -> CallError {
+    let message = format!("could not call `{server}.{}`: {refused}", tool.name);
+    CallError::new(CallErrorKind::BadArguments, message).with_tool(server, Some(&tool.name))
+}
+
+fn unknown_tool_error(unknown: ToolLookupError, server: &CatalogServer, tool: &str) -> CallError {
+    let message = format!("server `{}` has no tool `{}`", server.name, display_value(tool));
+    let hint = match unknown {
+        ToolLookupError::Tool { nearest } if !nearest.is_empty() => {
+            let names: Vec<String> = nearest.iter().map(|name| format!("`{name}`")).collect();
+            format!("did you mean {}?", names.join(" or "))
+        }
+        _ => "search for what you need with `mcp.find`".to_owned(),
+    };
+    CallError::new(CallErrorKind::UnknownTool, message).with_hint(hint).with_tool(&server.name, Some(tool))
+}
+
+/// Converts a failure of the pool into the error for code, with its kind and hint.
+pub(super) fn to_call_error(error: UpstreamError, tool: Option<&str>) -> CallError {
+    let kind = match &error {
+        UpstreamError::Unknown { .. } => CallErrorKind::UnknownServer,
+        UpstreamError::Needs { .. }
+        | UpstreamError::Disabled { .. }
+        | UpstreamError::NotStarted { .. }
+        | UpstreamError::Circuit { .. } => CallErrorKind::Unavailable,
+        UpstreamError::Gone { .. } => CallErrorKind::Gone,
+        UpstreamError::Timeout { .. } => CallErrorKind::Timeout,
+        UpstreamError::Protocol { .. } => CallErrorKind::Protocol,
+    };
+    let mut problem = CallError::new(kind, error.to_string()).with_tool(error.server(), tool);
+    if let Some(hint) = error.hint() {
+        problem = problem.with_hint(hint);
+    }
+    if let UpstreamError::Protocol { code, data, .. } = error {
+        problem = problem.with_field("code", json!(code));
+        if let Some(data) = data {
+            problem = problem.with_field("data", *data);
+        }
+    }
+    problem
+}

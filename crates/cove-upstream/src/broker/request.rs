@@ -1,0 +1,236 @@
+//! The requests of code in a sandbox, parsed strictly because the guest is not trusted, and the encoding of answers.
+
+use cove_protocol::Language;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value, json};
+
+use super::{DEFAULT_SEARCH_LIMIT, MAX_SEARCH_LIMIT};
+use cove_core::error::display_value;
+
+/// A request of code in a sandbox.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(tag = "ask", rename_all = "snake_case")]
+pub enum BrokerRequest {
+    Call(CallRequest),
+    Find {
+        query: String,
+        #[serde(default = "default_search_limit")]
+        limit: usize,
+        /// The language of the signatures.
+        #[serde(default = "python", deserialize_with = "language")]
+        language: Language,
+    },
+    Servers {},
+    Tools {
+        server: String,
+    },
+    Help {},
+    Resources {
+        server: String,
+    },
+    ReadResource {
+        server: String,
+        uri: String,
+    },
+    Prompts {
+        server: String,
+    },
+    Prompt {
+        server: String,
+        name: String,
+        #[serde(default)]
+        arguments: Map<String, Value>,
+    },
+    /// Output of an earlier cell that was too long for its result.
+    Output {
+        handle: String,
+    },
+}
+
+/// A tool call as code requests it.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct CallRequest {
+    pub server: String,
+    pub tool: String,
+    #[serde(default)]
+    pub arguments: Map<String, Value>,
+    /// Return the whole protocol result instead of its value.
+    #[serde(default)]
+    pub raw: bool,
+    /// In seconds.
+    pub timeout: Option<f64>,
+}
+
+fn default_search_limit() -> usize {
+    DEFAULT_SEARCH_LIMIT
+}
+
+fn python() -> Language {
+    Language::Python
+}
+
+/// Accepts any name of a language: the guest's shell command sends `shell`.
+fn language<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Language, D::Error> {
+    String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+}
+
+impl BrokerRequest {
+    /// Parses a request. Fails if it is not a known request in JSON, or if a search limit is out of range.
+    pub fn parse(request: &[u8]) -> Result<Self, CallError> {
+        let ask: Self = serde_json::from_slice(request).map_err(|error| {
+            let message = format!("the request cannot be read: {}", display_value(&error.to_string()));
+            CallError::new(CallErrorKind::Internal, message)
+        })?;
+        if let Self::Find { limit, .. } = &ask
+            && !(1..=MAX_SEARCH_LIMIT).contains(limit)
+        {
+            let message = format!("`limit` is {limit}, and must be from 1 to {MAX_SEARCH_LIMIT}");
+            return Err(CallError::new(CallErrorKind::BadArguments, message));
+        }
+        Ok(ask)
+    }
+}
+
+/// Why a request failed. Code catches errors by kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallErrorKind {
+    /// The tool reports a failure.
+    Tool,
+    UnknownServer,
+    UnknownTool,
+    BadArguments,
+    /// The call is not granted.
+    Refused,
+    /// The server could not be started.
+    Unavailable,
+    /// The server ended during the call. The call may have had effects and is not repeated.
+    Gone,
+    Timeout,
+    /// The server answered with a protocol error.
+    Protocol,
+    NotFound,
+    /// A bug in Cove or in the guest library.
+    Internal,
+}
+
+impl CallErrorKind {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Tool => "tool",
+            Self::UnknownServer => "unknown_server",
+            Self::UnknownTool => "unknown_tool",
+            Self::BadArguments => "bad_arguments",
+            Self::Refused => "refused",
+            Self::Unavailable => "unavailable",
+            Self::Gone => "gone",
+            Self::Timeout => "timeout",
+            Self::Protocol => "protocol",
+            Self::NotFound => "not_found",
+            Self::Internal => "internal",
+        }
+    }
+}
+
+/// An error for code: its kind, its message and further fields.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CallError {
+    kind: CallErrorKind,
+    message: String,
+    fields: Map<String, Value>,
+}
+
+impl CallError {
+    pub fn new(kind: CallErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), fields: Map::new() }
+    }
+
+    pub fn kind(&self) -> CallErrorKind {
+        self.kind
+    }
+
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    pub fn hint(&self) -> Option<&str> {
+        self.fields.get("hint").and_then(Value::as_str)
+    }
+
+    #[must_use]
+    pub fn with_hint(self, hint: impl Into<String>) -> Self {
+        self.with_field("hint", Value::String(hint.into()))
+    }
+
+    #[must_use]
+    pub fn with_field(mut self, name: &str, value: Value) -> Self {
+        self.fields.insert(name.into(), value);
+        self
+    }
+
+    /// Adds the server, and the tool if it is known.
+    #[must_use]
+    pub fn with_tool(self, server: &str, tool: Option<&str>) -> Self {
+        let named = self.with_field("server", json!(server));
+        match tool {
+            Some(tool) => named.with_field("tool", json!(tool)),
+            None => named,
+        }
+    }
+}
+
+/// Encodes an answer for the sandbox.
+pub fn encode_answer(answer: Result<Value, CallError>) -> Vec<u8> {
+    // Moves the value, which may have megabytes; `json!` would copy it.
+    let (name, value) = match answer {
+        Ok(value) => ("ok", value),
+        Err(CallError { kind, message, fields }) => {
+            let mut error = Map::new();
+            error.insert("kind".into(), json!(kind.as_str()));
+            error.insert("message".into(), message.into());
+            error.extend(fields);
+            ("error", Value::Object(error))
+        }
+    };
+    format!("{{\"{name}\":{value}}}").into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parses_broker_requests() {
+        let read = |text: &str| BrokerRequest::parse(text.as_bytes());
+        let call = read(r#"{"id":1,"ask":"call","server":"s","tool":"t","arguments":{"a":null}}"#).unwrap();
+        let arguments = Map::from_iter([("a".to_owned(), Value::Null)]);
+        let expected = CallRequest { server: "s".into(), tool: "t".into(), arguments, raw: false, timeout: None };
+        assert_eq!(call, BrokerRequest::Call(expected), "null is kept");
+        assert_eq!(
+            read(r#"{"ask":"find","query":"q","language":"node"}"#).unwrap(),
+            BrokerRequest::Find { query: "q".into(), limit: 5, language: Language::Node }
+        );
+        for (name, language) in [("python", Language::Python), ("shell", Language::Sh)] {
+            let ask = read(&format!(r#"{{"ask":"find","query":"q","language":"{name}"}}"#)).unwrap();
+            assert_eq!(ask, BrokerRequest::Find { query: "q".into(), limit: 5, language });
+        }
+        assert_eq!(read(r#"{"ask":"servers"}"#).unwrap(), BrokerRequest::Servers {});
+        const UNKNOWN: &str = r#"{"ask":"find","query":"q","language":"ruby"}"#;
+        for wrong in ["", "[]", r#"{"ask":"reboot"}"#, r#"{"ask":"call","server":1}"#, UNKNOWN, "\u{0}"] {
+            assert_eq!(read(wrong).unwrap_err().kind(), CallErrorKind::Internal, "{wrong}");
+        }
+        let error = read(r#"{"ask":"find","query":"q","limit":1000000}"#).unwrap_err();
+        assert_eq!(error.kind(), CallErrorKind::BadArguments);
+    }
+
+    #[test]
+    fn encodes_answers_and_errors() {
+        assert_eq!(encode_answer(Ok(json!([1]))), br#"{"ok":[1]}"#);
+        let problem = CallError::new(CallErrorKind::UnknownTool, "no").with_tool("s", Some("t")).with_hint("h");
+        let text = String::from_utf8(encode_answer(Err(problem))).unwrap();
+        let expected = json!({
+            "error": {"kind": "unknown_tool", "message": "no", "server": "s", "tool": "t", "hint": "h"},
+        });
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), expected);
+    }
+}

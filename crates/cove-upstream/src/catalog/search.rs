@@ -1,0 +1,242 @@
+//! Search over the tools of all servers: BM25 over names, descriptions and parameters. It tolerates word endings,
+//! typing mistakes and incomplete words. An exact name comes first. The same query gives the same results in the same
+//! order.
+
+mod server_index;
+mod synonyms;
+mod words;
+
+use std::cmp::Ordering;
+
+pub(super) use server_index::ServerIndex;
+
+use super::{CatalogServer, CatalogView, ToolListing, names};
+
+/// A query is a few words. A longer text was probably pasted.
+const MAX_QUERY: usize = 1000;
+const MAX_WORDS: usize = 16;
+/// Weights of matches other than the word itself.
+const PREFIX_WEIGHT: f32 = 0.8;
+const TYPO_WEIGHT: f32 = 0.7;
+const SYNONYM_WEIGHT: f32 = 0.5;
+/// A word that is the beginning of many others says little about each.
+const MAX_PREFIX_MATCHES: usize = 40;
+/// Weights of the server's name and description for all of its tools.
+const SERVER_NAME: f32 = 0.7;
+const SERVER_DESCRIPTION: f32 = 0.2;
+/// Higher than any sum of word scores.
+const EXACT_NAME_SCORE: f32 = 1000.0;
+
+/// The results of a search.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SearchHits {
+    /// Best hit first.
+    pub hits: Vec<SearchHit>,
+    /// The number of all matches, including those beyond the limit.
+    pub total: usize,
+}
+
+/// One tool that matches, with its score.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SearchHit {
+    /// Names as configured and in the server's spelling.
+    pub server: String,
+    pub tool: String,
+    /// The tool's position in its server's list.
+    pub at: usize,
+    pub score: f32,
+}
+
+/// A word of the query, with the words that it matches in each server's index.
+struct QueryTerm {
+    /// For each server: pairs of a word and its weight.
+    matches: Vec<Vec<(usize, f32)>>,
+    /// For each server: the score that its own name and description give to all its tools.
+    servers: Vec<f32>,
+    rarity: f32,
+}
+
+type SearchedServer<'a> = (&'a CatalogServer, &'a ToolListing);
+
+/// Returns the best `limit` tools that `allowed` accepts, and the number of all matches.
+pub(super) fn search(
+    view: &CatalogView,
+    query: &str,
+    limit: usize,
+    allowed: &dyn Fn(&str, &str) -> bool,
+) -> SearchHits {
+    let query = match query.char_indices().nth(MAX_QUERY) {
+        Some((end, _)) => &query[..end],
+        None => query,
+    };
+    let places: Vec<SearchedServer> = view.listings().map(|(server, listing)| (&**server, &**listing)).collect();
+    let terms = query_terms(&places, query);
+    let whole: f32 = terms.iter().map(|term| term.rarity).sum();
+    let mut all: Vec<(f32, usize, u32)> = Vec::new();
+    for (number, (server, listing)) in places.iter().enumerate() {
+        let zeros = vec![0.0_f32; listing.len()];
+        let (mut scores, mut covered, mut best) = (zeros.clone(), zeros.clone(), zeros);
+        for term in &terms {
+            add_scores(term, number, listing.search_index(), &mut best, &mut scores, &mut covered);
+        }
+        for exact in exact_matches(server, listing, query) {
+            scores[exact as usize] += EXACT_NAME_SCORE;
+            covered[exact as usize] = whole;
+        }
+        for (tool, score) in scores.iter().enumerate().filter(|(_, score)| **score > 0.0) {
+            // A tool that matches only some words of the query scores less.
+            let covers = if whole > 0.0 { (covered[tool] / whole).min(1.0) } else { 1.0 };
+            if allowed(&server.name, listing.name(tool)) {
+                all.push((score * covers, number, tool as u32));
+            }
+        }
+    }
+    let total = all.len();
+    let order = |a: &(f32, usize, u32), b: &(f32, usize, u32)| -> Ordering {
+        // Of equal scores, the shorter name comes first, then sorted order decides.
+        let name = |hit: &(f32, usize, u32)| places[hit.1].1.name(hit.2 as usize);
+        let by_name = || (name(a).len(), name(a), a.1).cmp(&(name(b).len(), name(b), b.1));
+        b.0.total_cmp(&a.0).then_with(by_name)
+    };
+    if limit < all.len() {
+        all.select_nth_unstable_by(limit, order);
+        all.truncate(limit);
+    }
+    all.sort_unstable_by(order);
+    let hits = all.into_iter().map(|(score, number, tool)| {
+        let (server, listing) = places[number];
+        let at = tool as usize;
+        SearchHit { server: server.name.clone(), tool: listing.name(at).to_owned(), at, score }
+    });
+    SearchHits { hits: hits.collect(), total }
+}
+
+/// Adds the score of one query word to the tools of one server. If a tool matches in several ways, the best counts.
+fn add_scores(
+    term: &QueryTerm,
+    number: usize,
+    part: &ServerIndex,
+    best: &mut [f32],
+    scores: &mut [f32],
+    covered: &mut [f32],
+) {
+    let mut seen: Vec<u32> = Vec::new();
+    for (word, counts) in &term.matches[number] {
+        for used in part.uses(*word) {
+            let tool = used.tool as usize;
+            if best[tool] == 0.0 {
+                seen.push(used.tool);
+            }
+            best[tool] = best[tool].max(counts * used.weight);
+        }
+    }
+    // A server's name that repeats in the names of its tools must not count twice.
+    let of_server = term.servers[number];
+    if of_server > 0.0 {
+        for ((best, score), covered) in best.iter_mut().zip(scores).zip(covered) {
+            *score += term.rarity * best.max(of_server);
+            *covered += term.rarity * if *best > 0.0 { 1.0 } else { of_server };
+            *best = 0.0;
+        }
+        return;
+    }
+    for tool in seen {
+        let tool = tool as usize;
+        scores[tool] += term.rarity * best[tool];
+        covered[tool] += term.rarity;
+        best[tool] = 0.0;
+    }
+}
+
+fn query_terms(places: &[SearchedServer], query: &str) -> Vec<QueryTerm> {
+    let mut wanted: Vec<String> = Vec::new();
+    words::split_words(query, |word| {
+        let stem = words::stem(word).to_owned();
+        if !words::is_stop_word(word) && wanted.len() < MAX_WORDS && !wanted.contains(&stem) {
+            wanted.push(stem);
+        }
+    });
+    let count: usize = places.iter().map(|(_, listing)| listing.len()).sum();
+    let own: Vec<[Vec<String>; 2]> = places.iter().map(|(server, _)| server_words(server)).collect();
+    wanted.iter().map(|word| build_term(places, &own, word, count as f32)).collect()
+}
+
+/// Returns the words of a server's names, and the words of its description.
+fn server_words(server: &CatalogServer) -> [Vec<String>; 2] {
+    let stems = |texts: &[&str]| {
+        let mut stems = Vec::new();
+        for text in texts {
+            words::split_words(text, |word| {
+                if !words::is_stop_word(word) && stems.len() < 50 {
+                    stems.push(words::stem(word).to_owned());
+                }
+            });
+        }
+        stems
+    };
+    [stems(&[&server.name, &server.alias]), stems(&[&server.description])]
+}
+
+fn build_term(places: &[SearchedServer], own: &[[Vec<String>; 2]], word: &str, count: f32) -> QueryTerm {
+    let parts = || places.iter().map(|(_, listing)| listing.search_index());
+    let others = synonyms::find_synonyms(word);
+    let mut matches: Vec<Vec<(usize, f32)>> = parts()
+        .map(|part| {
+            let mut found: Vec<(usize, f32)> = part.find_word(word).map(|at| (at, 1.0)).into_iter().collect();
+            if word.len() >= 3 {
+                found.extend(
+                    part.find_prefixed(word).take(MAX_PREFIX_MATCHES).map(|(at, given)| (at, PREFIX_WEIGHT * given)),
+                );
+            }
+            for other in others {
+                found.extend(part.find_word(other).map(|at| (at, SYNONYM_WEIGHT)));
+            }
+            found
+        })
+        .collect();
+    let nowhere = matches.iter().all(Vec::is_empty);
+    let servers: Vec<f32> = own
+        .iter()
+        .map(|[names, description]| {
+            let has = |words: &[String]| words.iter().any(|own| own == word || others.contains(own));
+            let begins = |words: &[String]| nowhere && word.len() >= 3 && words.iter().any(|own| own.starts_with(word));
+            match (has(names) || begins(names), has(description)) {
+                (true, _) => SERVER_NAME,
+                (false, true) => SERVER_DESCRIPTION,
+                (false, false) => 0.0,
+            }
+        })
+        .collect();
+    // Assumes a typing mistake only if no server has the word as it is written.
+    if matches.iter().all(Vec::is_empty) && servers.iter().all(|server| *server == 0.0) {
+        matches = parts()
+            .map(|part| part.find_similar(word).into_iter().map(|(at, near)| (at, TYPO_WEIGHT * near)).collect())
+            .collect();
+    }
+    let uses: usize = places
+        .iter()
+        .zip(&matches)
+        .zip(&servers)
+        .map(|(((_, listing), found), server)| {
+            let uses: usize = found.iter().map(|(word, _)| listing.search_index().uses(*word).len()).sum();
+            if *server == SERVER_NAME { listing.len() } else { uses.min(listing.len()) }
+        })
+        .sum();
+    let uses = uses as f32;
+    QueryTerm { matches, servers, rarity: (1.0 + (count - uses + 0.5).max(0.0) / (uses + 0.5)).ln().max(0.05) }
+}
+
+/// Returns tools that the query names exactly: `tool` or `server.tool`, in any spelling.
+fn exact_matches<'a>(server: &'a CatalogServer, listing: &'a ToolListing, query: &str) -> Vec<u32> {
+    let plain = names::plain(query);
+    let part = listing.search_index();
+    let mut exact: Vec<u32> = part.tools_named(&plain).collect();
+    for own in [names::plain(&server.name), names::plain(&server.alias)] {
+        if let Some(tool) = plain.strip_prefix(&own).filter(|tool| !own.is_empty() && !tool.is_empty()) {
+            exact.extend(part.tools_named(tool));
+        }
+    }
+    exact.sort_unstable();
+    exact.dedup();
+    exact
+}

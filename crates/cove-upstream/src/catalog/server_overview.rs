@@ -1,0 +1,144 @@
+//! The overview of upstream servers in a tool's description: all signatures if there are few, otherwise the names of
+//! the servers, separated by spaces because commas cost tokens. It stays within a token budget, and the same catalog
+//! gives the same text.
+
+use cove_protocol::Language;
+
+use super::signature::render_signature;
+use super::{CatalogServer, CatalogView, ToolListing};
+
+/// All signatures are shown only if they cost at most this many tokens.
+const MAX_SIGNATURES: usize = 150;
+/// Signatures are shown only for this many servers. For more, the names cost the same whatever the servers offer.
+const MAX_SIGNATURE_SERVERS: usize = 3;
+/// Token budget for names: about ten of usual length. Further names are only counted. The estimate is high, so the
+/// text never exceeds the budget.
+const MAX_NAMES: usize = 40;
+
+/// Returns one line per tool, or one sentence that names the servers that `seen` accepts. Empty if there are none.
+pub fn describe_servers(view: &CatalogView, seen: impl Fn(&CatalogServer) -> bool) -> String {
+    let servers: Vec<&CatalogServer> = view.servers().map(|server| &**server).filter(|server| seen(server)).collect();
+    if servers.is_empty() {
+        return String::new();
+    }
+    if let Some(tools) = all_signatures(&servers) {
+        return format!("MCP tools to call in code:\n{tools}");
+    }
+    let names: Vec<&str> = servers.iter().map(|server| server.alias.as_str()).collect();
+    format!("mcp.SERVER.TOOL(...) calls MCP servers: {}", fit_names(&names))
+}
+
+fn all_signatures(servers: &[&CatalogServer]) -> Option<String> {
+    let listings: Option<Vec<(&CatalogServer, &ToolListing)>> =
+        servers.iter().map(|server| Some((*server, &**server.listing.as_ref()?))).collect();
+    let listings = listings?;
+    let count: usize = listings.iter().map(|(_, listing)| listing.len()).sum();
+    // A signature has at least ten tokens, so there is no need to render thousands.
+    if servers.len() > MAX_SIGNATURE_SERVERS || count == 0 || count > MAX_SIGNATURES / 10 {
+        return None;
+    }
+    let mut lines = Vec::new();
+    for (server, listing) in listings {
+        for at in 0..listing.len() {
+            lines.push(render_signature(Language::Python, &server.alias, listing.alias(at), &listing.document(at)?));
+        }
+    }
+    let text = lines.join("\n");
+    (estimate_tokens(&text) <= MAX_SIGNATURES).then_some(text)
+}
+
+/// Returns as many names as fit into the budget, and the number of the rest.
+fn fit_names(all: &[&str]) -> String {
+    let with = |count: usize| {
+        let mut line = all[..count].join(" ");
+        if count < all.len() {
+            line += &format!("{}{} more", if count > 0 { " and " } else { "" }, all.len() - count);
+        }
+        line
+    };
+    let fitting = (1..=all.len()).take_while(|count| estimate_tokens(&with(*count)) <= MAX_NAMES);
+    with(fitting.last().unwrap_or(0))
+}
+
+/// Estimates tokens, never fewer than models count for this kind of text: one for each started group of four letters
+/// or three digits, one for any other ASCII sign, two for a character outside ASCII. A space counts with the word
+/// that follows.
+fn estimate_tokens(text: &str) -> usize {
+    let mut count = 0;
+    let (mut letters, mut digits) = (0, 0);
+    for c in text.chars() {
+        let (letter, digit) = (c.is_ascii_alphabetic(), c.is_ascii_digit());
+        count += usize::from(letter && letters % 4 == 0) + usize::from(digit && digits % 3 == 0);
+        letters = if letter { letters + 1 } else { 0 };
+        digits = if digit { digits + 1 } else { 0 };
+        if !letter && !digit && c != ' ' {
+            count += if c.is_ascii() { 1 } else { 2 };
+        }
+    }
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::{Catalog, ServerDeclaration, ToolDocument};
+    use super::*;
+
+    fn tool(name: &str) -> ToolDocument {
+        let Value::Object(input_schema) = json!({"type": "object", "properties": {"path": {"type": "string"}}}) else {
+            unreachable!()
+        };
+        ToolDocument {
+            name: name.into(),
+            title: None,
+            description: "Does it".into(),
+            input_schema,
+            output_schema: None,
+            read_only: false,
+        }
+    }
+
+    #[test]
+    fn overview_shows_few_tools_and_names_many_servers() {
+        let catalog = Catalog::in_memory();
+        let all = |catalog: &Catalog| describe_servers(&catalog.view(), |_| true);
+        assert_eq!(all(&catalog), "");
+        catalog.set_tools("files", "files", "", vec![tool("read"), tool("write-all")]);
+        let expected = "MCP tools to call in code:\nmcp.files.read(*, path: str = ...) -> Any\n\
+                        mcp.files.write_all(*, path: str = ...) -> Any";
+        assert_eq!(all(&catalog), expected);
+        assert_eq!(describe_servers(&catalog.view(), |_| false), "");
+        let declared = ServerDeclaration {
+            name: "git hub".into(),
+            alias: "git_hub".into(),
+            description: String::new(),
+            definition: String::new(),
+        };
+        catalog.declare(declared);
+        let names = "mcp.SERVER.TOOL(...) calls MCP servers: files git_hub";
+        assert_eq!(all(&catalog), names);
+        catalog.set_tools("git hub", "git_hub", "", (0..10_000).map(|n| tool(&format!("t{n}"))).collect());
+        assert_eq!(all(&catalog), names, "however many tools there are");
+    }
+
+    #[test]
+    fn server_overview_stays_within_its_token_budget() {
+        let catalog = Catalog::in_memory();
+        for n in 0..500 {
+            let name = format!("server_with_a_long_name_{n}");
+            catalog.set_tools(&name, &name, "", vec![tool("t")]);
+        }
+        let text = describe_servers(&catalog.view(), |_| true);
+        assert!(estimate_tokens(&text) <= MAX_NAMES + 30 && text.ends_with("more"), "{text}");
+    }
+
+    #[test]
+    fn token_estimate_is_never_too_low() {
+        // Counts of the o200k tokenizer.
+        let cases = [("hello world", 2), ("mcp.files.read(*, path: str = ...) -> Any", 15), ("日本語", 2)];
+        for (text, real) in cases {
+            assert!(estimate_tokens(text) >= real, "{text}: {}", estimate_tokens(text));
+        }
+    }
+}

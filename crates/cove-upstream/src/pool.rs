@@ -1,0 +1,348 @@
+//! The pool of upstream MCP servers: it starts them, calls them and stops them. Only this module names
+//! rmcp's client types, and none of them appears in its public API. The broker, not the pool, decides which calls
+//! are allowed.
+//!
+//! The first request to a server starts it (see `lifecycle`). The pool stops a server when it stays idle, when
+//! `replace` drops or changes its definition, and when `close` runs.
+//!
+//! A stdio server's process leads its own process group. To stop it, Cove closes its standard input and then kills
+//! the group. If SIGKILL ends Cove itself, the server only sees the end of its input; a server that ignores that
+//! keeps running.
+
+mod client_handler;
+mod error;
+mod handshake;
+mod http;
+mod lifecycle;
+mod lists;
+mod message;
+mod notifications;
+mod process;
+mod redaction;
+mod resolve;
+mod running_server;
+mod settings;
+mod stdio;
+mod text;
+mod tools;
+
+use cove_core::spelling::nearest;
+use cove_core::sync::{read, write};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fmt;
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+
+use rmcp::model::{CallToolRequest, CallToolRequestParams, ClientRequest};
+use serde_json::{Map, Value};
+use tokio::sync::watch;
+
+pub use crate::catalog::ProtocolEra;
+use crate::catalog::{ServerDeclaration, ToolDocument};
+pub use crate::definition::{
+    DefinitionOrigin, DefinitionPlaces, DefinitionProblem, DefinitionStamp, ServerDefinition, ServerDefinitions,
+    ServerLaunch,
+};
+pub use error::UpstreamError;
+pub use notifications::{CallProgress, ProgressSink};
+pub use settings::UpstreamSettings;
+
+use lifecycle::Upstream;
+use running_server::new_request;
+
+/// The state of a server, as shown to operators and to code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UpstreamState {
+    /// The server is running.
+    Ready,
+    Starting,
+    /// The server is not running. The next call starts it.
+    Idle,
+    Needs(Vec<String>),
+    Disabled,
+    /// The last start failed, or the server died. The next call tries again.
+    Failed(String),
+}
+
+impl fmt::Display for UpstreamState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ready => f.write_str("ready"),
+            Self::Starting => f.write_str("starting"),
+            Self::Idle => f.write_str("idle"),
+            Self::Needs(what) => write!(f, "needs {}", what.join(", ")),
+            Self::Disabled => f.write_str("disabled"),
+            Self::Failed(reason) => write!(f, "failed: {reason}"),
+        }
+    }
+}
+
+/// A configured server and its current state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UpstreamSummary {
+    pub name: String,
+    pub alias: String,
+    pub description: Option<String>,
+    pub state: UpstreamState,
+    pub origin: DefinitionOrigin,
+    pub shadowed: Vec<DefinitionOrigin>,
+    /// Digest of the definition. Values that may be secret are not part of it.
+    pub digest: String,
+    /// The protocol era that the server last used.
+    pub era: Option<ProtocolEra>,
+    /// How many times the server reported that its tools changed.
+    pub changes: u64,
+}
+
+impl UpstreamSummary {
+    /// Returns the declaration of this server for the catalog.
+    pub fn to_declaration(&self) -> ServerDeclaration {
+        ServerDeclaration {
+            name: self.name.clone(),
+            alias: self.alias.clone(),
+            description: self.description.clone().unwrap_or_default(),
+            definition: self.digest.clone(),
+        }
+    }
+}
+
+/// Options of one tool call.
+#[derive(Clone, Default)]
+pub struct CallOptions {
+    /// `None` uses the pool's `call_timeout`.
+    pub timeout: Option<Duration>,
+    pub progress: Option<ProgressSink>,
+}
+
+/// A tool's result, as the server sent it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UpstreamResult {
+    pub content: Vec<Value>,
+    /// `None` if the field is absent. An explicit `null` is kept as a value.
+    pub structured: Option<Value>,
+    pub is_error: bool,
+    pub meta: Option<Value>,
+}
+
+/// A question to a server other than a tool call.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ServerQuery {
+    Resources,
+    ReadResource { uri: String },
+    Prompts,
+    Prompt { name: String, arguments: Map<String, Value> },
+}
+
+impl ServerQuery {
+    /// Returns the method of the protocol.
+    pub fn method(&self) -> &'static str {
+        match self {
+            Self::Resources => "resources/list",
+            Self::ReadResource { .. } => "resources/read",
+            Self::Prompts => "prompts/list",
+            Self::Prompt { .. } => "prompts/get",
+        }
+    }
+}
+
+/// All configured servers. A server starts on its first request.
+pub struct UpstreamPool {
+    settings: Arc<UpstreamSettings>,
+    servers: RwLock<BTreeMap<String, Arc<Upstream>>>,
+    changed: watch::Sender<u64>,
+}
+
+impl UpstreamPool {
+    pub fn new(definitions: ServerDefinitions, settings: UpstreamSettings) -> Arc<Self> {
+        let pool = Self { settings: Arc::new(settings), servers: RwLock::default(), changed: watch::Sender::new(0) };
+        pool.replace(definitions);
+        Arc::new(pool)
+    }
+
+    /// Replaces all definitions. A server keeps running if its new definition launches it in the same way; a
+    /// background task stops every other server.
+    pub fn replace(&self, definitions: ServerDefinitions) {
+        let mut old = std::mem::take(&mut *write(&self.servers));
+        let mut new = BTreeMap::new();
+        for definition in definitions.servers {
+            let name = definition.name.clone();
+            let is_same = |old: &Arc<Upstream>| old.definition().starts_like(&definition);
+            let upstream = match old.entry(name.clone()) {
+                Entry::Occupied(kept) if is_same(kept.get()) => {
+                    kept.get().update_description(definition);
+                    kept.remove()
+                }
+                _ => Upstream::new(definition, Arc::clone(&self.settings), self.changed.clone()),
+            };
+            new.insert(name, upstream);
+        }
+        *write(&self.servers) = new;
+        for upstream in old.into_values() {
+            // Without a runtime, no server was ever started.
+            if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+                runtime.spawn(async move { upstream.close().await });
+            }
+        }
+    }
+
+    /// Returns a summary of each server, sorted by name. Starts nothing.
+    pub fn summaries(&self) -> Vec<UpstreamSummary> {
+        let servers = read(&self.servers).clone();
+        let summary = |upstream: Arc<Upstream>| {
+            let definition = upstream.definition();
+            UpstreamSummary {
+                name: definition.name.clone(),
+                alias: definition.alias.clone(),
+                description: definition.description.clone(),
+                state: upstream.state(),
+                origin: definition.origin.clone(),
+                shadowed: definition.shadowed.clone(),
+                digest: definition.digest(),
+                era: upstream.era(),
+                changes: upstream.change_count(),
+            }
+        };
+        servers.into_values().map(summary).collect()
+    }
+
+    /// Returns a receiver whose value changes each time any server reports changed tools.
+    /// [`UpstreamSummary::changes`] has the count of each server.
+    pub fn subscribe_changes(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    /// Returns how many times a server reported that its tools changed; 0 for an unknown server.
+    pub fn change_count(&self, server: &str) -> u64 {
+        self.find(server).map_or(0, |upstream| upstream.change_count())
+    }
+
+    /// Returns the protocol era of a server, if the server is configured and its era is known.
+    pub fn era(&self, server: &str) -> Option<ProtocolEra> {
+        self.find(server).ok()?.era()
+    }
+
+    /// Records the era that a server used in an earlier run. Does nothing if this run already knows the era.
+    pub fn remember_era(&self, server: &str, era: ProtocolEra) {
+        if let Ok(upstream) = self.find(server) {
+            upstream.remember_era(era);
+        }
+    }
+
+    /// Returns the instructions that a server sent at its start, if it is running.
+    pub fn instructions(&self, server: &str) -> Option<String> {
+        self.find(server).ok()?.instructions()
+    }
+
+    /// Lists all tools of a server and drops those that cannot be called. Starts the server if needed; fails if the
+    /// server does not start or answer.
+    pub async fn tools(&self, server: &str) -> Result<Vec<ToolDocument>, UpstreamError> {
+        let upstream = self.find(server)?;
+        let tools = lists::list_all(&upstream, &lists::TOOLS, self.settings.call_timeout).await?;
+        Ok(tools.into_iter().filter_map(tools::parse_tool).collect())
+    }
+
+    /// Calls a tool once and never retries it. Starts the server if needed. Fails if the server cannot start, ends,
+    /// times out or answers with a protocol error; a tool that reports a failure is a result. Dropping the future
+    /// cancels the call.
+    pub async fn call(
+        &self,
+        server: &str,
+        tool: &str,
+        arguments: Map<String, Value>,
+        options: CallOptions,
+    ) -> Result<UpstreamResult, UpstreamError> {
+        let upstream = self.find(server)?;
+        let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
+        let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
+        let timeout = options.timeout.unwrap_or(self.settings.call_timeout);
+        let result = check_complete(server, upstream.request(request, timeout, options.progress).await?)?;
+        parse_tool_result(server, result)
+    }
+
+    /// Asks a server for its resources or prompts, starting it if needed. The answer is an object: `resources` and
+    /// `templates`, `contents`, `prompts`, or `messages` and `description`.
+    pub async fn query(&self, server: &str, query: ServerQuery) -> Result<Value, UpstreamError> {
+        let (upstream, timeout, method) = (self.find(server)?, self.settings.call_timeout, query.method());
+        let list = async |list| lists::list_all(&upstream, list, timeout).await.map(Value::Array);
+        let (params, key) = match query {
+            ServerQuery::Resources => {
+                let (resources, templates) = (list(&lists::RESOURCES).await?, list(&lists::TEMPLATES).await?);
+                return Ok(to_object([("resources", resources), ("templates", templates)]).into());
+            }
+            ServerQuery::Prompts => return Ok(to_object([("prompts", list(&lists::PROMPTS).await?)]).into()),
+            ServerQuery::ReadResource { uri } => (to_object([("uri", uri.into())]), "contents"),
+            ServerQuery::Prompt { name, arguments } => {
+                (to_object([("name", name.into()), ("arguments", arguments.into())]), "messages")
+            }
+        };
+        let result = upstream.request(new_request(method, params), timeout, None).await?;
+        let mut result = check_complete(server, result)?;
+        let mut answer = to_object([(key, take_array(&mut result, key).into())]);
+        if let Some(description @ Value::String(_)) = result.remove("description").filter(|_| key == "messages") {
+            answer.insert("description".to_owned(), description);
+        }
+        Ok(answer.into())
+    }
+
+    /// Stops every server and every process in its group, and returns when all have stopped. Calls in flight fail
+    /// with [`UpstreamError::Gone`].
+    pub async fn close(&self) {
+        let servers = std::mem::take(&mut *write(&self.servers));
+        let mut stops = tokio::task::JoinSet::new();
+        for upstream in servers.into_values() {
+            stops.spawn(async move { upstream.close().await });
+        }
+        stops.join_all().await;
+    }
+
+    /// Finds a server by name or by alias, which spells a dashed name with underscores. Fails with the nearest name.
+    fn find(&self, server: &str) -> Result<Arc<Upstream>, UpstreamError> {
+        let servers = read(&self.servers);
+        let by_alias = || servers.values().find(|upstream| upstream.definition().alias == server);
+        servers.get(server).or_else(by_alias).cloned().ok_or_else(|| {
+            let nearest = nearest(server, servers.keys().map(String::as_str)).map(str::to_owned);
+            UpstreamError::Unknown { server: text::to_line(server, 100), nearest }
+        })
+    }
+}
+
+/// Returns the fields of a complete result. Fails if a server of the modern era asks for input instead, because code
+/// has no way to answer, and if the result type is unknown.
+fn check_complete(server: &str, result: Value) -> Result<Map<String, Value>, UpstreamError> {
+    let Value::Object(mut result) = result else {
+        return Err(UpstreamError::protocol(server, "its answer is not an object", None));
+    };
+    match result.get("resultType").and_then(Value::as_str) {
+        None | Some("complete") => Ok(result),
+        Some("input_required") => {
+            let message = "it asks a person for input before it goes on, which cannot be given from code";
+            Err(UpstreamError::protocol(server, message, result.remove("inputRequests")))
+        }
+        Some(_) => Err(UpstreamError::protocol(server, "its answer is of a kind that Cove does not know", None)),
+    }
+}
+
+fn parse_tool_result(server: &str, mut result: Map<String, Value>) -> Result<UpstreamResult, UpstreamError> {
+    let structured = result.remove("structuredContent");
+    let content = match result.remove("content") {
+        Some(Value::Array(content)) => content,
+        // `content` is optional beside structured content. The oldest revision sends `toolResult` instead.
+        None | Some(Value::Null) if structured.is_some() => Vec::new(),
+        _ => return Err(UpstreamError::protocol(server, "its answer has no content", None)),
+    };
+    let is_error = result.get("isError").and_then(Value::as_bool).unwrap_or(false);
+    Ok(UpstreamResult { content, structured, is_error, meta: result.remove("_meta") })
+}
+
+/// Returns an object without copying its values, which may have megabytes.
+fn to_object<const N: usize>(fields: [(&str, Value); N]) -> Map<String, Value> {
+    fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+fn take_array(result: &mut Map<String, Value>, key: &str) -> Vec<Value> {
+    match result.remove(key) {
+        Some(Value::Array(values)) => values,
+        _ => Vec::new(),
+    }
+}

@@ -1,0 +1,84 @@
+//! Why a call to an upstream server gave no result. A tool that reports a failure is a result, not one of these
+//! errors.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::definition::DefinitionOrigin;
+use cove_core::error::Hint;
+
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum UpstreamError {
+    #[error("there is no server `{server}`")]
+    Unknown { server: String, nearest: Option<String> },
+    /// Something that the definition refers to is missing, so the server was not started.
+    #[error("server `{server}` needs {}", .what.join(", "))]
+    Needs { server: String, what: Vec<String> },
+    #[error("server `{server}` is disabled ({origin})")]
+    Disabled { server: String, origin: DefinitionOrigin },
+    #[error("server `{server}` could not be started: {reason}{}", format_stderr_tail(.stderr_tail))]
+    NotStarted { server: String, reason: String, stderr_tail: String },
+    /// The server ended after the call was sent and before it answered. The call may have had effects.
+    #[error("server `{server}` was gone before it answered: {reason}{}", format_stderr_tail(.stderr_tail))]
+    Gone { server: String, reason: String, stderr_tail: String },
+    #[error("server `{server}` did not answer within {} s", .after.as_secs_f64())]
+    Timeout { server: String, after: Duration },
+    /// The server answered with a protocol error.
+    #[error("server `{server}` refused: {message} ({code})")]
+    Protocol { server: String, code: i64, message: String, data: Option<Box<Value>> },
+    /// The server failed too often in a row. Cove does not start it until `retry_in` has passed.
+    #[error("server `{server}` is not tried for another {} s, for it failed again and again: {reason}", .retry_in.as_secs().max(1))]
+    Circuit { server: String, reason: String, retry_in: Duration },
+}
+
+fn format_stderr_tail(stderr: &str) -> String {
+    if stderr.is_empty() { String::new() } else { format!("\nits standard error ends with:\n{stderr}") }
+}
+
+impl UpstreamError {
+    /// An answer that the protocol does not allow.
+    pub(super) fn protocol(server: &str, message: &str, data: Option<Value>) -> Self {
+        let (server, message) = (server.to_owned(), message.to_owned());
+        Self::Protocol { server, code: 0, message, data: data.map(Box::new) }
+    }
+
+    pub fn server(&self) -> &str {
+        match self {
+            Self::Unknown { server, .. }
+            | Self::Needs { server, .. }
+            | Self::Disabled { server, .. }
+            | Self::NotStarted { server, .. }
+            | Self::Gone { server, .. }
+            | Self::Timeout { server, .. }
+            | Self::Protocol { server, .. }
+            | Self::Circuit { server, .. } => server,
+        }
+    }
+}
+
+impl Hint for UpstreamError {
+    fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::Unknown { nearest: Some(nearest), .. } => format!("did you mean `{nearest}`?"),
+            Self::Unknown { nearest: None, .. } => "`cove servers list` shows the servers that are configured".into(),
+            Self::Needs { what, .. } if what.iter().any(|what| what.starts_with("sign-in")) => {
+                "`cove servers list` shows where it is defined; a header may take its value from `${VARIABLE}`".into()
+            }
+            Self::Needs { what, .. } if what.iter().any(|what| what.contains("`url`") || what.contains("`https`")) => {
+                "correct the address in its definition; `cove servers list` shows where that is".into()
+            }
+            Self::Needs { .. } => "set the variable, or install the command, where Cove is started".into(),
+            Self::Disabled { .. } => "take `disabled` out of its definition".into(),
+            Self::NotStarted { .. } => {
+                "try its command in a shell, or its address with `curl`; what comes back there says more".into()
+            }
+            Self::Gone { .. } => {
+                "the call was not repeated, for it may have had effects; the next call starts the server again".into()
+            }
+            Self::Timeout { .. } => "pass a larger `timeout`, or ask for less at once".into(),
+            Self::Protocol { .. } => return None,
+            Self::Circuit { .. } => "look at its standard error, or try again later".into(),
+        })
+    }
+}

@@ -1,0 +1,218 @@
+//! The handshake with a server, in the protocol era that it speaks. Cove tries the modern era first unless it
+//! remembers that the server is legacy. If the server answers with an error, Cove tries the other era over the same
+//! pipes. If the server stays silent or exits, Cove starts a new process: the old one would answer the unread first
+//! message late and stay bound to its era.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rmcp::ErrorData;
+use rmcp::model::{ErrorCode, ProtocolVersion};
+use rmcp::service::{ClientInitializeError, ClientLifecycleMode, ClientServiceExt, RoleClient};
+use rmcp::transport::Transport;
+use tokio::time::{Instant, timeout_at};
+
+use super::ProtocolEra;
+use super::client_handler::{UpstreamClient, UpstreamConnection};
+use super::notifications::NotificationRouter;
+use super::process::{ServerProcess, describe_exit};
+use super::resolve::ServerCommand;
+use super::settings::UpstreamSettings;
+use super::stdio::{JunkOutput, UpstreamStdio};
+use super::text;
+use cove_core::sync::lock;
+
+/// A server that completed the handshake.
+pub(super) struct ConnectedServer {
+    pub(super) connection: UpstreamConnection,
+    pub(super) era: ProtocolEra,
+    pub(super) process: Option<ServerProcess>,
+    pub(super) junk: Arc<Mutex<JunkOutput>>,
+}
+
+/// Why the handshake failed.
+#[derive(Debug, Default)]
+pub(super) struct ConnectFailure {
+    pub(super) reason: String,
+    pub(super) stderr_tail: String,
+    /// What the operator must provide before the server works.
+    pub(super) needs: Option<String>,
+}
+
+impl ConnectFailure {
+    pub(super) fn new(reason: String) -> Self {
+        Self { reason, ..Self::default() }
+    }
+}
+
+/// What all attempts of one start share.
+pub(super) struct ConnectContext<'a> {
+    /// The era that the server used before.
+    pub(super) remembered: Option<ProtocolEra>,
+    pub(super) settings: &'a UpstreamSettings,
+    pub(super) notices: &'a Arc<NotificationRouter>,
+    /// When the last attempt must have succeeded.
+    pub(super) deadline: Instant,
+}
+
+impl ConnectContext<'_> {
+    /// Returns the era of the first attempt, and when that attempt is given up.
+    pub(super) fn first_attempt(&self) -> (ProtocolEra, Instant) {
+        match self.remembered {
+            Some(era) => (era, self.deadline),
+            None => (ProtocolEra::Modern, self.deadline.min(Instant::now() + self.settings.discover_timeout)),
+        }
+    }
+
+    /// Tries the handshake over one transport in one era. Fails if the server refuses it or the transport closes, and
+    /// without an error if there is no answer in time.
+    pub(super) async fn try_era<T>(
+        &self,
+        transport: T,
+        era: ProtocolEra,
+        until: Instant,
+    ) -> Result<UpstreamConnection, Option<ClientInitializeError>>
+    where
+        T: Transport<RoleClient> + 'static,
+    {
+        let client = UpstreamClient::new(era, self.settings.root.as_deref(), Arc::clone(self.notices));
+        let lifecycle = match era {
+            ProtocolEra::Modern => ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::LATEST] },
+            ProtocolEra::Legacy => ClientLifecycleMode::Initialize,
+        };
+        timeout_at(until, client.serve_with_lifecycle(transport, lifecycle)).await.map_err(|_| None)?.map_err(Some)
+    }
+
+    pub(super) fn silence_reason(&self) -> String {
+        format!("it did not answer within {} s", self.settings.start_timeout.as_secs_f64())
+    }
+
+    /// Starts a process and completes the handshake with it. If the era is not remembered and the process stays silent
+    /// or exits, starts a second one in the legacy era. Fails with the reason and the tail of standard error.
+    pub(super) async fn connect_stdio(&self, program: &ServerCommand) -> Result<ConnectedServer, ConnectFailure> {
+        let (mut first, mut until) = self.first_attempt();
+        let mut may_restart = self.remembered.is_none();
+        loop {
+            let attempt = HandshakeAttempt::start(self, program)?;
+            match attempt.try_both_eras(first, until).await {
+                Ok((connection, era)) => {
+                    let HandshakeAttempt { process, junk, .. } = attempt;
+                    return Ok(ConnectedServer { connection, era, process: Some(process), junk });
+                }
+                // A legacy server may exit at a first message that it does not know, or never answer it.
+                Err(HandshakeFailure::Silent | HandshakeFailure::Closed)
+                    if may_restart && Instant::now() < self.deadline =>
+                {
+                    (first, until, may_restart) = (ProtocolEra::Legacy, self.deadline, false);
+                }
+                Err(failure) => return Err(attempt.into_failure(failure).await),
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+enum HandshakeFailure {
+    /// No answer in time.
+    Silent,
+    /// The server's output ended.
+    Closed,
+    /// The server answered with an error, so the pipes can be used again.
+    Refused(ErrorData),
+    /// The server answered with something that the protocol does not allow here.
+    Unexpected(String),
+}
+
+impl From<Option<ClientInitializeError>> for HandshakeFailure {
+    fn from(error: Option<ClientInitializeError>) -> Self {
+        match error {
+            None => Self::Silent,
+            Some(ClientInitializeError::ConnectionClosed(_) | ClientInitializeError::TransportError { .. }) => {
+                Self::Closed
+            }
+            Some(ClientInitializeError::JsonRpcError(error)) => Self::Refused(error),
+            Some(ClientInitializeError::NoCompatibleProtocolVersion { server_supported, .. }) => {
+                let words = describe_versions(&server_supported);
+                Self::Refused(ErrorData::new(ErrorCode::UNSUPPORTED_PROTOCOL_VERSION, words, None))
+            }
+            Some(other) => Self::Unexpected(other.to_string()),
+        }
+    }
+}
+
+pub(super) fn describe_versions(supported: &[ProtocolVersion]) -> String {
+    let versions: Vec<&str> = supported.iter().map(ProtocolVersion::as_str).collect();
+    format!("it speaks {} only", text::to_line(&versions.join(", "), 200))
+}
+
+pub(super) fn describe_refusal(error: &ErrorData) -> String {
+    format!("it refused: {} ({})", text::to_line(&error.message, 500), error.code.0)
+}
+
+/// A process that is being greeted.
+struct HandshakeAttempt<'a> {
+    context: &'a ConnectContext<'a>,
+    process: ServerProcess,
+    transport: UpstreamStdio,
+    junk: Arc<Mutex<JunkOutput>>,
+}
+
+impl<'a> HandshakeAttempt<'a> {
+    fn start(context: &'a ConnectContext<'a>, program: &ServerCommand) -> Result<Self, ConnectFailure> {
+        let (process, pipes) = ServerProcess::start(program).map_err(|error| {
+            ConnectFailure::new(format!("`{}` could not be executed: {error}", program.path.display()))
+        })?;
+        let (transport, junk) = UpstreamStdio::new(pipes, Arc::clone(context.notices));
+        Ok(Self { context, process, transport, junk })
+    }
+
+    /// Tries `first`, and the other era if the server refuses it. Returns the connection and its era.
+    async fn try_both_eras(
+        &self,
+        first: ProtocolEra,
+        until: Instant,
+    ) -> Result<(UpstreamConnection, ProtocolEra), HandshakeFailure> {
+        let (second, deadline) = (first.other(), self.context.deadline);
+        let refused = match self.try_era(first, until).await {
+            Err(HandshakeFailure::Refused(error)) => error,
+            settled => return settled,
+        };
+        match self.try_era(second, deadline).await {
+            // The server's late answer to the first message bound it to the modern era, so Cove uses that era.
+            Err(HandshakeFailure::Refused(error))
+                if second == ProtocolEra::Legacy && error.code == ErrorCode::UNSUPPORTED_PROTOCOL_VERSION =>
+            {
+                self.try_era(first, deadline).await
+            }
+            // Reports the refusal of the era that the server speaks.
+            Err(HandshakeFailure::Refused(error)) => {
+                let is_modern = (-32022..=-32020).contains(&refused.code.0);
+                let is_first = first == ProtocolEra::Legacy || is_modern;
+                Err(HandshakeFailure::Refused(if is_first { refused } else { error }))
+            }
+            settled => settled,
+        }
+    }
+
+    async fn try_era(
+        &self,
+        era: ProtocolEra,
+        until: Instant,
+    ) -> Result<(UpstreamConnection, ProtocolEra), HandshakeFailure> {
+        Ok((self.context.try_era(self.transport.clone(), era, until).await?, era))
+    }
+
+    async fn into_failure(self, failure: HandshakeFailure) -> ConnectFailure {
+        let mut reason = match failure {
+            HandshakeFailure::Silent => self.context.silence_reason(),
+            HandshakeFailure::Closed => match self.process.wait_for_exit(Duration::from_secs(1)).await {
+                Some(status) => format!("{} before it answered", describe_exit(status)),
+                None => "it closed its output before it answered".to_owned(),
+            },
+            HandshakeFailure::Refused(error) => describe_refusal(&error),
+            HandshakeFailure::Unexpected(words) => text::to_line(&words, 500),
+        };
+        lock(&self.junk).append_to(&mut reason);
+        ConnectFailure { reason, stderr_tail: self.process.stderr_tail(), needs: None }
+    }
+}

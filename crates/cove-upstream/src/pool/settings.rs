@@ -1,0 +1,61 @@
+//! Settings of the pool besides the definitions: Cove's environment, and all limits.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use cove_core::process_env::ProcessEnv;
+
+#[derive(Debug, Clone)]
+pub struct UpstreamSettings {
+    /// Cove's own environment, for `${VAR}` and for the few variables that every server inherits.
+    pub env: BTreeMap<String, OsString>,
+    /// The working directory of servers whose definition names none.
+    pub cwd: PathBuf,
+    /// The root reported to a server that asks for roots. `None` reports no roots: `server-filesystem` would replace
+    /// the directories of its command line with the reported ones.
+    pub root: Option<PathBuf>,
+    /// Cove's own executable, to detect a definition that starts it.
+    pub executable: Option<PathBuf>,
+    /// For a call without a timeout of its own.
+    pub call_timeout: Duration,
+    /// From the start of a process to its first answer.
+    pub start_timeout: Duration,
+    /// How long the first message of the modern era may stay unanswered before Cove tries the legacy era.
+    pub discover_timeout: Duration,
+    /// The pool stops a server that was idle for this long.
+    pub idle_timeout: Duration,
+    /// The wait after each step of a stop: end of input, SIGTERM, SIGKILL.
+    pub grace: Duration,
+    /// The same when Cove itself exits. Clients wait for that, most of them for two seconds.
+    pub closing_grace: Duration,
+    /// The delay before the second start in a row. Each further failure doubles it.
+    pub back_off: Duration,
+    pub max_back_off: Duration,
+    /// After this many failures in a row, the pool does not start the server for `breaker_pause`.
+    pub max_failures: u32,
+    pub breaker_pause: Duration,
+}
+
+impl UpstreamSettings {
+    pub fn from_env(env: &ProcessEnv) -> Self {
+        Self {
+            env: env.env.clone(),
+            cwd: env.cwd.clone(),
+            root: None,
+            executable: std::env::current_exe().ok(),
+            call_timeout: Duration::from_secs(60),
+            start_timeout: Duration::from_secs(60),
+            // Python servers need up to 10 s here, some more. After this time Cove tries the legacy era.
+            discover_timeout: Duration::from_secs(25),
+            idle_timeout: Duration::from_secs(600),
+            grace: Duration::from_secs(2),
+            closing_grace: Duration::from_millis(500),
+            back_off: Duration::from_millis(100),
+            max_back_off: Duration::from_secs(30),
+            max_failures: 5,
+            breaker_pause: Duration::from_secs(30),
+        }
+    }
+}

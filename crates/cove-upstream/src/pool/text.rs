@@ -1,0 +1,39 @@
+//! Makes text of servers safe to show: bounded, on one line or as plain text, and without control sequences for a
+//! terminal.
+
+pub(super) use cove_core::text::cut;
+use cove_core::text::is_invisible;
+
+/// Removes control characters except line ends and tabs, and characters that are invisible or change the text
+/// direction.
+pub(super) fn strip_control(text: &str) -> String {
+    text.chars().filter(|c| matches!(c, '\n' | '\t') || !(c.is_control() || is_invisible(*c))).collect()
+}
+
+/// Returns one line of at most `most` bytes.
+pub(super) fn to_line(text: &str, most: usize) -> String {
+    let line: String = text
+        .chars()
+        .filter(|c| !is_invisible(*c))
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .take(most + 1)
+        .collect();
+    cut(line.trim_end(), most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strips_control_and_invisible_characters() {
+        assert_eq!(strip_control("a\u{1b}[2J\r\n\tb\u{202e}c\u{7}"), "a[2J\n\tbc");
+        assert_eq!(to_line("a\u{1b}[2J\nb\u{200b}", 100), "a [2J b");
+        assert_eq!(strip_control("ignore\u{e0041} this, 日本"), "ignore this, 日本");
+    }
+
+    #[test]
+    fn lines_are_bounded() {
+        assert_eq!(to_line(&"x".repeat(1000), 10).len(), 10);
+    }
+}

@@ -1,0 +1,188 @@
+//! A client's configuration file on disk: read within limits, and replaced as a whole or not at all. Symbolic links
+//! are followed, mode and owner are kept, and a backup with the old bytes stays beside the file. This module knows no
+//! syntax.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, Gid, OFlags, Uid, fchown, flock};
+
+use cove_core::document::position;
+use cove_core::error::{Failure, display_path};
+
+/// Some clients keep histories in the same file. A file larger than this is not a configuration.
+pub(super) const MAX_FILE: u64 = 64 << 20;
+/// The kernel follows as many links.
+const MAX_LINKS: usize = 40;
+/// How many backups are kept.
+const BACKUPS: usize = 3;
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A file at the time it was read.
+#[derive(Debug)]
+pub(super) struct ClientFile {
+    /// The path after all links are followed.
+    target: PathBuf,
+    /// None if there is no file yet.
+    pub(super) text: Option<String>,
+}
+
+pub(super) fn read(path: &Path) -> Result<ClientFile, Failure> {
+    let could_not = format!("could not read `{}`", display_path(path));
+    let fail = |error: io::Error| Failure::operator(could_not.clone()).because(error);
+    let refuse = |cause: String, hint: &str| Err(Failure::usage(could_not.clone()).because(cause).with_hint(hint));
+    let target = follow(path)?;
+    // Opening a pipe must not wait for its writer.
+    let file = match OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(&target) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(ClientFile { target, text: None }),
+        Err(error) => return Err(fail(error).with_hint("give yourself permission to read the file and its folders")),
+    };
+    if !file.metadata().map_err(fail)?.is_file() {
+        return refuse("it is not a regular file".to_owned(), "move it away and run this again");
+    }
+    let mut bytes = Vec::new();
+    file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(fail)?;
+    if bytes.len() as u64 > MAX_FILE {
+        let cause = format!("it has more than {} MiB", MAX_FILE >> 20);
+        return refuse(cause, "see `--print`, and write the entry by hand");
+    }
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok(ClientFile { target, text: Some(text) }),
+        Err(error) => {
+            let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+            let (line, column) = position(&String::from_utf8_lossy(valid), valid.len());
+            let cause = format!("line {line} column {column} is not valid UTF-8");
+            refuse(cause, "save the file as UTF-8 and run this again")
+        }
+    }
+}
+
+/// Follows symbolic links. The file at the end need not exist yet.
+fn follow(path: &Path) -> Result<PathBuf, Failure> {
+    let mut path = path.to_path_buf();
+    for _ in 0..MAX_LINKS {
+        match fs::read_link(&path) {
+            Ok(next) => path = path.parent().unwrap_or(Path::new("/")).join(next),
+            // The path does not exist, or is not a link.
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => {
+                return Ok(path);
+            }
+            Err(error) => {
+                return Err(Failure::operator(format!("could not read `{}`", display_path(&path)))
+                    .because(error)
+                    .with_hint("check its folders: one is missing, closed to you, or not a folder"));
+            }
+        }
+    }
+    Err(Failure::usage(format!("could not read `{}`", display_path(&path)))
+        .because("its symbolic links form a circle")
+        .with_hint("remove the link and run this again"))
+}
+
+/// Locks the folder of a file while Cove reads and replaces it, so that two Coves do not overwrite each other's changes.
+/// Other programs ignore the lock; `ClientFile::replace` therefore compares the file with what was read. Creates the
+/// folder if it is missing, accessible only to its owner.
+pub(super) fn lock_folder(path: &Path) -> Result<Option<File>, Failure> {
+    let target = follow(path)?;
+    let folder = target.parent().unwrap_or(Path::new("/"));
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| {
+        Failure::operator(format!("could not create `{}`", display_path(folder)))
+            .because(error)
+            .with_hint("create it by hand, or see `--print`")
+    })?;
+    let Ok(folder) = File::open(folder) else { return Ok(None) };
+    let started = Instant::now();
+    // A lock that is never released must not block Cove: `replace` checks again for what it guards against.
+    while flock(&folder, FlockOperation::NonBlockingLockExclusive) == Err(rustix::io::Errno::WOULDBLOCK)
+        && started.elapsed() < LOCK_TIMEOUT
+    {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(Some(folder))
+}
+
+/// Whether a file was replaced.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum ReplaceOutcome {
+    Replaced,
+    /// Another program wrote the file after Cove read it. Nothing was changed.
+    Outdated,
+}
+
+impl ClientFile {
+    /// Copies the old bytes to a file beside this one, and returns its path.
+    pub(super) fn back_up(&self) -> Result<Option<PathBuf>, Failure> {
+        let Some(text) = &self.text else { return Ok(None) };
+        let name = |age: usize| {
+            let mut name = self.target.clone().into_os_string();
+            name.push(".cove-backup");
+            if age > 1 {
+                name.push(format!("-{age}"));
+            }
+            PathBuf::from(name)
+        };
+        let newest = name(1);
+        // The same bytes are not kept twice.
+        if fs::read(&newest).is_ok_and(|kept| kept == text.as_bytes()) {
+            return Ok(Some(newest));
+        }
+        for age in (1..BACKUPS).rev() {
+            let _ = fs::rename(name(age), name(age + 1));
+        }
+        self.write_as(&newest, text).map_err(|error| failed("copy", &newest, error))?;
+        Ok(Some(newest))
+    }
+
+    pub(super) fn replace(&self, text: &str) -> Result<ReplaceOutcome, Failure> {
+        let now = fs::read(&self.target);
+        let is_unchanged = match (&self.text, now) {
+            (Some(old), Ok(now)) => old.as_bytes() == now,
+            (None, Err(error)) => error.kind() == io::ErrorKind::NotFound,
+            _ => false,
+        };
+        if !is_unchanged {
+            return Ok(ReplaceOutcome::Outdated);
+        }
+        self.write_as(&self.target, text).map_err(|error| failed("write", &self.target, error))?;
+        Ok(ReplaceOutcome::Replaced)
+    }
+
+    /// Writes a temporary file and renames it once it is safely on disk. Mode and owner are those of the old file; a
+    /// new file is only for its owner, because clients write secrets into it.
+    fn write_as(&self, path: &Path, text: &str) -> io::Result<()> {
+        let folder = path.parent().unwrap_or(Path::new("/"));
+        let mut fresh = tempfile::Builder::new().prefix(".cove-").suffix(".tmp").tempfile_in(folder)?;
+        fresh.write_all(text.as_bytes())?;
+        if let Ok(old) = fs::metadata(&self.target) {
+            let made = fresh.as_file().metadata()?;
+            if (made.uid(), made.gid()) != (old.uid(), old.gid()) {
+                fchown(fresh.as_file(), Some(Uid::from_raw(old.uid())), Some(Gid::from_raw(old.gid())))?;
+            }
+            fresh.as_file().set_permissions(fs::Permissions::from_mode(old.mode() & 0o7777))?;
+        }
+        fresh.as_file().sync_all()?;
+        fresh.persist(path).map_err(|error| error.error)?;
+        // The rename is on disk only when the folder is. Some file systems cannot sync folders.
+        let _ = File::open(folder).and_then(|folder| folder.sync_all());
+        Ok(())
+    }
+}
+
+fn failed(verb: &str, path: &Path, error: io::Error) -> Failure {
+    let hint = match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "nothing was changed; free some space and run this again"
+        }
+        _ => "nothing was changed; give yourself permission to write to the folder, or see `--print`",
+    };
+    let failed = Failure::operator(format!("could not {verb} `{}`", display_path(path))).with_hint(hint);
+    // Some messages name the temporary file, which means nothing to the user.
+    if error.raw_os_error().is_some() { failed.because(error) } else { failed.because(error.kind().to_string()) }
+}
+
+#[cfg(test)]
+mod tests;

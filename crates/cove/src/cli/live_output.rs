@@ -1,0 +1,72 @@
+//! Passes a cell's output on as it arrives. A pipe gets the bytes unchanged; a terminal would obey escape sequences
+//! in them, so it gets neutralised text.
+
+use std::io::{IsTerminal, Write};
+
+use cove_protocol::OutputStream;
+
+use cove_core::output::CellOutput;
+use cove_core::output::TextNeutraliser;
+
+/// The exit code of a program that SIGPIPE ended.
+const BROKEN_PIPE: i32 = 128 + 13;
+
+/// The output of one cell.
+pub(super) struct LiveOutput {
+    /// One neutraliser for each stream that is a terminal.
+    screens: [Option<TextNeutraliser>; 2],
+    at_line_start: bool,
+}
+
+impl LiveOutput {
+    pub(super) fn new() -> Self {
+        let screens = [std::io::stdout().is_terminal(), std::io::stderr().is_terminal()];
+        Self { screens: screens.map(|is_terminal| is_terminal.then(TextNeutraliser::default)), at_line_start: true }
+    }
+
+    pub(super) fn show(&mut self, shown: CellOutput<'_>) {
+        match shown {
+            CellOutput::Text(stream, bytes) => match &mut self.screens[stream as usize] {
+                Some(neutral) => {
+                    let text = neutral.push(bytes);
+                    self.write_to_terminal(stream, &text);
+                }
+                None => write_stream(stream, bytes),
+            },
+            CellOutput::Image(format, bytes) => {
+                let note = format!("[an image was shown: {}, {} bytes]\n", format.mime(), bytes.len());
+                write_stream(OutputStream::Stderr, note.as_bytes());
+            }
+        }
+    }
+
+    /// Writes what is left. Returns true if the terminal's cursor is at the start of a line.
+    pub(super) fn finish(mut self) -> bool {
+        for stream in [OutputStream::Stdout, OutputStream::Stderr] {
+            let rest = self.screens[stream as usize].as_mut().map(TextNeutraliser::finish);
+            self.write_to_terminal(stream, rest.as_deref().unwrap_or_default());
+        }
+        self.at_line_start
+    }
+
+    fn write_to_terminal(&mut self, stream: OutputStream, text: &str) {
+        write_stream(stream, text.as_bytes());
+        if let Some(last) = text.bytes().last() {
+            self.at_line_start = last == b'\n';
+        }
+    }
+}
+
+pub(super) fn write_stream(stream: OutputStream, bytes: &[u8]) {
+    let written = match stream {
+        OutputStream::Stdout => {
+            let mut out = std::io::stdout().lock();
+            out.write_all(bytes).and_then(|()| out.flush())
+        }
+        OutputStream::Stderr => std::io::stderr().lock().write_all(bytes),
+    };
+    if written.is_err() {
+        // The reader closed its end. The sandbox ends when this process exits.
+        std::process::exit(BROKEN_PIPE);
+    }
+}
