@@ -209,6 +209,8 @@ fn does_not_pull_images_named_by_onbuild_triggers() {
                 let name = format!("localhost/cove-tests/triggers:{}", std::process::id());
                 let mut podman = Command::new("podman");
                 podman.args(["--remote", "--url", address, "build", "--format=docker", "--tag", &name]);
+                // Podman's search for a cached layer fails if another test removes an image meanwhile.
+                podman.arg("--no-cache");
                 let output = podman.arg(base.path()).output().unwrap();
                 assert!(output.status.success(), "{output:?}");
                 name

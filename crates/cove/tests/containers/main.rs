@@ -72,29 +72,22 @@ async fn connect(address: &str) -> Docker {
     docker.negotiate_version().await.expect("the daemon answers")
 }
 
-/// Runs a check against each daemon, all at once: they share nothing.
-fn for_each_engine(test: &str, check: impl AsyncFn(TestEngine, &str, Docker) + Sync) {
+/// Runs a check against each engine, one after the other: on two processors, both at once take longer, and Podman
+/// answers too late.
+fn for_each_engine(test: &str, check: impl AsyncFn(TestEngine, &str, Docker)) {
     run_for_engines(available_engines(test), check);
 }
 
 /// Like `for_each_engine`, while no other test runs.
-fn for_each_engine_alone(test: &str, check: impl AsyncFn(TestEngine, &str, Docker) + Sync) {
+fn for_each_engine_alone(test: &str, check: impl AsyncFn(TestEngine, &str, Docker)) {
     run_for_engines(AvailableEngines::new(test, exclusive_turn()), check);
 }
 
-/// A thread for each engine, because checks wait for programs too, which blocks the thread.
-fn run_for_engines<Turn>(daemons: AvailableEngines<Turn>, check: impl AsyncFn(TestEngine, &str, Docker) + Sync) {
-    let check = &check;
-    // Dropped at the end, because it has the turn of this test.
-    let mut daemons = daemons;
-    std::thread::scope(|scope| {
-        for (engine, address) in daemons.by_ref() {
-            scope.spawn(move || {
-                let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
-                runtime.block_on(async { check(engine, &address, connect(&address).await).await });
-            });
-        }
-    });
+fn run_for_engines<Turn>(engines: AvailableEngines<Turn>, check: impl AsyncFn(TestEngine, &str, Docker)) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    for (engine, address) in engines {
+        runtime.block_on(async { check(engine, &address, connect(&address).await).await });
+    }
 }
 
 /// All containers with this label. Asks again if Podman reports a transient state that bollard does not know.
