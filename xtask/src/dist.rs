@@ -86,4 +86,18 @@ mod tests {
         let host = cargo::host_tuple().unwrap();
         assert!(has_standard_library(&host), "{host}");
     }
+
+    /// `dist` inherits the levels that `release` sets for single crates.
+    #[test]
+    fn the_published_program_is_optimised_everywhere() {
+        let text = fs::read_to_string(cargo::root().join("Cargo.toml")).unwrap();
+        let manifest: toml::Table = text.parse().unwrap();
+        let levels = |profile: &str| manifest["profile"][profile]["package"].as_table().unwrap().clone();
+        let mut levels_of_dist = levels("release");
+        levels_of_dist.extend(levels("dist"));
+        for (package, level) in &levels_of_dist {
+            assert_eq!(level["opt-level"].as_integer(), Some(3), "{package}");
+        }
+        assert_eq!(manifest["profile"]["dist"]["opt-level"].as_integer(), Some(3));
+    }
 }
