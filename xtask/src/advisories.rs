@@ -17,14 +17,14 @@ hint: start again where the network reaches it";
 
 /// How to treat a database that cannot be fetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fetch {
+pub(crate) enum DatabaseNeed {
     /// The check is left out, and the output says so.
     Optional,
     /// It is a failure: a release without this check must not look like one with it.
     Required,
 }
 
-pub(crate) fn run(fetch: Fetch) -> Result<(), String> {
+pub(crate) fn run(fetch: DatabaseNeed) -> Result<(), String> {
     if !cargo::has("deny") {
         return Err(MISSING.to_owned());
     }
@@ -33,12 +33,12 @@ pub(crate) fn run(fetch: Fetch) -> Result<(), String> {
 
 /// `deny` starts a command line of cargo-deny. Fetching comes first and on its own, because the check has the same
 /// exit code for advisories and for a database that it could not fetch.
-fn check(fetch: Fetch, deny: impl Fn() -> Command) -> Result<(), String> {
+fn check(fetch: DatabaseNeed, deny: impl Fn() -> Command) -> Result<(), String> {
     let succeeds = |arguments: &[&str]| {
         deny().args(arguments).status().map(|status| status.success()).could_not("start cargo-deny")
     };
     if !succeeds(&["fetch", "db"])? {
-        if fetch == Fetch::Required {
+        if fetch == DatabaseNeed::Required {
             return Err(NOT_CHECKED.to_owned());
         }
         println!("{NOT_CHECKED}");
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn an_advisory_is_a_failure_wherever_it_is_found() {
-        for fetch in [Fetch::Optional, Fetch::Required] {
+        for fetch in [DatabaseNeed::Optional, DatabaseNeed::Required] {
             assert_eq!(check(fetch, deny(true, true)), Ok(()));
             let error = check(fetch, deny(true, false)).unwrap_err();
             assert!(error.starts_with("advisories: cargo-deny found"), "{error}");
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn a_database_that_cannot_be_fetched_fails_only_where_it_is_required() {
         // Without a database the check for advisories does not run.
-        assert_eq!(check(Fetch::Optional, deny(false, false)), Ok(()));
-        assert_eq!(check(Fetch::Required, deny(false, true)), Err(NOT_CHECKED.to_owned()));
+        assert_eq!(check(DatabaseNeed::Optional, deny(false, false)), Ok(()));
+        assert_eq!(check(DatabaseNeed::Required, deny(false, true)), Err(NOT_CHECKED.to_owned()));
     }
 }

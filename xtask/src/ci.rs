@@ -18,7 +18,7 @@ pub(crate) fn run() -> Result<(), String> {
         timed("tidy", tidy::run),
         timed("licences", licences::run),
         timed("sources", sources::run),
-        timed("tests", || test::run(&test::TestOptions::at(test::Level::All))),
+        timed("tests", || test::run(&test::TestOptions::at(test::TestLevel::All))),
     ];
     println!();
     for part in &parts {

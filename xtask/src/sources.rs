@@ -14,7 +14,7 @@ const CRATES_IO: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
 /// The part of `deny.toml` that is checked here.
 #[derive(Debug)]
-struct Rules {
+struct SourceRules {
     multiple_versions: LintLevel,
     wildcards: LintLevel,
     allow_wildcard_paths: bool,
@@ -33,12 +33,12 @@ enum LintLevel {
 
 /// The findings, by severity.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Report {
+struct SourceFindings {
     warnings: Vec<String>,
     problems: Vec<String>,
 }
 
-impl Report {
+impl SourceFindings {
     fn add(&mut self, level: LintLevel, finding: String) {
         match level {
             LintLevel::Allow => {}
@@ -64,7 +64,7 @@ pub(crate) fn run() -> Result<(), String> {
     Err(format!("sources: {} findings that `{LIST}` does not allow", report.problems.len()))
 }
 
-fn parse(text: &str) -> Result<Rules, String> {
+fn parse(text: &str) -> Result<SourceRules, String> {
     let could_not = |cause: String| format!("could not read the rules in `{LIST}`\ncaused by: {cause}");
     let mut table: toml::Table = text.parse().map_err(|error| could_not(format!("{error}")))?;
     let mut section = |name: &str| match table.remove(name) {
@@ -72,7 +72,7 @@ fn parse(text: &str) -> Result<Rules, String> {
         _ => Err(could_not(format!("there is no `[{name}]`"))),
     };
     let (mut bans, mut sources) = (section("bans")?, section("sources")?);
-    let rules = Rules {
+    let rules = SourceRules {
         multiple_versions: take_level(&mut bans, "multiple-versions").map_err(could_not)?,
         wildcards: take_level(&mut bans, "wildcards").map_err(could_not)?,
         allow_wildcard_paths: bans.remove("allow-wildcard-paths") == Some(toml::Value::Boolean(true)),
@@ -109,8 +109,8 @@ fn take_banned(bans: &mut toml::Table) -> Result<BTreeMap<String, String>, Strin
     entries.iter().map(read).collect()
 }
 
-fn judge(metadata: &Value, rules: &Rules) -> Result<Report, String> {
-    let mut report = Report::default();
+fn judge(metadata: &Value, rules: &SourceRules) -> Result<SourceFindings, String> {
+    let mut report = SourceFindings::default();
     let mut versions: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (package, is_member) in cargo::packages(metadata)? {
         let name = package["name"].as_str().unwrap_or("?");
@@ -127,7 +127,7 @@ fn judge(metadata: &Value, rules: &Rules) -> Result<Report, String> {
     Ok(report)
 }
 
-fn judge_source(name: &str, source: Option<&str>, rules: &Rules, report: &mut Report) {
+fn judge_source(name: &str, source: Option<&str>, rules: &SourceRules, report: &mut SourceFindings) {
     match source {
         Some(CRATES_IO) => {}
         Some(git) if git.starts_with("git+") => {
@@ -138,7 +138,7 @@ fn judge_source(name: &str, source: Option<&str>, rules: &Rules, report: &mut Re
     }
 }
 
-fn judge_wildcards(name: &str, package: &Value, rules: &Rules, report: &mut Report) {
+fn judge_wildcards(name: &str, package: &Value, rules: &SourceRules, report: &mut SourceFindings) {
     for dependency in cargo::elements(&package["dependencies"]) {
         let by_path = !dependency["path"].is_null();
         if dependency["req"] == "*" && !(by_path && rules.allow_wildcard_paths) {

@@ -18,7 +18,7 @@ mod level;
 mod machine;
 mod tally;
 
-pub(crate) use level::Level;
+pub(crate) use level::TestLevel;
 use machine::{InvokingUser, TestMachine};
 use tally::{SkippedTest, TestTally};
 
@@ -39,23 +39,23 @@ pub(crate) enum TestPlatform {
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct TestOptions {
-    level: Level,
+    level: TestLevel,
     platform: TestPlatform,
     cargo_arguments: Vec<String>,
 }
 
 impl TestOptions {
-    pub(crate) fn at(level: Level) -> Self {
+    pub(crate) fn at(level: TestLevel) -> Self {
         TestOptions { level, ..TestOptions::default() }
     }
 
     pub(crate) fn parse(arguments: &[&str]) -> Result<Self, String> {
-        let mut options = TestOptions::at(Level::default());
+        let mut options = TestOptions::at(TestLevel::default());
         let mut arguments = arguments.iter();
         while let Some(argument) = arguments.next() {
             match *argument {
-                "--all" => options.level = options.level.max(Level::All),
-                "--full" => options.level = Level::Full,
+                "--all" => options.level = options.level.max(TestLevel::All),
+                "--full" => options.level = TestLevel::Full,
                 "--musl" => options.platform = TestPlatform::Musl,
                 "--" => options.cargo_arguments.extend(arguments.by_ref().map(|one| (*one).to_owned())),
                 unknown => return Err(format!("could not understand `{unknown}` after `test`")),
@@ -72,14 +72,14 @@ impl TestOptions {
 
 /// What only `--all` sets up. Dropping this ends the engines.
 #[derive(Debug, Default)]
-struct Outside {
+struct OutsideSetup {
     judges: Option<PathBuf>,
     containers: Option<RunningEngines>,
 }
 
-impl Outside {
-    fn prepare(level: Level, machine: &TestMachine, strictness: SkipStrictness) -> Result<Self, String> {
-        if level == Level::Quick {
+impl OutsideSetup {
+    fn prepare(level: TestLevel, machine: &TestMachine, strictness: SkipStrictness) -> Result<Self, String> {
+        if level == TestLevel::Quick {
             return Ok(Self::default());
         }
         let judges = judges::prepare(&machine.python);
@@ -89,9 +89,9 @@ impl Outside {
 
 pub(crate) fn run(options: &TestOptions) -> Result<(), String> {
     let machine = machine::prepare(options.level)?;
-    let containers_are_given = options.level > Level::Quick && containers::are_given();
+    let containers_are_given = options.level > TestLevel::Quick && containers::are_given();
     let strictness = SkipStrictness::of(&machine, containers_are_given, in_ci());
-    let outside = Outside::prepare(options.level, &machine, strictness)?;
+    let outside = OutsideSetup::prepare(options.level, &machine, strictness)?;
     let log = SkipLog::create()?;
     let mut tally = TestTally::default();
     tally.add(&rust_tests(options, &machine, &outside, &log)?);
@@ -110,7 +110,7 @@ pub(crate) fn run(options: &TestOptions) -> Result<(), String> {
     for skip in &skips {
         println!("{}", skip.line);
     }
-    if options.level == Level::Quick
+    if options.level == TestLevel::Quick
         && let Some(report) = level::left_out_report(left_out, !options.names_targets())
     {
         println!("{report}");
@@ -148,7 +148,7 @@ fn in_ci() -> bool {
 
 /// For `cargo xtask containers`: installs what the engines need, and returns the user of the rootless one.
 pub(crate) fn prepare_as_root() -> Result<&'static str, String> {
-    match machine::prepare(Level::All)?.who {
+    match machine::prepare(TestLevel::All)?.who {
         InvokingUser::Root => Ok(USER),
         InvokingUser::Person => Err("could not start containers\nhint: only root can; start again as root".to_owned()),
     }
@@ -194,7 +194,7 @@ fn judge(troubles: &[String], strictness: SkipStrictness) -> Result<(), String> 
 fn rust_tests(
     options: &TestOptions,
     machine: &TestMachine,
-    outside: &Outside,
+    outside: &OutsideSetup,
     log: &SkipLog,
 ) -> Result<TestTally, String> {
     // Without `--no-fail-fast` the first failing program would hide the results of the others.
@@ -206,7 +206,7 @@ fn rust_tests(
         command.args(options.level.targets()?);
     }
     command.args(&options.cargo_arguments).env("COVE_SKIP_LOG", &log.path).env("COVE_TEST_VENV", &machine.venv);
-    if options.level == Level::Quick {
+    if options.level == TestLevel::Quick {
         // These tests are left out even if the environment names engines or judges.
         containers::variables().into_iter().chain(["COVE_TEST_JUDGES"]).for_each(|name| {
             command.env_remove(name);
@@ -221,7 +221,7 @@ fn rust_tests(
     if let Some(containers) = &outside.containers {
         command.envs(containers.environment());
     }
-    if options.level == Level::Full {
+    if options.level == TestLevel::Full {
         command.env("COVE_TEST_FULL", "1");
     }
     // Cargo's own text goes straight to the terminal; only the tests' output is counted. It comes through a pipe, so
@@ -329,7 +329,7 @@ mod tests {
         let parse = |arguments: &[&str]| TestOptions::parse(arguments);
         assert_eq!(parse(&[]), Ok(TestOptions::default()));
         let options = parse(&["--full", "--", "--test", "it", "--", "--exact"]).unwrap();
-        assert_eq!(options.level, Level::Full);
+        assert_eq!(options.level, TestLevel::Full);
         assert_eq!(options.cargo_arguments, ["--test", "it", "--", "--exact"]);
         assert!(options.names_targets());
         assert!(!parse(&["--", "--", "a_name"]).unwrap().names_targets(), "a name alone chooses no target");
@@ -340,20 +340,20 @@ mod tests {
     #[test]
     fn each_level_has_its_flag_and_the_highest_counts() {
         let level = |arguments: &[&str]| TestOptions::parse(arguments).unwrap().level;
-        assert_eq!(level(&[]), Level::Quick);
-        assert_eq!(level(&["--all"]), Level::All);
-        assert_eq!(level(&["--full"]), Level::Full);
-        assert_eq!(level(&["--full", "--all"]), Level::Full);
-        assert_eq!(level(&["--all", "--full"]), Level::Full);
+        assert_eq!(level(&[]), TestLevel::Quick);
+        assert_eq!(level(&["--all"]), TestLevel::All);
+        assert_eq!(level(&["--full"]), TestLevel::Full);
+        assert_eq!(level(&["--full", "--all"]), TestLevel::Full);
+        assert_eq!(level(&["--all", "--full"]), TestLevel::Full);
         assert_eq!(TestOptions::parse(&["--musl"]).unwrap().platform, TestPlatform::Musl);
         // After the dashes the argument is for cargo.
-        assert_eq!(level(&["--", "--all"]), Level::Quick);
+        assert_eq!(level(&["--", "--all"]), TestLevel::Quick);
     }
 
     #[test]
     fn the_quick_level_sets_up_nothing_outside() {
         let on_debian = machine(InvokingUser::Root, true);
-        let outside = Outside::prepare(Level::Quick, &on_debian, SkipStrictness::AllIsSetUp).unwrap();
+        let outside = OutsideSetup::prepare(TestLevel::Quick, &on_debian, SkipStrictness::AllIsSetUp).unwrap();
         assert!(outside.judges.is_none() && outside.containers.is_none());
     }
 

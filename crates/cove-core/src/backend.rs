@@ -66,7 +66,7 @@ pub enum PlanFormat {
 /// One running isolated environment. Dropping it kills it.
 pub struct Sandbox {
     /// The stream to and from the runner.
-    pub stream: Box<dyn Duplex>,
+    pub stream: Box<dyn ByteStream>,
     pub control: Box<dyn SandboxControl>,
     /// The interpreters inside the sandbox, in order of preference for each language.
     pub interpreters: Vec<InterpreterPath>,
@@ -83,8 +83,8 @@ pub struct ImageCommand {
 }
 
 /// A byte stream in both directions.
-pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
 /// Ends a sandbox and reports how it ended.
 pub trait SandboxControl: Send {
@@ -96,6 +96,11 @@ pub trait SandboxControl: Send {
 
     /// Waits until the sandbox has ended and is removed, and returns how it ended. May be dropped and called again.
     fn wait(&mut self) -> BoxFuture<'_, SandboxEnd>;
+
+    /// False only if the sandbox runs. Takes microseconds, because each cell asks; `wait` must be asked for certainty.
+    fn may_have_ended(&self) -> bool {
+        true
+    }
 
     /// True if cleanup failed because the engine did not respond. Removal is retried in the background.
     fn has_leftovers(&self) -> bool {

@@ -32,7 +32,7 @@ use cove_protocol::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use crate::backend::Duplex;
+use crate::backend::ByteStream;
 use crate::error::display_value;
 use crate::sync::lock;
 
@@ -102,7 +102,7 @@ impl Link {
     /// Sends `Hello`, waits for `Ready` and starts the tasks of the link. Fails if the stream ends, or if the runner
     /// has another version, reports a fault or names an interpreter that was not offered.
     pub async fn open(
-        stream: Box<dyn Duplex>,
+        stream: Box<dyn ByteStream>,
         hello: HostHello,
     ) -> Result<(Self, CellMessages, RunnerReady), LinkError> {
         let (read, mut write) = tokio::io::split(stream);
@@ -238,7 +238,7 @@ impl CellMessages {
 }
 
 struct MessageReader {
-    read: ReadHalf<Box<dyn Duplex>>,
+    read: ReadHalf<Box<dyn ByteStream>>,
     decoder: FrameDecoder,
     buffer: Vec<u8>,
 }

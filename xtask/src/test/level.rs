@@ -6,7 +6,7 @@ use super::tally::SkippedTest;
 use crate::cargo::{self, MetadataPlatforms};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Level {
+pub(crate) enum TestLevel {
     /// For newcomers: installs and starts neither engines nor other people's programs.
     #[default]
     Quick,
@@ -24,7 +24,7 @@ const LEFT_OUT: &str = "\
 `cargo xtask test --all` runs these too: it installs other people's MCP programs (1.4 GB) under `target/judges`,
 and as root on Debian a Docker and two Podmans, which it starts apart from those of the machine";
 
-impl Level {
+impl TestLevel {
     /// What cargo builds and runs if the caller names no target.
     pub(super) fn targets(self) -> Result<Vec<String>, String> {
         match self {
@@ -111,20 +111,20 @@ mod tests {
 
     #[test]
     fn the_workspace_has_the_outside_programs() {
-        let targets = Level::Quick.targets().unwrap();
+        let targets = TestLevel::Quick.targets().unwrap();
         assert!(targets.contains(&"it".to_owned()), "{targets:?}");
         assert!(OUTSIDE_PROGRAMS.iter().all(|name| !targets.contains(&(*name).to_owned())), "{targets:?}");
-        assert_eq!(Level::All.targets(), Ok(Vec::new()));
+        assert_eq!(TestLevel::All.targets(), Ok(Vec::new()));
     }
 
     #[test]
     fn only_the_quick_level_leaves_tests_out() {
         let line = format!("SKIPPED: docker::a because {}: no Docker\n", cove_testkit::skip::NEEDS_ALL);
         let skip = &SkippedTest::parse_all(&line)[0];
-        assert!(Level::Quick.leaves_out(skip));
-        assert!(!Level::All.leaves_out(skip) && !Level::Full.leaves_out(skip));
+        assert!(TestLevel::Quick.leaves_out(skip));
+        assert!(!TestLevel::All.leaves_out(skip) && !TestLevel::Full.leaves_out(skip));
         let other = &SkippedTest::parse_all("SKIPPED: a because there is no bwrap\n")[0];
-        assert!(!Level::Quick.leaves_out(other));
+        assert!(!TestLevel::Quick.leaves_out(other));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::{Level, USER, is_program};
+use super::{TestLevel, USER, is_program};
 use crate::attempts::{self, ErrorContext};
 
 #[derive(Debug)]
@@ -37,7 +37,7 @@ struct TestNeed {
     why: &'static str,
     for_whom: NeedScope,
     /// The lowest level whose tests need it.
-    level: Level,
+    level: TestLevel,
     /// How to find it; by default it is a program with the name in `what`.
     is_present: fn(&ProgramSearch, &TestNeed) -> bool,
 }
@@ -60,7 +60,7 @@ const NEEDS: &[TestNeed] = &[
     },
     program("node", "nodejs", "cells run in it"),
     TestNeed {
-        level: Level::All,
+        level: TestLevel::All,
         // Any location will do, because only xtask runs it.
         is_present: |_, _| succeeds(Path::new("npm"), &["--version"]),
         ..program("npm", "npm", "outside judges are installed with it")
@@ -119,13 +119,13 @@ const fn program(what: &'static str, package: &'static str, why: &'static str) -
         newer_package: None,
         why,
         for_whom: NeedScope::Everyone,
-        level: Level::Quick,
+        level: TestLevel::Quick,
         is_present: |search, need| search.find(need.what).is_some(),
     }
 }
 
 const fn for_containers(what: &'static str, package: &'static str) -> TestNeed {
-    TestNeed { for_whom: NeedScope::Root, level: Level::All, ..program(what, package, "containers are tested") }
+    TestNeed { for_whom: NeedScope::Root, level: TestLevel::All, ..program(what, package, "containers are tested") }
 }
 
 fn is_beside_podman(_: &ProgramSearch, need: &TestNeed) -> bool {
@@ -159,7 +159,7 @@ impl ProgramSearch {
     }
 }
 
-pub(super) fn prepare(level: Level) -> Result<TestMachine, String> {
+pub(super) fn prepare(level: TestLevel) -> Result<TestMachine, String> {
     let uid = own_uid()?;
     let who = if uid == "0" { InvokingUser::Root } else { InvokingUser::Person };
     let search = ProgramSearch::new(who);
@@ -211,7 +211,7 @@ fn own_uid() -> Result<String, String> {
     Ok(printed.trim().to_owned())
 }
 
-fn missing(search: &ProgramSearch, who: InvokingUser, level: Level) -> Vec<&'static TestNeed> {
+fn missing(search: &ProgramSearch, who: InvokingUser, level: TestLevel) -> Vec<&'static TestNeed> {
     let needed = NEEDS.iter().filter(|need| need.level <= level);
     let needed = needed.filter(|need| who == InvokingUser::Root || need.for_whom == NeedScope::Everyone);
     needed.filter(|need| !(need.is_present)(search, need)).collect()
@@ -295,8 +295,8 @@ mod tests {
     #[test]
     fn only_root_needs_what_only_root_can_use() {
         let nothing = ProgramSearch { folders: Vec::new() };
-        let for_person = names(&missing(&nothing, InvokingUser::Person, Level::All));
-        let for_root = names(&missing(&nothing, InvokingUser::Root, Level::All));
+        let for_person = names(&missing(&nothing, InvokingUser::Person, TestLevel::All));
+        let for_root = names(&missing(&nothing, InvokingUser::Root, TestLevel::All));
         assert!(!for_person.contains(&"setpriv"), "{for_person:?}");
         assert!(for_root.contains(&"setpriv"), "{for_root:?}");
         assert!(!for_person.contains(&"dockerd"), "{for_person:?}");
@@ -307,14 +307,14 @@ mod tests {
     fn a_newcomer_needs_neither_engines_nor_npm() {
         let nothing = ProgramSearch { folders: Vec::new() };
         for who in [InvokingUser::Root, InvokingUser::Person] {
-            let names = names(&missing(&nothing, who, Level::Quick));
+            let names = names(&missing(&nothing, who, TestLevel::Quick));
             assert!(names.contains(&"bash") && names.contains(&"bwrap"), "{names:?}");
             for outside in ["npm", "dockerd", "docker", "podman", "runc", "mmdebstrap"] {
                 assert!(!names.contains(&outside), "{outside}: {names:?}");
             }
         }
-        let full = names(&missing(&nothing, InvokingUser::Root, Level::Full));
-        assert_eq!(full, names(&missing(&nothing, InvokingUser::Root, Level::All)));
+        let full = names(&missing(&nothing, InvokingUser::Root, TestLevel::Full));
+        assert_eq!(full, names(&missing(&nothing, InvokingUser::Root, TestLevel::All)));
         assert!(full.contains(&"dockerd"), "{full:?}");
     }
 
@@ -322,7 +322,7 @@ mod tests {
     #[test]
     fn all_that_tests_of_containers_start_is_installed() {
         let nothing = ProgramSearch { folders: Vec::new() };
-        let missing = missing(&nothing, InvokingUser::Root, Level::All);
+        let missing = missing(&nothing, InvokingUser::Root, TestLevel::All);
         let older = packages(&missing, |_| false);
         for package in ["docker.io", "docker-compose", "podman", "runc", "runsc", "uidmap", "mmdebstrap"] {
             assert!(older.contains(&package), "{package}: {older:?}");

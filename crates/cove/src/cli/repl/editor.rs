@@ -22,7 +22,7 @@ use rustyline::{
 use tokio::runtime::Handle;
 
 use super::history::{self, HistoryFile};
-use super::live_interpreter::{Completeness, LiveInterpreter};
+use super::live_interpreter::{CellCompleteness, LiveInterpreter};
 use super::{FURTHER_PROMPT, PromptInput, command};
 use cove_core::error::Failure;
 use cove_core::sync::lock;
@@ -77,7 +77,7 @@ impl LineEditor {
         interpreter: LiveInterpreter,
         runtime: Handle,
     ) -> Result<PromptInput, Failure> {
-        let judged = Cell::new(Completeness::Complete);
+        let judged = Cell::new(CellCompleteness::Complete);
         self.editor.set_helper(Some(CellDraft {
             interpreter,
             runtime,
@@ -115,9 +115,9 @@ impl LineEditor {
             initial = Default::default();
             helper.before.push_str(&line);
             let runs = match helper.judged.get() {
-                Completeness::Complete => true,
-                Completeness::Block => keys.has_paste && line.contains('\n'),
-                Completeness::Open => false,
+                CellCompleteness::Complete => true,
+                CellCompleteness::Block => keys.has_paste && line.contains('\n'),
+                CellCompleteness::Open => false,
             };
             if runs {
                 return Ok(PromptInput::Text(std::mem::take(&mut helper.before)));
@@ -214,7 +214,7 @@ struct CellDraft {
     /// The lines of the cell before the one that is being read, each with its line end.
     before: String,
     /// Of the line that was entered last.
-    judged: Cell<Completeness>,
+    judged: Cell<CellCompleteness>,
     keys: Arc<Mutex<KeyState>>,
 }
 
@@ -226,7 +226,7 @@ impl Validator for CellDraft {
         if lock(&self.keys).step_back.is_none() {
             let text = format!("{}{}", self.before, visible(context.input()));
             let completeness = if command::is_command(&text) {
-                Completeness::Complete
+                CellCompleteness::Complete
             } else {
                 self.runtime.block_on(self.interpreter.completeness(&text))
             };

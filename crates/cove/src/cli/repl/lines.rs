@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use cove_protocol::limits::MAX_CODE;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 
-use super::live_interpreter::{Completeness, LiveInterpreter};
+use super::live_interpreter::{CellCompleteness, LiveInterpreter};
 use super::{FURTHER_PROMPT, PromptInput, command};
 use crate::cli::code;
 use cove_core::error::Failure;
@@ -48,7 +48,7 @@ impl<R: AsyncRead + Unpin> PlainLines<R> {
                 let text = text.strip_suffix('\n').unwrap_or(&text);
                 let text = text.strip_suffix('\r').unwrap_or(text);
                 is_whole = (is_first_line && command::is_command(text))
-                    || interpreter.completeness(text).await == Completeness::Complete;
+                    || interpreter.completeness(text).await == CellCompleteness::Complete;
                 judged_at = if cell.len() > JUDGED_BY_LINE { cell.len() + cell.len() / 16 } else { 0 };
             }
             if is_whole {

@@ -14,7 +14,7 @@ const MAX_CANDIDATES: usize = 500;
 const MAX_CANDIDATE: usize = 200;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Completeness {
+pub(super) enum CellCompleteness {
     Complete,
     /// It could run, and more may follow: a blank line ends it. Text that was pasted runs as it is.
     Block,
@@ -34,14 +34,14 @@ pub(super) struct LiveInterpreter {
 impl LiveInterpreter {
     /// Judges code without the line end of its last line. It counts as complete when there is no answer: running it shows
     /// what is wrong.
-    pub(super) async fn completeness(&self, code: &str) -> Completeness {
+    pub(super) async fn completeness(&self, code: &str) -> CellCompleteness {
         if code.trim().is_empty() {
-            return Completeness::Complete;
+            return CellCompleteness::Complete;
         }
         match self.ask(CodeQuestion::Completeness, code).await.as_deref() {
-            Some("open") => Completeness::Open,
-            Some("block") => Completeness::Block,
-            _ => Completeness::Complete,
+            Some("open") => CellCompleteness::Open,
+            Some("block") => CellCompleteness::Block,
+            _ => CellCompleteness::Complete,
         }
     }
 
