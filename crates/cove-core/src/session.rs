@@ -179,7 +179,9 @@ impl Session {
     /// True if the sandbox still runs. Asks the sandbox itself.
     pub async fn is_alive(&self) -> bool {
         let mut control = self.control.lock().await;
-        self.ended.get().is_none() && tokio::time::timeout(Duration::ZERO, control.wait()).await.is_err()
+        // A timeout takes a tick of the runtime's clock, a millisecond, however short it is.
+        self.ended.get().is_none()
+            && (!control.may_have_ended() || tokio::time::timeout(Duration::ZERO, control.wait()).await.is_err())
     }
 
     /// Does the same as `run_with_calls`, and answers every call with an error.

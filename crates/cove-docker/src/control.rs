@@ -278,6 +278,10 @@ impl<W: WatchTarget> SandboxControl for EngineControl<W> {
         })
     }
 
+    fn may_have_ended(&self) -> bool {
+        self.ended.has_changed().is_err() || self.ended.borrow().is_some()
+    }
+
     fn has_leftovers(&self) -> bool {
         self.ended.borrow().as_ref().is_some_and(|ended| !ended.is_removed)
     }

@@ -3,6 +3,8 @@
 use crate::error::Failure;
 use cove_jail::report::RunnerExit;
 use cove_jail::{JailEvent, JailRequest};
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -104,6 +106,13 @@ impl SandboxControl for JailControl {
             }
             self.ending.clone().unwrap_or(SandboxEnd::Exited(0))
         })
+    }
+
+    /// Asks the socket itself, because the runtime learns only later that it has something to read.
+    fn may_have_ended(&self) -> bool {
+        let socket: &UnixStream = self.read.get_ref().as_ref();
+        let next = rustix::net::recv(socket, &mut [0_u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        self.ending.is_some() || !self.read.buffer().is_empty() || !matches!(next, Err(Errno::AGAIN))
     }
 
     fn memory_killer(&mut self) -> BoxFuture<'_, Option<MemoryKiller>> {
