@@ -63,7 +63,7 @@ pub struct ComposeProject {
     main: ContainerHandle,
     /// The id of the runner's exec. Empty until the runner is created.
     runner: String,
-    /// Set by `shut_down`; read by `Drop`.
+    /// Set by `shut_down`, cleared after a failed start; read by `Drop`.
     is_down: bool,
 }
 
@@ -79,6 +79,8 @@ pub(super) async fn start_project(api: &Docker, ready: &PreparedProject<'_>) -> 
         Ok((output, input, path)) => Ok(RunningProject { output, input, project, path }),
         Err(error) => {
             project.shut_down().await;
+            // Compose may have been killed at its time limit, so dropping the project looks again.
+            project.is_down = false;
             Err(error)
         }
     }
@@ -319,9 +321,20 @@ impl ComposeProject {
 impl Drop for ComposeProject {
     fn drop(&mut self) {
         if !self.is_down {
-            spawn_removal(take_down_with_retries(self.main.client.clone(), std::mem::take(&mut self.name)));
+            spawn_removal(take_down_interrupted(self.main.client.clone(), std::mem::take(&mut self.name)));
         }
     }
+}
+
+/// Takes down a project whose Compose may have been killed: a busy engine finishes the requests of a killed client even
+/// seconds later, so this function looks again.
+async fn take_down_interrupted(api: Docker, project: String) -> bool {
+    let mut is_gone = take_down_with_retries(api.clone(), project.clone()).await;
+    for pause in [2, 8, 30] {
+        tokio::time::sleep(Duration::from_secs(pause)).await;
+        is_gone &= take_down_or_warn(&api, &project).await;
+    }
+    is_gone
 }
 
 async fn take_down_with_retries(api: Docker, project: String) -> bool {

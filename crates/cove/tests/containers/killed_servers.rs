@@ -166,7 +166,9 @@ fn interrupted_run_leaves_nothing() {
             let pid = rustix::process::Pid::from_raw(child.id() as i32).expect("a process");
             rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it is there");
             let status = child.wait().expect("it ends");
-            assert_eq!(status.code(), Some(130), "{engine:?} {image}: {status}");
+            // A repl that has started already takes the interrupt as the end of a line, and ends with its input.
+            let is_expected = status.code() == Some(130) || what == repl && status.success();
+            assert!(is_expected, "{engine:?} {image}: {status}");
             assert_eq!(count_of_process(&labelled(&docker).await, child.id()), 0, "{engine:?} {image}");
             assert_eq!(place.files(), [""; 0], "{engine:?} {image}");
         }
