@@ -25,7 +25,6 @@ usage: cargo xtask COMMAND
   test [-- ARGS]           set up what the tests need, run them, and count; ARGS go to `cargo test`
   test --all [-- ARGS]     also the tests that need Docker, Podman or other people's MCP programs: sets these up
   test --full [-- ARGS]    also what takes hours
-  test --musl …            any of these for the target of published programs
   ci                       everything CI asks for: format, lints, tidy, licences, sources, all tests
   containers               start the Docker and Podman of the tests, say where they are, and stay
   tidy                     what the compiler does not check: file openings, names, links, named tests, dependencies

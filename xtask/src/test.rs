@@ -11,7 +11,6 @@ use std::process::{Command, ExitStatus, Stdio};
 
 use crate::attempts::{self, ErrorContext};
 use crate::containers::{self, RunningEngines};
-use crate::dist::MuslTarget;
 use crate::{cargo, judges};
 
 mod level;
@@ -28,19 +27,9 @@ const USER: &str = "cove-tests";
 const PYTHON_TESTS: [&str; 2] = ["crates/cove-runner/shims/python/tests", "crates/cove-runner/shims/shell/tests"];
 const NODE_TESTS: &str = "crates/cove-runner/shims/node/tests";
 
-/// What the tests and the program are built for.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum TestPlatform {
-    #[default]
-    Host,
-    /// As the program is published.
-    Musl,
-}
-
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct TestOptions {
     level: TestLevel,
-    platform: TestPlatform,
     cargo_arguments: Vec<String>,
 }
 
@@ -56,7 +45,6 @@ impl TestOptions {
             match *argument {
                 "--all" => options.level = options.level.max(TestLevel::All),
                 "--full" => options.level = TestLevel::Full,
-                "--musl" => options.platform = TestPlatform::Musl,
                 "--" => options.cargo_arguments.extend(arguments.by_ref().map(|one| (*one).to_owned())),
                 unknown => return Err(format!("could not understand `{unknown}` after `test`")),
             }
@@ -94,7 +82,10 @@ pub(crate) fn run(options: &TestOptions) -> Result<(), String> {
     let outside = OutsideSetup::prepare(options.level, &machine, strictness)?;
     let log = SkipLog::create()?;
     let mut tally = TestTally::default();
-    tally.add(&rust_tests(options, &machine, &outside, &log)?);
+    let calls = if options.names_targets() { vec![Vec::new()] } else { options.level.cargo_calls()? };
+    for arguments in calls {
+        tally.add(&rust_tests(options, &arguments, &machine, &outside, &log)?);
+    }
     // No later step needs the engines or the judges.
     drop(outside);
     for tests in PYTHON_TESTS {
@@ -193,19 +184,18 @@ fn judge(troubles: &[String], strictness: SkipStrictness) -> Result<(), String> 
 
 fn rust_tests(
     options: &TestOptions,
+    arguments: &[String],
     machine: &TestMachine,
     outside: &OutsideSetup,
     log: &SkipLog,
 ) -> Result<TestTally, String> {
     // Without `--no-fail-fast` the first failing program would hide the results of the others.
     let mut command = cargo::command(&["test", "--release", "--workspace", "--no-fail-fast"]);
-    if options.platform == TestPlatform::Musl {
-        command.args(["--target", MuslTarget::prepare()?.name()]);
-    }
-    if !options.names_targets() {
-        command.args(options.level.targets()?);
-    }
-    command.args(&options.cargo_arguments).env("COVE_SKIP_LOG", &log.path).env("COVE_TEST_VENV", &machine.venv);
+    command
+        .args(arguments)
+        .args(&options.cargo_arguments)
+        .env("COVE_SKIP_LOG", &log.path)
+        .env("COVE_TEST_VENV", &machine.venv);
     if options.level == TestLevel::Quick {
         // These tests are left out even if the environment names engines or judges.
         containers::variables().into_iter().chain(["COVE_TEST_JUDGES"]).for_each(|name| {
@@ -345,7 +335,6 @@ mod tests {
         assert_eq!(level(&["--full"]), TestLevel::Full);
         assert_eq!(level(&["--full", "--all"]), TestLevel::Full);
         assert_eq!(level(&["--all", "--full"]), TestLevel::Full);
-        assert_eq!(TestOptions::parse(&["--musl"]).unwrap().platform, TestPlatform::Musl);
         // After the dashes the argument is for cargo.
         assert_eq!(level(&["--", "--all"]), TestLevel::Quick);
     }

@@ -61,15 +61,15 @@ impl AgentClient {
         let start = Instant::now();
         match request {
             0 => self.list(),
-            1 => assert_eq!(self.call("execute_code", json!({"code": "1 + 1"})).ok(), "2"),
+            1 => assert_eq!(self.call("execute_code", json!({"code": "1 + 1"})).ok(), "2\n"),
             2 => {
                 let answer = self.call("execute_code", json!({"code": "mcp.fixture.echo(a=7)[\"a\"]"})).ok();
-                assert_eq!(answer, "7");
+                assert_eq!(answer, "7\n");
             }
             _ => {
                 let answer = self.call("execute_code", json!({"code": "1 + 1", "session": session}));
                 let taken = start.elapsed();
-                assert_eq!(answer.ok(), "2");
+                assert_eq!(answer.ok(), "2\n");
                 self.call("stop_session", json!({"session_id": session})).ok();
                 return taken;
             }
