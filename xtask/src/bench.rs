@@ -4,7 +4,6 @@
 use std::fs;
 
 use crate::cargo;
-use crate::dist::MuslTarget;
 
 const FOLDER: &str = "crates/cove/benches";
 
@@ -14,8 +13,7 @@ pub(crate) fn run(name: &str, arguments: &[&str]) -> Result<(), String> {
         return Err(format!("could not find the benchmark `{name}`\nhint: {}", offer(&known)));
     }
     // As the program is published, which takes longer to compile than what the tests run.
-    let target = MuslTarget::prepare()?;
-    let own = ["bench", "--profile", "dist", "--target", target.name(), "--package", "cove-mcp", "--bench", name, "--"];
+    let own = ["bench", "--profile", "dist", "--package", "cove-mcp", "--bench", name, "--"];
     cargo::run(&[&own, arguments].concat())
 }
 

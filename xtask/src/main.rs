@@ -31,7 +31,7 @@ usage: cargo xtask COMMAND
   licences                 every dependency's licence against the list in `deny.toml`
   sources                  where every dependency comes from, and which are banned, against `deny.toml`
   advisories [--required]  known vulnerabilities, with cargo-deny; `--required`, for a release, fails without its database
-  dist                     build the program as it is published: static, for musl
+  dist                     build the program as it is published: static and fully optimised
   bench [NAME [ARGS]]      run a benchmark, or list them
   fuzz [SECONDS]           run every fuzz target for so long (60 by default)
 ";

@@ -82,10 +82,7 @@ pub(crate) fn run(options: &TestOptions) -> Result<(), String> {
     let outside = OutsideSetup::prepare(options.level, &machine, strictness)?;
     let log = SkipLog::create()?;
     let mut tally = TestTally::default();
-    let calls = if options.names_targets() { vec![Vec::new()] } else { options.level.cargo_calls()? };
-    for arguments in calls {
-        tally.add(&rust_tests(options, &arguments, &machine, &outside, &log)?);
-    }
+    tally.add(&rust_tests(options, &machine, &outside, &log)?);
     // No later step needs the engines or the judges.
     drop(outside);
     for tests in PYTHON_TESTS {
@@ -184,18 +181,16 @@ fn judge(troubles: &[String], strictness: SkipStrictness) -> Result<(), String> 
 
 fn rust_tests(
     options: &TestOptions,
-    arguments: &[String],
     machine: &TestMachine,
     outside: &OutsideSetup,
     log: &SkipLog,
 ) -> Result<TestTally, String> {
     // Without `--no-fail-fast` the first failing program would hide the results of the others.
     let mut command = cargo::command(&["test", "--release", "--workspace", "--no-fail-fast"]);
-    command
-        .args(arguments)
-        .args(&options.cargo_arguments)
-        .env("COVE_SKIP_LOG", &log.path)
-        .env("COVE_TEST_VENV", &machine.venv);
+    if !options.names_targets() {
+        command.args(options.level.targets()?);
+    }
+    command.args(&options.cargo_arguments).env("COVE_SKIP_LOG", &log.path).env("COVE_TEST_VENV", &machine.venv);
     if options.level == TestLevel::Quick {
         // These tests are left out even if the environment names engines or judges.
         containers::variables().into_iter().chain(["COVE_TEST_JUDGES"]).for_each(|name| {
