@@ -362,6 +362,8 @@ fn upstream_servers_end_with_cove() {
     process::kill(client.pid());
     client.wait();
     wait_until("the server ends with Cove", || !process::is_alive(ids[0]));
+    // Only a living Cove ends what a server has started.
+    process::kill(ids[1]);
 }
 
 #[test]
