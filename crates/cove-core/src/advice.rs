@@ -17,12 +17,15 @@ use crate::units::show_size;
 pub struct Advice {
     #[serde(rename = "status")]
     pub message: String,
+    /// Empty if there is nothing to do.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub hint: String,
 }
 
 impl fmt::Display for Advice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}\nhint: {}", self.message, self.hint)
+        f.write_str(&self.message)?;
+        if self.hint.is_empty() { Ok(()) } else { write!(f, "\nhint: {}", self.hint) }
     }
 }
 
@@ -36,9 +39,13 @@ pub enum Audience {
 /// Returns the message about the end of a cell, or None if the output of the code already says everything.
 pub fn advise(end: &CellEnd, bounds: EffectiveLimits, audience: Audience) -> Option<Advice> {
     let advice = |message: String, hint: String| Some(Advice { message, hint });
-    let survived =
-        if bounds.session_persists { describe_survived(end.survived()) } else { "the next call starts fresh" }
-            .to_owned();
+    let survived = match (bounds.session_persists, audience) {
+        (true, _) => describe_survived(end.survived()),
+        (false, Audience::Agent) => "the next call starts fresh",
+        // `cove run` is over with its session.
+        (false, Audience::Person) => "",
+    }
+    .to_owned();
     match end {
         CellEnd::Completed { forgotten: true }
         | CellEnd::Raised { forgotten: true, .. }
@@ -50,7 +57,8 @@ pub fn advise(end: &CellEnd, bounds: EffectiveLimits, audience: Audience) -> Opt
         CellEnd::Exited { code, .. } if *code != 0 && audience == Audience::Agent => {
             advice(format!("the code exited with code {code}"), survived)
         }
-        CellEnd::Completed { .. } | CellEnd::Raised { .. } | CellEnd::Exited { .. } => None,
+        CellEnd::Raised { exception, message, .. } => advise_full(exception, message, bounds, audience),
+        CellEnd::Completed { .. } | CellEnd::Exited { .. } => None,
         CellEnd::InterpreterExited { language, code } => {
             advice(format!("{language} ended itself with exit code {code}"), survived)
         }
@@ -72,7 +80,7 @@ pub fn advise(end: &CellEnd, bounds: EffectiveLimits, audience: Audience) -> Opt
                 (false, Audience::Agent) => "do less in one cell; ".to_owned(),
             };
             let message = format!("cell stopped after {} (limit `timeout`)", format_seconds(bounds.timeout));
-            advice(message, format!("{larger}{survived}"))
+            advice(message, format!("{larger}{survived}").trim_end_matches("; ").to_owned())
         }
         CellEnd::Stopped { reason: StopReason::Cancelled, .. } => {
             advice("cell stopped because it was cancelled".into(), survived)
@@ -103,6 +111,35 @@ pub fn advise(end: &CellEnd, bounds: EffectiveLimits, audience: Audience) -> Opt
     }
 }
 
+/// Returns the limit behind an exception that says only that something is full, or None for any other exception. Code can
+/// raise such an exception itself: then the advice is beside the point, and does no harm.
+fn advise_full(exception: &str, message: &str, bounds: EffectiveLimits, audience: Audience) -> Option<Advice> {
+    if exception.ends_with("MemoryError") {
+        let hint = match audience {
+            Audience::Person => "use less memory at a time, or pass a larger `--memory`",
+            Audience::Agent => {
+                "use less memory at a time: stream, or work in pieces; the operator can raise `--memory`"
+            }
+        };
+        let message = format!("the sandbox may use {} of memory (limit `memory`)", show_size(bounds.memory));
+        return Some(Advice { message, hint: hint.into() });
+    }
+    if message.starts_with("[Errno 28]") || message.starts_with("ENOSPC") {
+        let (workspace, tmp) = (show_size(bounds.workspace), show_size(bounds.tmp));
+        let larger = match audience {
+            Audience::Person => "or pass a larger `--workspace-size` or `--tmp-size`",
+            Audience::Agent => "or write less; the operator can raise `--workspace-size` and `--tmp-size`",
+        };
+        return Some(Advice {
+            message: format!(
+                "`/workspace` may hold {workspace} (limit `workspace-size`), `/tmp` {tmp} (limit `tmp-size`)"
+            ),
+            hint: format!("delete files that are no longer needed, {larger}"),
+        });
+    }
+    None
+}
+
 fn advise_out_of_memory(
     who: &str,
     by: MemoryKiller,
@@ -121,7 +158,7 @@ fn advise_out_of_memory(
     };
     Advice {
         message: format!("{who} ran out of memory and was killed by the {by} (limit `memory`, {limit})"),
-        hint: format!("{advice}; {survived}"),
+        hint: format!("{advice}; {survived}").trim_end_matches("; ").to_owned(),
     }
 }
 

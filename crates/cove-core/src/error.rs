@@ -5,6 +5,7 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -200,6 +201,14 @@ pub fn escape_control(text: &str) -> String {
     result
 }
 
+/// Returns the hint for a file that could not be written: a full disk needs another remedy than a missing permission.
+pub fn write_hint(error: &io::Error, otherwise: &str) -> String {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free some space: the disk is full".to_owned(),
+        _ => otherwise.to_owned(),
+    }
+}
+
 /// Returns a whole path for use in a message, with control characters escaped.
 pub fn display_path(path: &Path) -> String {
     escape_control(&path.to_string_lossy())
@@ -207,9 +216,14 @@ pub fn display_path(path: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-
     use super::*;
+
+    #[test]
+    fn a_full_disk_is_not_a_missing_permission() {
+        let hint = |kind: io::ErrorKind| write_hint(&kind.into(), "make it writable");
+        assert_eq!(hint(io::ErrorKind::StorageFull), "free some space: the disk is full");
+        assert_eq!(hint(io::ErrorKind::PermissionDenied), "make it writable");
+    }
 
     #[derive(Debug, thiserror::Error)]
     #[error("could not create a user namespace")]

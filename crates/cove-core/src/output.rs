@@ -8,7 +8,7 @@ mod spool;
 
 use cove_protocol::{ImageFormat, OutputStream};
 
-pub use bounded_text::{BoundedText, TruncatedText};
+pub use bounded_text::{BoundedText, OutputLimit, TruncatedText};
 pub use neutraliser::{TextNeutraliser, neutralise};
 pub use spool::{Spool, SpoolBudget};
 
@@ -52,8 +52,9 @@ pub struct CollectedOutput {
 }
 
 impl OutputCollector {
-    /// Keeps at most `limit` characters of each stream. Stores the raw output in `spool` as far as it has room.
-    pub fn new(limit: usize, spool: Option<Spool>) -> Self {
+    /// Keeps each stream within the limit. Stores the raw output in `spool` as far as it has room.
+    pub fn new(limit: impl Into<OutputLimit>, spool: Option<Spool>) -> Self {
+        let limit = limit.into();
         let channel = || OutputChannel { neutral: TextNeutraliser::default(), bounded: BoundedText::new(limit) };
         Self { stdout: channel(), stderr: channel(), images: Vec::new(), spool }
     }

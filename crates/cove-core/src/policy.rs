@@ -3,6 +3,7 @@
 
 pub mod grants;
 pub mod mounts;
+pub mod packages;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,6 +12,8 @@ use cove_protocol::Language;
 use serde::Serialize;
 
 use crate::keyword::keywords;
+use crate::output::OutputLimit;
+use packages::PackageLayers;
 
 pub use cove_jail::guest::{MountAccess, SandboxLimits, SandboxMount, SandboxUser};
 pub use mounts::{AllowedMount, requested as requested_mount};
@@ -22,6 +25,8 @@ pub struct Policy {
     /// The python that the operator chose; None for the first one on the search path.
     pub python: Option<PathBuf>,
     pub mounts: Vec<SandboxMount>,
+    /// Packages that the operator installed for every session.
+    pub packages: PackageLayers,
     pub network: SandboxNetwork,
     /// The container runtime to use instead of the default, by its name in Docker or Podman.
     pub runtime: Option<String>,
@@ -57,8 +62,8 @@ pub struct CellLimits {
     pub max_timeout: Duration,
     /// The time between the interrupt at the deadline and the kill.
     pub grace: Duration,
-    /// Characters of output kept for a result.
-    pub max_output: usize,
+    /// How much of each output stream a result has.
+    pub max_output: OutputLimit,
 }
 
 /// The limits that a cell ran under.
@@ -67,6 +72,8 @@ pub struct EffectiveLimits {
     pub timeout: Duration,
     pub max_timeout: Duration,
     pub memory: u64,
+    pub workspace: u64,
+    pub tmp: u64,
     /// True if a later cell can use the variables and files of this one.
     pub session_persists: bool,
 }

@@ -4,7 +4,8 @@
 //! Turns: a cell first takes one of the `waiting_slots` and keeps it until it ends; without a free slot it is refused.
 //! Then it locks `turn`, which serves cells in the order in which they asked. The holder of `turn` is the only reader
 //! of the runner's cell messages and the only writer of `CellTurn`. A cell whose `stop` resolves before it has the turn
-//! never reaches the runner. Its deadline counts from the moment it gets the turn.
+//! never reaches the runner. Its deadline counts from the moment it gets the turn; `clock` says when that time stands
+//! still.
 //!
 //! The end: `kill`, `stop` and `end_after_link_error` wait for the sandbox through `control`, then set `ended`; the
 //! first of them decides its value and the others return that value. `take_turn` reads `ended` after it gets the turn,
@@ -12,6 +13,7 @@
 
 pub mod calls;
 pub mod cell;
+pub mod clock;
 pub mod files;
 mod questions;
 pub mod registry;
@@ -42,6 +44,7 @@ use running_cell::{RunningCell, StopLadder, StopStep, read_input};
 
 pub use calls::{CallHandler, NoCalls};
 pub use cell::{Cell, CellEnd, CellProcess, CellRequest, ProgramRun, StopReason, SurvivingState};
+pub use clock::{CallingCell, CellClock};
 
 /// How long a runner may take to start and to send `Ready`.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
@@ -286,7 +289,10 @@ impl Session {
                 message = turn.messages.next() => CellEvent::Message(message?),
                 read = read_input(&mut turn.input, &mut piece), if running.accepts_input() => CellEvent::Input(read),
                 () = stop.as_mut(), if may_stop => CellEvent::Stop,
-                () = sleep_until(ladder.next_step_at) => CellEvent::DeadlinePassed,
+                () = running.calls.clock().pass(ladder.next_step_at), if ladder.stop_reason.is_none() => {
+                    CellEvent::DeadlinePassed
+                }
+                () = sleep_until(ladder.next_step_at), if ladder.stop_reason.is_some() => CellEvent::DeadlinePassed,
             };
             match event {
                 CellEvent::Message((FromRunner::Output { cell, stream, offset }, bytes)) => {

@@ -18,6 +18,9 @@ pub const COVE_FOLDER: &str = "/.cove";
 pub const RUNNER_PROGRAM: &str = "/.cove/cove";
 /// The folder with links to the same program under the names of commands: `main` chooses a role by that name.
 pub const COMMAND_FOLDER: &str = "/.cove/bin";
+/// The commands that Cove's own program answers in a sandbox that never has a network to fetch packages from. What they
+/// do without a network is left to the programs of these names.
+pub const INSTALLER_COMMANDS: &[&str] = &["apt", "apt-get", "npm", "pip", "pip3"];
 /// The working directory and home of the code, and the only folder whose files the host reads and writes.
 pub const WORKSPACE: &str = "/workspace";
 /// The folder for temporary files.
@@ -125,6 +128,8 @@ pub fn environment(limits: &SandboxLimits, processors: u32) -> BTreeMap<String, 
     let most = if processors == 0 { f64::INFINITY } else { f64::from(processors) };
     let threads = limits.cpus.min(most).ceil().max(1.0).to_string();
     [
+        // Tables for a model may be wider than a terminal's 80 columns. Pandas would leave out columns.
+        ("COLUMNS", "200"),
         ("HOME", WORKSPACE),
         ("LANG", "C.UTF-8"),
         ("LOGNAME", "sandbox"),

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::facts::{CgroupFacts, HostFacts, JailRoot, TopEntry};
 use crate::guest::{
-    COMMAND_FOLDER, HOST_NAME, MountAccess, RUNNER_PROGRAM, Rlimit, SHM_SIZE, SandboxLimits, SandboxMount, SandboxUser,
-    TMP, WORKSPACE, environment, inode_limit, rlimits,
+    COMMAND_FOLDER, HOST_NAME, INSTALLER_COMMANDS, MountAccess, RUNNER_PROGRAM, Rlimit, SHM_SIZE, SandboxLimits,
+    SandboxMount, SandboxUser, TMP, WORKSPACE, environment, inode_limit, rlimits,
 };
 use crate::seccomp;
 
@@ -24,6 +24,8 @@ pub struct JailSpec {
     pub user: SandboxUser,
     pub limits: SandboxLimits,
     pub filter: FilterMode,
+    /// Variables for all code, beside those that every sandbox has.
+    pub environment: BTreeMap<String, String>,
     /// Our own program on the host. It becomes the first process of the sandbox, in the role of runner.
     pub runner: PathBuf,
 }
@@ -217,7 +219,7 @@ pub fn plan(spec: &JailSpec, facts: &HostFacts) -> Result<JailPlan, PlanError> {
             FilterMode::On => Some(seccomp::compile(seccomp::Arch::NATIVE)),
             FilterMode::OffToTestTheOtherLayers => None,
         },
-        environment: environment(&spec.limits, facts.processors),
+        environment: environment(&spec.limits, facts.processors).into_iter().chain(spec.environment.clone()).collect(),
         command: vec![RUNNER_PROGRAM.into(), "runner".into()],
     })
 }
@@ -266,7 +268,9 @@ fn entries(spec: &JailSpec, facts: &HostFacts) -> Result<Vec<PlanEntry>, PlanErr
         entries.extend(facts.etc.iter().map(|path| read_only(path, path)));
     }
     entries.push(read_only(&spec.runner, Path::new(RUNNER_PROGRAM)));
-    entries.push(PlanEntry::Link { path: Path::new(COMMAND_FOLDER).join("mcp"), target: "../cove".into() });
+    for name in ["mcp"].iter().chain(INSTALLER_COMMANDS) {
+        entries.push(PlanEntry::Link { path: Path::new(COMMAND_FOLDER).join(name), target: "../cove".into() });
+    }
     entries.push(PlanEntry::Proc { path: "/proc".into() });
     for device in DEVICES {
         let path = Path::new("/dev").join(device);

@@ -13,6 +13,7 @@ mod calls;
 mod capture;
 mod descendants;
 mod files;
+mod installer_command;
 mod interpreter;
 mod mcp_command;
 mod oom_counter;
@@ -23,6 +24,7 @@ mod shim;
 mod stdin;
 
 pub use calls::{CALL_SOCKET, CALL_VARIABLE};
+pub use installer_command::installer_main;
 pub use mcp_command::{exit_status, main as mcp_main, parse_arguments};
 pub use serve::main;
 

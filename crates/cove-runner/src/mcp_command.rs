@@ -50,12 +50,14 @@ struct CallFailure {
     message: String,
     hint: Option<String>,
     server: Option<String>,
-    tool: Option<String>,
+    tool: Option<Box<str>>,
+    /// What the server sent with its error.
+    data: Option<Box<Value>>,
 }
 
 impl CallFailure {
     fn new(kind: &str, message: String, hint: &str) -> Self {
-        Self { kind: kind.into(), message, hint: Some(hint.into()), server: None, tool: None }
+        Self { kind: kind.into(), message, hint: Some(hint.into()), server: None, tool: None, data: None }
     }
 
     /// A failure to reach the host.
@@ -71,7 +73,8 @@ impl CallFailure {
             ("tool", Some(server), Some(tool)) => format!("{server}.{tool}: "),
             _ => String::new(),
         };
-        format!("mcp: {tool}{}\n{hint}", self.message)
+        let data = self.data.as_ref().map(|data| format!("data: {data}\n")).unwrap_or_default();
+        format!("mcp: {tool}{}\n{data}{hint}", self.message)
     }
 
     fn status(&self) -> u8 {
@@ -163,10 +166,11 @@ fn render(mut answer: Value, options: &PrintOptions) -> Result<String, CallFailu
             }
         },
         (AnswerPart::Text, Value::Object(object)) => object.remove("text").unwrap_or_default(),
-        (AnswerPart::OnlyMember, Value::Object(object)) => match object.keys().next().cloned() {
-            Some(only) if object.len() == 1 => object.remove(&only).unwrap_or_default(),
-            _ => answer,
-        },
+        (AnswerPart::ToolValue, Value::Object(object)) => {
+            // Blocks beside a text say nothing that a shell could use.
+            let parts = ["value", "rich", "raw"];
+            parts.iter().find_map(|part| object.remove(*part)).unwrap_or(answer)
+        }
         _ => answer,
     };
     let mut text = match value {
@@ -203,14 +207,15 @@ mod tests {
 
     #[test]
     fn prints_json_for_jq_and_text_for_people() {
-        check_text(json!({"value": {"b": 1, "a": [2]}}), AnswerPart::OnlyMember, false, "{\"b\":1,\"a\":[2]}\n");
-        check_text(json!({"value": "two\nlines"}), AnswerPart::OnlyMember, false, "two\nlines\n");
-        check_text(json!({"value": "line\n"}), AnswerPart::OnlyMember, false, "line\n");
-        check_text(json!({"value": "x"}), AnswerPart::OnlyMember, true, "\"x\"\n");
-        check_text(json!({"value": null}), AnswerPart::OnlyMember, false, "null\n");
+        check_text(json!({"value": {"b": 1, "a": [2]}}), AnswerPart::ToolValue, false, "{\"b\":1,\"a\":[2]}\n");
+        check_text(json!({"value": "two\nlines"}), AnswerPart::ToolValue, false, "two\nlines\n");
+        check_text(json!({"value": "line\n"}), AnswerPart::ToolValue, false, "line\n");
+        check_text(json!({"value": "x"}), AnswerPart::ToolValue, true, "\"x\"\n");
+        check_text(json!({"value": null}), AnswerPart::ToolValue, false, "null\n");
+        check_text(json!({"value": "a", "content": [{"type": "text"}]}), AnswerPart::ToolValue, false, "a\n");
         check_text(
             json!({"rich": {"text": "t", "content": []}}),
-            AnswerPart::OnlyMember,
+            AnswerPart::ToolValue,
             false,
             "{\"text\":\"t\",\"content\":[]}\n",
         );
@@ -235,6 +240,8 @@ mod tests {
         assert_eq!(failure.report(), "mcp: it broke\nhint: mend it\n");
         let named = CallFailure { server: Some("s".into()), tool: Some("t".into()), ..failure };
         assert_eq!(named.report(), "mcp: s.t: it broke\nhint: mend it\n");
+        let with_data = CallFailure { data: Some(Box::new(json!({"field": "a\nb"}))), ..named };
+        assert_eq!(with_data.report(), "mcp: s.t: it broke\ndata: {\"field\":\"a\\nb\"}\nhint: mend it\n");
     }
 
     /// A stream that returns prepared bytes and records what is written to it.

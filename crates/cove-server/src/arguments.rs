@@ -214,7 +214,7 @@ mod tests {
             timeout: Duration::from_secs(30),
             max_timeout: Duration::from_secs(120),
             grace: Duration::from_secs(1),
-            max_output: 100,
+            max_output: cove_core::output::OutputLimit::Characters(100),
         };
         let read = |value| arguments(json!({"timeout": value})).unwrap().timeout(&limits);
         let right = [

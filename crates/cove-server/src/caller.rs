@@ -12,7 +12,7 @@ use cove_core::session::registry::{Principal, SessionRef};
 pub(super) struct ToolCaller {
     pub(super) principal: Principal,
     /// The session for a call that names none.
-    pub(super) default_session: DefaultSession,
+    pub(super) default_session: SessionRef,
     pub(super) progress: Option<ProgressReporter>,
     /// Cancelled when the client no longer waits for the answer.
     pub(super) cancellation: CancellationToken,
@@ -20,22 +20,12 @@ pub(super) struct ToolCaller {
     pub(super) knows_links: bool,
 }
 
-/// The session of a call that names none.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum DefaultSession {
-    /// The connection has its own session, under this name.
-    Own(String),
-    /// There is no connection that could own a session: each call creates a new session and reports its id.
-    New,
-}
-
 impl ToolCaller {
     /// Returns the session that a call names, or the caller's default session. Fails if the name is not valid.
     pub(super) fn resolve_session(&self, named: Option<&str>) -> Result<SessionRef, Failure> {
-        Ok(match (named, &self.default_session) {
-            (Some(text), _) => SessionRef::parse(text)?,
-            (None, DefaultSession::Own(name)) => SessionRef::Name(name.clone()),
-            (None, DefaultSession::New) => SessionRef::New,
+        Ok(match named {
+            Some(text) => SessionRef::parse(text)?,
+            None => self.default_session.clone(),
         })
     }
 
@@ -44,16 +34,6 @@ impl ToolCaller {
         match &self.progress {
             Some(progress) => progress.report(latest).await,
             None => std::future::pending().await,
-        }
-    }
-
-    /// Returns a session that must already exist. Fails if the call names none and the connection has none.
-    pub(super) fn existing_session(&self, named: Option<&str>) -> Result<SessionRef, Failure> {
-        match self.resolve_session(named)? {
-            SessionRef::New => Err(Failure::usage("could not choose a session")
-                .because("this connection has none of its own")
-                .with_hint("pass `session`: the handle that `execute_code` gave, or a name of your choice")),
-            session => Ok(session),
         }
     }
 }

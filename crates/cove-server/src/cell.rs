@@ -84,6 +84,8 @@ impl Server {
             timeout: request.time_limits().0,
             max_timeout: self.config.cell.max_timeout,
             memory: blueprint.policy.limits.memory,
+            workspace: blueprint.policy.limits.workspace,
+            tmp: blueprint.policy.limits.tmp,
             session_persists: blueprint.lifetime == SessionLifetime::Persistent,
         };
         let latest = Arc::new(LatestLine::default());

@@ -8,6 +8,7 @@
 mod arguments;
 mod caller;
 mod cell;
+mod code_text;
 mod default_sessions;
 pub mod http;
 pub mod http_config;
@@ -96,7 +97,8 @@ impl Server {
         };
         let sessions = SessionRegistry::new(Arc::clone(&backend), config.policy.clone(), bounds);
         let broker = Broker::open(&config.broker, &env, manual::text(&config));
-        let tools = tools::offered_tools(&config.server.tools, &broker.describe_servers()).into_iter();
+        let mounts = tools::describe_mounts(&config.policy.mounts);
+        let tools = tools::offered_tools(&config.server.tools, &broker.describe_servers(), &mounts).into_iter();
         let tools = tools.map(mcp::mcp_tool).collect();
         Arc::new(Self {
             config,

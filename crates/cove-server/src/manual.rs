@@ -2,7 +2,9 @@
 
 use crate::ServerSetup;
 use cove_core::advice::format_seconds;
-use cove_core::policy::SandboxNetwork;
+use cove_core::error::display_path;
+use cove_core::policy::packages::PackageLayer;
+use cove_core::policy::{MountAccess, SandboxNetwork};
 use cove_core::units::show_size;
 
 pub fn text(config: &ServerSetup) -> String {
@@ -18,18 +20,21 @@ pub fn text(config: &ServerSetup) -> String {
 Send code with `execute_code` (or `run_python`). You get back what it prints and the value of a trailing expression.
 Images that it shows (matplotlib, PIL, an image file as the trailing value) come back as images.
 
-- Languages: python, node (javascript), bash, sh. One session has all of them, and they share `/workspace`.
+- Languages: python, node (javascript; typescript if this node is 22.13 or newer), bash, sh. One session has all of them,
+  and they share `/workspace`.
 - State: variables, imports, functions and files persist between cells of a session, also after an interrupted cell.
 - Python: you can send a plain script, use top-level `await`, or only define `async def main()`; all of them run.
-- Files: you can write to `/workspace` ({workspace}) and `/tmp` ({tmp}), nowhere else. If the server offers them,
-  `sandbox_write_file`, `sandbox_read_file` and `sandbox_list_files` move files without code.
-- Sessions: omit `session` to use your own; pass a name of your choice for another one, or a handle (`s_…`) from an
+- Files: you can write to `/workspace` ({workspace}) and `/tmp` ({tmp}){writable}, nowhere else. You do not see the
+  user's files{mounts}. If the server offers them, `sandbox_write_file`, `sandbox_read_file` and `sandbox_list_files`
+  move files without code.
+- Packages: none can be installed in the sandbox. {packages}The operator can add others: `cove packages add NAME`.
+- Sessions: omit `session` to go on in your own; pass a name of your choice for another one, or a handle (`s_…`) from an
   earlier answer. A session ends after {idle} without use.
 - Calls that you send at the same time may run in any order: if one needs another, wait for the first.
 - Limits: {timeout} per cell unless you pass `timeout` (at most {most}); memory {memory}, processors {cpus},
   processes {pids}; {network}.
-- Long output is cut in the middle, with a note that says where to read all of it (`cove://outputs/…`). Print less, or
-  write to a file and look at parts of it.
+- Long output is cut in the middle, with a note that has a handle: `mcp.output(\"o_…\")` in a later cell is all of it.
+  Print less, or write to a file and look at parts of it.
 - Every failure says what happened, what survived, and what to do next.
 
 ## Other MCP servers
@@ -39,17 +44,25 @@ content, or parsed JSON, or text), and failures raise. Nothing else leaves the s
 
 Python:
 
-    mcp.find(\"create issue\")                       # signatures from all servers, ready to paste
+    mcp.find(\"create issue\")                       # signatures from all servers, ready to paste; mcp.find(): the servers
     mcp.github.list_issues(owner=\"o\", repo=\"r\")    # waits; also github.list_issues(...) if that name is free
     await mcp_github.list_issues(owner=\"o\")        # starts at once; asyncio.gather runs several in parallel
-    mcp_servers[\"github\"].list_issues(...)         # by name; also: from mcp.servers.github import *
+    mcp[\"github\"].list_issues(...)                 # by name; also mcp.call(\"github.list_issues\", {{...}}),
+                                                   # mcp_servers[\"github\"], from mcp.servers.github import *
+    mcp.help(\"github\")                             # the server's instructions and its tools
+    mcp.help(\"github.list_issues\")                 # all about one tool
     from mcp import runtime                        # discovered_servers, list_tools_sync, query_tool_docs_sync, call_tool, ...
 
-Node: `await mcp.github.list_issues({{owner, repo}})`, `await mcp.find(\"create issue\")`.
-Shell: `mcp find \"create issue\"`, `mcp call github.list_issues owner=o repo=r`, JSON on standard output.
+Node: `await mcp.github.list_issues({{owner, repo}})`, `await mcp.find(\"create issue\")`, `await mcp.help(\"github\")`.
+Shell: `mcp find \"create issue\"`, `mcp call github.list_issues owner=o repo=r`, JSON on standard output; `mcp help github`.
 
-- Objects in results allow `x[\"title\"]` and `x.title`. Results with images, audio or resources are objects with `.text`,
-  `.content`, `.images[0].bytes` and `.save(path)`.
+- Signatures: `{{\"id\": int, \"note\": NotRequired[str]}}` is a dict with these keys (in the shell `\"note\"?: TEXT`); an optional
+  parameter shows `= ...` if it has no default. A result type that the server does not declare is learned from earlier
+  answers; `Any` if there were none. Tables (`text/csv`) arrive as a list of dicts.
+- Objects in results allow `x[\"title\"]` and `x.title`, also for keys such as `items`. Text, and results with images, audio
+  or resources, have `.text`, `.content`, `.raw`, `.images[0].bytes` and `.save(path)`. An empty result is `None`.
+- Arguments: `None` for an optional parameter means that it is not given. Paths, dates, enums, Decimals, dataclasses and sets
+  are written as JSON. In node an integer beyond 2^53 is a BigInt, in results and arguments.
 - Errors: `mcp.ToolError` (the server's own message); `mcp.MCPError` is the base class of all. For a wrong name the error
   lists the nearest names, for wrong arguments the right ones; the call is not sent.
 - Also `mcp.github.resources.list()`, `.read(uri)`, `mcp.github.prompts.list()`, `.get(name, ...)`.
@@ -58,6 +71,9 @@ Shell: `mcp find \"create issue\"`, `mcp call github.list_issues owner=o repo=r`
 
 Do the whole job in one cell if you can: loop, filter and join in code, and print only what you need to know.
 ",
+        writable = name_mounts(config, MountAccess::ReadWrite, " and to ", " (the user sees what is there)"),
+        mounts = name_mounts(config, MountAccess::ReadOnly, ", except ", " (read-only)"),
+        packages = name_packages(config),
         workspace = show_size(limits.workspace),
         tmp = show_size(limits.tmp),
         idle = format_seconds(config.server.idle_timeout),
@@ -67,4 +83,25 @@ Do the whole job in one cell if you can: loop, filter and join in code, and prin
         cpus = limits.cpus,
         pids = limits.pids,
     )
+}
+
+/// Returns the mounts with this access, between two texts; empty without any.
+fn name_mounts(config: &ServerSetup, access: MountAccess, before: &str, after: &str) -> String {
+    let mounts = config.policy.mounts.iter().filter(|mount| mount.access == access);
+    let names: Vec<String> = mounts.map(|mount| format!("`{}`", display_path(&mount.target))).collect();
+    if names.is_empty() { String::new() } else { format!("{before}{}{after}", names.join(", ")) }
+}
+
+/// Returns sentences about the packages that the operator installed.
+fn name_packages(config: &ServerSetup) -> String {
+    let packages = &config.policy.packages;
+    let program = config.policy.python.as_ref().map(|path| path.to_string_lossy());
+    let chosen = program.and_then(|program| packages.for_python(&program));
+    let sentence = |(language, layer): (&str, Option<&PackageLayer>)| {
+        let packages = layer?.packages.iter();
+        let names: Vec<String> = packages.map(|package| format!("{} {}", package.name, package.version)).collect();
+        Some(format!("For {language} there are {}. ", names.join(", ")))
+    };
+    let layers = [("python", chosen.or(packages.python.first())), ("node", packages.node.as_ref())];
+    layers.into_iter().filter_map(sentence).collect()
 }

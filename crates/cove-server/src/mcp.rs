@@ -17,7 +17,7 @@ use rmcp::model::{
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 
-use super::caller::{DefaultSession, ToolCaller};
+use super::caller::ToolCaller;
 use super::progress::ProgressReporter;
 use super::resources::{MANUAL_URI, ResourceContent, ResourceError, TEMPLATES};
 use super::result::{ResultBlock, ToolResult};
@@ -91,7 +91,7 @@ impl McpConnection {
         let principal =
             parts.and_then(|parts| parts.extensions.get::<Principal>()).cloned().unwrap_or_else(local_principal);
         let unnamed = match self.origin {
-            TransportKind::Stdio => DefaultSession::Own("default".into()),
+            TransportKind::Stdio => SessionRef::Name("default".into()),
             TransportKind::Http => {
                 // A request that states its protocol version belongs to no connection, whatever its other headers
                 // say.
@@ -101,9 +101,12 @@ impl McpConnection {
                     Some(id) => {
                         let name = format!("connection:{id}");
                         self.own_session.get_or_init(|| (principal.clone(), name.clone()));
-                        DefaultSession::Own(name)
+                        SessionRef::Name(name)
                     }
-                    None => DefaultSession::New,
+                    None => {
+                        let client = request.meta.client_info().map(|client| client.name);
+                        SessionRef::of_client(&client.unwrap_or_default())
+                    }
                 }
             }
         };
@@ -265,7 +268,7 @@ fn reject_cursor(request: PageRequest) -> McpResult<()> {
 
 /// Returns a tool in the form that clients see.
 pub(super) fn mcp_tool(offered: OfferedTool) -> (&'static ToolDefinition, McpTool) {
-    let OfferedTool { tool, roster, reaches_out } = offered;
+    let OfferedTool { tool, roster, mounts, reaches_out } = offered;
     let (read_only, destructive, idempotent) = match tool.effect {
         ToolEffect::ReadOnly => (true, false, true),
         ToolEffect::Additive => (false, false, false),
@@ -278,7 +281,9 @@ pub(super) fn mcp_tool(offered: OfferedTool) -> (&'static ToolDefinition, McpToo
         .idempotent(idempotent)
         // From a sandbox, only upstream servers are reachable.
         .open_world(reaches_out);
-    let description = [tool.description, &roster].join(" ").trim_end().to_owned();
+    let description: Vec<&str> =
+        [tool.description, &roster, &mounts].into_iter().filter(|part| !part.is_empty()).collect();
+    let description = description.join(" ");
     (tool, McpTool::new(tool.name, description, Arc::new(tool.schema())).with_annotations(annotations))
 }
 

@@ -92,16 +92,25 @@ fn compact_text(report: &CellReport) -> String {
         say(format!("note: {notice}"));
     }
     if let Some(output) = &report.output {
-        say(format!("note: whole output at {} ({})", resources::output_uri(&output.id), describe_extent(output)));
+        say(format!("note: {}", describe_output(output)));
     }
     if report.must_report_id {
-        say(format!("session: {}", report.session));
+        say(format!("session: {} (pass it as `session` to go on here)", report.session));
     }
     if text.is_empty() {
         let nothing = if report.collected.images.is_empty() { "(no output)" } else { "(an image)" };
         text.push_str(nothing);
     }
     text
+}
+
+/// Says how code and how a client can read the whole output.
+fn describe_output(output: &SpooledOutput) -> String {
+    let (id, uri) = (&output.id, resources::output_uri(&output.id));
+    format!(
+        "output truncated; `mcp.output(\"{id}\")` in code has all of it ({}), and so has {uri}",
+        describe_extent(output)
+    )
 }
 
 fn describe_extent(output: &SpooledOutput) -> String {
@@ -148,8 +157,10 @@ fn add_advice(fields: &mut Map<String, Value>, advice: Option<Advice>) {
 }
 
 fn add_notes(fields: &mut Map<String, Value>, report: &CellReport) {
-    if !report.notices.is_empty() {
-        fields.insert("note".into(), json!(report.notices.join("; ")));
+    let whole = report.output.as_ref().map(describe_output);
+    let notes: Vec<&str> = report.notices.iter().chain(&whole).map(String::as_str).collect();
+    if !notes.is_empty() {
+        fields.insert("note".into(), json!(notes.join("; ")));
     }
     if let Some(output) = &report.output {
         fields.insert("output".into(), json!(resources::output_uri(&output.id)));

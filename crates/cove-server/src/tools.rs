@@ -20,8 +20,12 @@ use crate::caller::ToolCaller;
 use crate::result::ToolResult;
 use crate::server_config::{Toolset, Toolsets};
 use cove_core::BoxFuture;
-use cove_core::error::Failure;
+use cove_core::error::{Failure, display_path};
+use cove_core::policy::{MountAccess, SandboxMount};
 use cove_core::session::registry::SessionLease;
+
+/// How agents see the parameter `session`.
+const SESSION_DESCRIPTION: &str = "name or handle; default: your own";
 
 /// In the order in which agents see them.
 const TOOLS: [&ToolDefinition; 10] = [
@@ -70,9 +74,9 @@ pub(super) struct ToolCall<'a> {
 }
 
 impl ToolCall<'_> {
-    /// Leases the session that the argument `session` names, or the connection's own. Fails if there is neither.
+    /// Leases the session that the argument `session` names, or the caller's default session.
     async fn lease_session(&mut self) -> Result<SessionLease, Failure> {
-        let session = self.caller.existing_session(self.arguments.optional_text("session")?.as_deref())?;
+        let session = self.caller.resolve_session(self.arguments.optional_text("session")?.as_deref())?;
         self.server.lease_session(self.caller, session, None).await
     }
 }
@@ -106,15 +110,18 @@ pub(super) struct OfferedTool {
     pub(super) tool: &'static ToolDefinition,
     /// The overview of upstream servers; empty if another tool shows it or there are none.
     pub(super) roster: String,
+    /// What is mounted in every session; empty if another tool shows it or there is nothing.
+    pub(super) mounts: String,
     /// True if a call may reach beyond the sandbox.
     pub(super) reaches_out: bool,
 }
 
-/// Returns the tools of the chosen toolsets. `roster` is the overview of upstream servers, empty if there are none.
-pub(super) fn offered_tools(toolsets: &Toolsets, roster: &str) -> Vec<OfferedTool> {
+/// Returns the tools of the chosen toolsets. `roster` is the overview of upstream servers, empty if there are none;
+/// `mounts` says what is mounted in every session.
+pub(super) fn offered_tools(toolsets: &Toolsets, roster: &str, mounts: &str) -> Vec<OfferedTool> {
     let has_servers = !roster.is_empty();
     // Only the first tool that runs code shows the overview.
-    let mut roster = roster.to_owned();
+    let (mut roster, mut mounts) = (roster.to_owned(), mounts.to_owned());
     let mut tools = Vec::new();
     for tool in TOOLS {
         if !toolsets.contains(tool.toolset) || (tool.name == find_tools::TOOL.name && !has_servers) {
@@ -122,9 +129,25 @@ pub(super) fn offered_tools(toolsets: &Toolsets, roster: &str) -> Vec<OfferedToo
         }
         let runs_code = tool.effect == ToolEffect::RunningCode;
         let roster = if runs_code { std::mem::take(&mut roster) } else { String::new() };
-        tools.push(OfferedTool { tool, roster, reaches_out: has_servers && runs_code });
+        let mounts = if runs_code { std::mem::take(&mut mounts) } else { String::new() };
+        tools.push(OfferedTool { tool, roster, mounts, reaches_out: has_servers && runs_code });
     }
     tools
+}
+
+/// Returns one sentence about what is mounted in every session; empty if nothing is.
+pub(super) fn describe_mounts(mounts: &[SandboxMount]) -> String {
+    const MAX_NAMED: usize = 8;
+    let name = |mount: &SandboxMount| match mount.access {
+        MountAccess::ReadOnly => format!("{} (read-only)", display_path(&mount.target)),
+        MountAccess::ReadWrite => format!("{} (writable, the user sees it)", display_path(&mount.target)),
+    };
+    let named: Vec<String> = mounts.iter().take(MAX_NAMED).map(name).collect();
+    match (named.is_empty(), mounts.len().saturating_sub(MAX_NAMED)) {
+        (true, _) => String::new(),
+        (false, 0) => format!("Files of the user: {}.", named.join(", ")),
+        (false, more) => format!("Files of the user: {} and {more} more.", named.join(", ")),
+    }
 }
 
 /// Returns the schema of an object with these properties and no others.
@@ -135,4 +158,30 @@ fn object_schema(properties: Value, required: &[&str]) -> Map<String, Value> {
     }
     schema.insert("additionalProperties".to_owned(), false.into());
     schema
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the paths of the properties without a description, also of items.
+    fn undescribed(path: &str, schema: &Value) -> Vec<String> {
+        let mut found = Vec::new();
+        for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
+            let path = format!("{path}.{name}");
+            if schema["description"].as_str().is_none_or(str::is_empty) {
+                found.push(path.clone());
+            }
+            found.extend(undescribed(&path, schema));
+            found.extend(undescribed(&path, &schema["items"]));
+        }
+        found
+    }
+
+    #[test]
+    fn every_parameter_is_described() {
+        let all: Vec<String> =
+            TOOLS.iter().flat_map(|tool| undescribed(tool.name, &Value::Object(tool.schema()))).collect();
+        assert_eq!(all, Vec::<String>::new());
+    }
 }

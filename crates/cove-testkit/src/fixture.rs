@@ -53,11 +53,15 @@ struct FixtureOptions {
     hostile: bool,
     /// Does not exit when its input ends.
     stubborn: bool,
+    /// Another server that it imitates, from a JSON file: `instructions`, `tools`, and `answers` by tool.
+    replay: Option<Value>,
     /// Starts a child process, and writes both process ids to this file.
     pids: Option<PathBuf>,
     /// Writes every message that it receives to this file, one per line. The file exists as soon as the server has
     /// started.
     log: Option<PathBuf>,
+    /// Adds a line to this file at every start.
+    starts: Option<PathBuf>,
 }
 
 impl FixtureOptions {
@@ -88,8 +92,13 @@ impl FixtureOptions {
                 "--flood" => options.flood = true,
                 "--hostile" => options.hostile = true,
                 "--stubborn" => options.stubborn = true,
+                "--replay" => {
+                    let text = std::fs::read_to_string(value()).expect("a file");
+                    options.replay = Some(serde_json::from_str(&text).expect("JSON"));
+                }
                 "--pids" => options.pids = Some(value().into()),
                 "--log" => options.log = Some(value().into()),
+                "--starts" => options.starts = Some(value().into()),
                 other => panic!("no flag {other}"),
             }
         }
@@ -121,6 +130,10 @@ pub fn main() {
     }
     if let Some(path) = &options.log {
         OpenOptions::new().create(true).append(true).open(path).expect("the log opens");
+    }
+    if let Some(path) = &options.starts {
+        let mut file = OpenOptions::new().create(true).append(true).open(path).expect("the list of starts opens");
+        writeln!(file, "{}", std::process::id()).expect("the list of starts takes it");
     }
     if options.refuse {
         eprintln!("fixture: no database at {}", std::env::var("DATABASE").unwrap_or_default());
@@ -238,7 +251,9 @@ impl FixtureServer {
     fn serve(&self, id: &Value, method: &str, params: &Value, is_modern: bool) {
         let capabilities = json!({"tools": {"listChanged": true}, "resources": {}, "prompts": {}});
         let about = json!({"name": "fixture", "version": "1.0.0"});
-        let words = "Call echo first.";
+        let replay = self.options.replay.as_ref();
+        let words = replay.map_or(&Value::Null, |replay| &replay["instructions"]);
+        let words = if replay.is_some() { words.clone() } else { json!("Call echo first.") };
         let result = match method {
             "server/discover" if self.options.era == FixtureEra::Silent => return,
             "server/discover" => {
@@ -257,9 +272,10 @@ impl FixtureServer {
             }
             "ping" => json!({}),
             "tools/list" => {
-                let mut all = match self.options.only {
-                    true => tools::ordinary(self.options.tools),
-                    false => tools::list(self.options.tools, *lock(&self.has_changed)),
+                let mut all = match (replay, self.options.only) {
+                    (Some(replay), _) => replay["tools"].as_array().cloned().unwrap_or_default(),
+                    (None, true) => tools::ordinary(self.options.tools),
+                    (None, false) => tools::list(self.options.tools, *lock(&self.has_changed)),
                 };
                 if self.options.hostile {
                     all.extend(tools::hostile());

@@ -102,7 +102,8 @@ impl ToolAnswer {
     pub fn session(&self) -> String {
         let text = self.text();
         let line = text.lines().find_map(|line| line.strip_prefix("session: "));
-        line.unwrap_or_else(|| panic!("no session in {text:?}")).to_owned()
+        let line = line.unwrap_or_else(|| panic!("no session in {text:?}"));
+        line.split(' ').next().unwrap_or_default().to_owned()
     }
 
     /// Returns the text. Panics if the result is an error.

@@ -8,26 +8,28 @@ mod discover;
 pub mod request;
 mod result_value;
 mod server_registry;
+mod server_start;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
-use cove_protocol::CellId;
 use serde_json::{Value, json};
 
-use crate::catalog::CatalogServer;
 use crate::catalog::server_overview::describe_servers;
+use crate::catalog::{CatalogServer, SearchMode};
 use crate::pool::ServerQuery;
 use cove_core::BoxFuture;
 use cove_core::error::display_value;
 use cove_core::process_env::ProcessEnv;
-use cove_core::session::CallHandler;
 use cove_core::session::registry::Principal;
+use cove_core::session::{CallHandler, CallingCell};
 
 use audit::AuditTrail;
 use cove_core::policy::grants::{self, GrantVerdict, Grants};
 use request::{BrokerRequest, CallError, CallErrorKind};
 
+pub use call::UNKNOWN_TOOL_HINT;
 pub use discover::FoundTools;
 pub use server_registry::ServerRegistry;
 
@@ -77,6 +79,9 @@ pub struct BrokerConfig {
     /// audit file.
     pub state_dir: Option<PathBuf>,
     pub grants: Grants,
+    /// For servers whose definition does not say.
+    pub start_timeout: Duration,
+    pub search: SearchMode,
 }
 
 /// Receives a short status message. It must not block.
@@ -121,16 +126,21 @@ impl Broker {
 
     /// Answers one request of code, after it reloaded definitions that changed. Fails with an error whose kind code
     /// can catch.
-    pub async fn answer(&self, run: &CallScope, cell: CellId, ask: BrokerRequest) -> Result<Value, CallError> {
+    pub async fn answer(&self, run: &CallScope, cell: &CallingCell, ask: BrokerRequest) -> Result<Value, CallError> {
         self.servers.reload_definitions().await;
         match ask {
             BrokerRequest::Call(request) => self.call(run, cell, request).await,
             BrokerRequest::Find { query, limit, language } => {
+                // A search waits a while for servers that were never listed.
+                let _pause = cell.clock.pause();
                 Ok(self.find(run, &query, limit, language).await.to_json())
             }
             BrokerRequest::Servers {} => Ok(self.list_servers(run)),
-            BrokerRequest::Tools { server } => self.list_tools(run, &server).await,
-            BrokerRequest::Help {} => Ok(json!(self.manual)),
+            BrokerRequest::Tools { server } => self.list_tools(run, cell, &server).await,
+            BrokerRequest::Help { topic: None, .. } => Ok(json!(self.manual)),
+            BrokerRequest::Help { topic: Some(topic), language } => {
+                self.describe(run, cell, &topic, language).await.map(Value::String)
+            }
             BrokerRequest::Resources { server } => self.query(run, cell, &server, ServerQuery::Resources).await,
             BrokerRequest::ReadResource { server, uri } => {
                 self.query(run, cell, &server, ServerQuery::ReadResource { uri }).await
@@ -183,13 +193,13 @@ struct ScopedBroker {
 }
 
 impl CallHandler for ScopedBroker {
-    fn answer<'a>(&'a self, cell: CellId, request: Vec<u8>) -> BoxFuture<'a, Vec<u8>> {
+    fn answer<'a>(&'a self, cell: CallingCell, request: Vec<u8>) -> BoxFuture<'a, Vec<u8>> {
         Box::pin(async move {
             let answer = match BrokerRequest::parse(&request) {
                 Ok(ask) => {
                     // The request may hold megabytes, and the call may take long.
                     drop(request);
-                    self.broker.answer(&self.run, cell, ask).await
+                    self.broker.answer(&self.run, &cell, ask).await
                 }
                 Err(problem) => Err(problem),
             };

@@ -8,15 +8,20 @@ pub mod trust;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::catalog::names::{server_aliases, stable_hash};
 use cove_core::document::read_text;
-use cove_core::error::{display_path, display_value};
+use cove_core::error::{Refusal, display_path, display_value};
+use cove_core::session::clock::MAX_STOPPED;
+use cove_core::units;
 
 pub use places::{DefinitionPlaces, DefinitionStamp};
-pub(crate) use read::parse_url;
+pub(crate) use read::{is_loopback_url, parse_url};
 
 const MAX_NAME: usize = 64;
+/// Long enough for a first start that downloads a package.
+pub const DEFAULT_START_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The line that defines a server.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,6 +76,8 @@ pub struct ServerDefinition {
     pub disabled: bool,
     /// Allows a definition that would start Cove itself.
     pub allow_self: bool,
+    /// How long the server may take to start; the setting of that name if not set.
+    pub start_timeout: Option<Duration>,
 }
 
 impl ServerDefinition {
@@ -195,6 +202,14 @@ impl ServerDefinitions {
             server.alias = alias;
         }
     }
+}
+
+/// Parses the time that a server may take to start. Refuses more than a cell's clock may stand still.
+pub fn parse_start_timeout(text: &str) -> Result<Duration, Refusal> {
+    units::duration(text).and_then(|timeout| match timeout <= MAX_STOPPED {
+        true => Ok(timeout),
+        false => Err(Refusal::of_value(text, "is too long", "write at most `10m`")),
+    })
 }
 
 /// Checks a name against `[A-Za-z0-9][A-Za-z0-9_.-]{0,63}`. The error is the whole reason.

@@ -11,7 +11,9 @@
 
 mod client_handler;
 mod error;
+mod failure_records;
 mod handshake;
+mod handshake_ids;
 mod http;
 mod lifecycle;
 mod lists;
@@ -37,6 +39,7 @@ use std::time::Duration;
 use rmcp::model::{CallToolRequest, CallToolRequestParams, ClientRequest};
 use serde_json::{Map, Value};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 pub use crate::catalog::ProtocolEra;
 use crate::catalog::{ServerDeclaration, ToolDocument};
@@ -44,7 +47,8 @@ pub use crate::definition::{
     DefinitionOrigin, DefinitionPlaces, DefinitionProblem, DefinitionStamp, ServerDefinition, ServerDefinitions,
     ServerLaunch,
 };
-pub use error::UpstreamError;
+pub use error::{StartFailureKind, UpstreamError};
+pub use failure_records::{FailureRecords, ServerFailure};
 pub use notifications::{CallProgress, ProgressSink};
 pub use settings::UpstreamSettings;
 
@@ -61,8 +65,8 @@ pub enum UpstreamState {
     Idle,
     Needs(Vec<String>),
     Disabled,
-    /// The last start failed, or the server died. The next call tries again.
-    Failed(String),
+    /// The last start failed, or the server died, in this process or another. The next call tries again.
+    Failed(ServerFailure),
 }
 
 impl fmt::Display for UpstreamState {
@@ -73,7 +77,10 @@ impl fmt::Display for UpstreamState {
             Self::Idle => f.write_str("idle"),
             Self::Needs(what) => write!(f, "needs {}", what.join(", ")),
             Self::Disabled => f.write_str("disabled"),
-            Self::Failed(reason) => write!(f, "failed: {reason}"),
+            Self::Failed(ServerFailure { reason, at }) => {
+                let age = at.elapsed().unwrap_or_default();
+                write!(f, "failed: {reason} ({} ago)", text::format_age(age))
+            }
         }
     }
 }
@@ -232,6 +239,23 @@ impl UpstreamPool {
     /// Returns the instructions that a server sent at its start, if it is running.
     pub fn instructions(&self, server: &str) -> Option<String> {
         self.find(server).ok()?.instructions()
+    }
+
+    /// Returns true if a server is configured and running.
+    pub fn is_running(&self, server: &str) -> bool {
+        self.find(server).is_ok_and(|upstream| upstream.is_running())
+    }
+
+    /// Starts a server, or waits for a start that is under way. Returns at once if it is running. Dropping the future
+    /// does not stop the start. Fails if the server does not start.
+    pub async fn start(&self, server: &str) -> Result<(), UpstreamError> {
+        self.find(server)?.lease_running().await.map(drop)
+    }
+
+    /// Returns the servers that are starting, and since when.
+    pub fn starting(&self) -> Vec<(String, Instant)> {
+        let servers = read(&self.servers);
+        servers.iter().filter_map(|(name, upstream)| Some((name.clone(), upstream.starting_since()?))).collect()
     }
 
     /// Lists all tools of a server and drops those that cannot be called. Starts the server if needed; fails if the

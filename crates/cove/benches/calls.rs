@@ -209,7 +209,7 @@ impl CallBench {
     }
 
     async fn run(&self, language: Language, code: &str) -> String {
-        let mut collector = OutputCollector::new(1 << 20, None);
+        let mut collector = OutputCollector::new(1_usize << 20, None);
         let cell = Cell { language, ..measure::cell(&self.config, code) };
         let host = self.broker.call_handler(CallScope::new(Principal("local".into()), "bench".into()));
         let never = std::future::pending();

@@ -1,23 +1,31 @@
-//! Search over 10,000 tools: the time to read them from the cache, to build the index and to answer, beside a plain
-//! scan of the same text; and the memory that each step adds. Interleaved in one process.
+//! Search over 10,000 tools, by words and meaning and by words alone: the time to read them from the cache, to build the
+//! index and to answer, beside a plain scan of the same text; and the memory that each step adds. Interleaved in one
+//! process. The first index also pays for reading the weights.
 //!
 //! `cargo xtask bench search [TOOLS]`
 
 use std::hint::black_box;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use cove_testkit::measure::{self, interleave, peak_kilobytes, percentile, ratio, reset_peak};
-use cove_upstream::catalog::{Catalog, ServerDeclaration, ToolDocument};
+use cove_upstream::catalog::{Catalog, SearchMode, ServerDeclaration, ToolDocument};
 use serde_json::{Value, json};
 
 const SERVERS: usize = 40;
 const ROUNDS: usize = 200;
 /// Kinds of queries, by what they cost: `{}` becomes a word of the vocabulary, a different one in each round.
-const QUERIES: [(&str, &str); 5] = [
+const QUERIES: [(&str, &str); 6] = [
     ("name of a tool", "server7.create_{}"),
     ("two words", "create {}"),
     ("common words", "list get update user"),
     ("a question", "how can i find the {} of a user and send it by email to {}"),
+    (
+        "a long question",
+        "i am preparing the release of tomorrow with my team and need the {} of every user who wrote to us this morning, \
+         so please list the open invoices, send each customer a short message about the {}, and tell me which payments \
+         failed last week and why the {} report of the second warehouse could not be created",
+    ),
     ("mistyped", "craete {}x"),
 ];
 
@@ -44,8 +52,42 @@ fn main() {
         .map(|entry| entry.and_then(|entry| entry.metadata()).map_or(0, |meta| meta.len()))
         .sum();
 
+    let catalogs = SearchMode::ALL.map(|mode| (mode, open_catalog(folder.path(), mode, bytes)));
+    let (_, catalog) = &catalogs[0];
+    let texts: Vec<String> = catalog
+        .servers()
+        .iter()
+        .flat_map(|server| server.listing.clone().expect("listed").documents().collect::<Vec<_>>())
+        .map(|tool| format!("{} {}", tool.name, tool.description).to_lowercase())
+        .collect();
+    println!("\n{:<32} {:>10} {:>10} {:>12}", "query, best 5", "p50 µs", "p99 µs", "x plain look");
+    let mut round = 0;
+    let times = interleave(QUERIES.len() * catalogs.len() + 1, ROUNDS, |peer| {
+        round += 1;
+        let word = &words[round * 7 % words.len()];
+        let query = QUERIES.get(peer / catalogs.len()).map(|(_, query)| query.replace("{}", word));
+        let start = Instant::now();
+        match query {
+            Some(query) => drop(black_box(catalogs[peer % catalogs.len()].1.search(&query, 5))),
+            None => drop(black_box(texts.iter().filter(|text| text.contains(word.as_str())).count())),
+        }
+        start.elapsed()
+    });
+    let plain = times.last().expect("the plain look");
+    let names =
+        QUERIES.iter().flat_map(|(name, _)| catalogs.iter().map(move |(mode, _)| format!("{name}, {}", mode.as_str())));
+    for (name, times) in names.chain(["plain look for a word".to_owned()]).zip(&times) {
+        let micros = |part| percentile(times, part) * 1000.0;
+        println!("{name:<32} {:>10.0} {:>10.0} {:>12.2}", micros(0.5), micros(0.99), ratio(times, plain));
+    }
+    println!("load average after: {}", measure::load());
+}
+
+/// Reads the tools from the cache and builds their index. Reports what each step takes.
+fn open_catalog(folder: &Path, mode: SearchMode, bytes: u64) -> Catalog {
+    println!("\n{}", mode.as_str());
     let before = resident();
-    let catalog = Catalog::open(folder.path());
+    let catalog = Catalog::open(folder).with_search(mode);
     let took = time(|| {
         for server in 0..SERVERS {
             assert_eq!(catalog.declare(declaration(&format!("server{server}"))), None);
@@ -61,32 +103,7 @@ fn main() {
         black_box(catalog.search("one changed", 5));
     });
     report(&format!("one server of {SERVERS} listed again"), took, "");
-
-    let texts: Vec<String> = catalog
-        .servers()
-        .iter()
-        .flat_map(|server| server.listing.clone().expect("listed").documents().collect::<Vec<_>>())
-        .map(|tool| format!("{} {}", tool.name, tool.description).to_lowercase())
-        .collect();
-    println!("\n{:<32} {:>10} {:>10} {:>12}", "query, best 5", "p50 µs", "p99 µs", "x plain look");
-    let mut round = 0;
-    let times = interleave(QUERIES.len() + 1, ROUNDS, |peer| {
-        round += 1;
-        let word = &words[round * 7 % words.len()];
-        let start = Instant::now();
-        match QUERIES.get(peer) {
-            Some((_, query)) => drop(black_box(catalog.search(&query.replace("{}", word), 5))),
-            None => drop(black_box(texts.iter().filter(|text| text.contains(word.as_str())).count())),
-        }
-        start.elapsed()
-    });
-    let plain = &times[QUERIES.len()];
-    let names = QUERIES.iter().map(|(name, _)| *name).chain(["plain look for a word"]);
-    for (name, times) in names.zip(&times) {
-        let micros = |part| percentile(times, part) * 1000.0;
-        println!("{name:<32} {:>10.0} {:>10.0} {:>12.2}", micros(0.5), micros(0.99), ratio(times, plain));
-    }
-    println!("load average after: {}", measure::load());
+    catalog
 }
 
 fn report(what: &str, took: Duration, memory: &str) {
@@ -127,11 +144,9 @@ fn tool(random: &mut SeededRandom, words: &[String], at: usize) -> ToolDocument 
     };
     ToolDocument {
         name,
-        title: None,
         description: format!("{verb} a user {}.", sentence.join(" ")),
         input_schema,
-        output_schema: None,
-        read_only: false,
+        ..Default::default()
     }
 }
 

@@ -10,12 +10,15 @@ pub mod explain;
 mod image_library;
 pub mod images;
 pub mod install;
+mod kept_files;
 mod lazy_broker;
 mod live_output;
+pub mod packages;
 mod progress_line;
 pub mod repl;
 pub mod run;
 mod runtime;
+mod script_folder;
 pub mod serve;
 pub mod servers;
 mod tables;
@@ -59,6 +62,7 @@ pub enum CliAction {
     Audit(audit::AuditArgs, Box<CommandContext>),
     Servers(servers::ServersCommand, Box<CommandContext>),
     Images(images::ImagesCommand, Box<CommandContext>),
+    Packages(packages::PackagesCommand, Box<CommandContext>),
 }
 
 /// The configuration and the environment that a command works with.
@@ -98,8 +102,10 @@ enum CliCommand {
     Audit(audit::AuditArgs),
     Install(install::InstallArgs),
     Uninstall(install::UninstallArgs),
-    #[command(subcommand, arg_required_else_help = false, args = hidden(servers::location_settings()))]
+    #[command(subcommand, arg_required_else_help = false, args = hidden(servers::start_settings()))]
     Servers(servers::ServersCommand),
+    #[command(subcommand, arg_required_else_help = false, args = hidden(packages::package_settings()))]
+    Packages(packages::PackagesCommand),
     #[command(subcommand, arg_required_else_help = false, args = hidden(images::image_settings()))]
     Images(images::ImagesCommand),
     #[command(subcommand, arg_required_else_help = false, args = hidden(all_settings()))]
@@ -198,6 +204,7 @@ pub fn parse_command_line(args: impl IntoIterator<Item = OsString>, env: &Proces
         Some(CliCommand::Install(args)) => CliAction::Install(Box::new(install::install_request(args, env)?)),
         Some(CliCommand::Uninstall(args)) => CliAction::Install(Box::new(install::uninstall_request(args, env)?)),
         Some(CliCommand::Servers(command)) => CliAction::Servers(command, context()?),
+        Some(CliCommand::Packages(command)) => CliAction::Packages(command, context()?),
         Some(CliCommand::Images(command)) => CliAction::Images(command, context()?),
         Some(CliCommand::Config(ConfigCommand::Show)) => CliAction::ConfigShow(context()?),
         Some(CliCommand::Completions(flags)) => CliAction::Completions(flags.shell),

@@ -14,15 +14,21 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::packages::{PackageKind, PackageRequest};
 use cove_core::error::{Failure, Refusal, display_path, display_value};
 use cove_core::image::{BackendChoice, ImagesConfig};
+use cove_core::output::OutputLimit;
 use cove_core::policy::grants::Grants;
-use cove_core::policy::{CellLimits, EffectiveLimits, Policy, SandboxLimits, SandboxNetwork, SandboxRoot, SandboxUser};
+use cove_core::policy::packages::PackageLayers;
+use cove_core::policy::{
+    CellLimits, EffectiveLimits, Policy, SandboxLimits, SandboxMount, SandboxNetwork, SandboxRoot, SandboxUser,
+};
 use cove_core::process_env::ProcessEnv;
 use cove_core::units::show_duration;
 use cove_server::ServerSetup;
 use cove_server::server_config::ServerConfig;
 use cove_upstream::broker::BrokerConfig;
+use cove_upstream::catalog::SearchMode;
 
 pub use settings::{SETTINGS, Setting, SettingGroup, SettingKind};
 
@@ -39,12 +45,35 @@ pub struct Config {
     pub cell: CellLimits,
     pub backend: BackendChoice,
     pub images: ImagesConfig,
+    pub packages: PackagesConfig,
+    /// The directory that all sessions may write to.
+    pub workspace: Option<SandboxMount>,
     pub server: ServerConfig,
     /// Which tools of upstream servers code may call.
     pub grants: Grants,
+    /// How long an upstream server may take to start.
+    pub start_timeout: Duration,
+    /// How searches rank the tools of upstream servers.
+    pub search: SearchMode,
     /// The configuration file, whether or not it exists. None without a home directory.
     pub file: Option<PathBuf>,
     origins: BTreeMap<&'static str, SettingOrigin>,
+}
+
+/// The packages that sessions shall have, beside those that `cove packages add` added.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PackagesConfig {
+    python: Vec<PackageRequest>,
+    node: Vec<PackageRequest>,
+}
+
+impl PackagesConfig {
+    pub fn of_kind(&self, kind: PackageKind) -> &[PackageRequest] {
+        match kind {
+            PackageKind::Python => &self.python,
+            PackageKind::Node => &self.node,
+        }
+    }
 }
 
 /// Where the value of a setting comes from.
@@ -118,6 +147,8 @@ impl Config {
             timeout: self.cell.timeout,
             max_timeout: self.cell.max_timeout,
             memory: self.policy.limits.memory,
+            workspace: self.policy.limits.workspace,
+            tmp: self.policy.limits.tmp,
             session_persists: true,
         }
     }
@@ -128,6 +159,8 @@ impl Config {
             config_file: self.file.clone(),
             state_dir: self.server.state_dir.clone(),
             grants: self.grants.clone(),
+            start_timeout: self.start_timeout,
+            search: self.search,
         }
     }
 
@@ -147,16 +180,26 @@ impl Config {
                 root: SandboxRoot::Host,
                 python: None,
                 mounts: Vec::new(),
+                packages: PackageLayers::default(),
                 network: SandboxNetwork::None,
                 runtime: None,
                 user: SandboxUser { uid: 0, gid: 0 },
                 limits: SandboxLimits { memory: 0, cpus: 0.0, pids: 0, workspace: 0, tmp: 0 },
             },
-            cell: CellLimits { timeout: Duration::ZERO, max_timeout: Duration::ZERO, grace: GRACE, max_output: 0 },
+            cell: CellLimits {
+                timeout: Duration::ZERO,
+                max_timeout: Duration::ZERO,
+                grace: GRACE,
+                max_output: OutputLimit::Characters(0),
+            },
             backend: BackendChoice::Auto,
             images: ImagesConfig::default(),
+            packages: PackagesConfig::default(),
+            workspace: None,
             server: ServerConfig::default(),
             grants: Grants::default(),
+            start_timeout: Duration::ZERO,
+            search: SearchMode::default(),
             file: None,
             origins: BTreeMap::new(),
         }

@@ -5,3 +5,4 @@
 pub mod cli;
 pub mod combined;
 pub mod config;
+pub mod packages;

@@ -14,9 +14,13 @@ use cove_core::process_env::ProcessEnv;
 
 fn main() -> ExitCode {
     let program = std::env::args_os().next().unwrap_or_default();
-    // Sandboxes have this program on their search path under the name `mcp`.
-    if Path::new(&program).file_name() == Some("mcp".as_ref()) {
+    // Sandboxes have this program on their search path under these names.
+    let name = Path::new(&program).file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    if name == "mcp" {
         return cove_runner::mcp_main();
+    }
+    if cove_jail::guest::INSTALLER_COMMANDS.contains(&name) {
+        return cove_runner::installer_main(name);
     }
     match std::env::args_os().nth(1).as_deref().and_then(|role| role.to_str()) {
         Some("jail") => return cove_jail::enter::main(),
@@ -71,6 +75,7 @@ fn act(action: CliAction) -> Result<ExitCode, Failure> {
         CliAction::Tools(request, context) => return cli::tools::run(request, &context),
         CliAction::Doctor(context) => cli::doctor::run(*context)?,
         CliAction::Images(command, context) => cli::images::run(command, &context)?,
+        CliAction::Packages(command, context) => cli::packages::run(command, &context)?,
         CliAction::Servers(command, context) => cli::servers::run(command, *context)?,
         CliAction::Print(text) => (text, ExitCode::SUCCESS),
         CliAction::SeccompProfile => (format!("{}\n", cove_jail::seccomp::host_profile()), ExitCode::SUCCESS),

@@ -11,21 +11,24 @@ mod interpreters;
 mod python_installation;
 
 use crate::error::Failure;
+use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
 use std::os::unix::net::UnixStream as StdStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Mutex;
 
 use cove_jail::plan::FilterMode;
 use cove_jail::{HostFacts, JailPlan, JailRoot, JailSpec};
-use cove_protocol::InterpreterPath;
+use cove_protocol::{InterpreterPath, Language};
 use tokio::net::UnixStream;
 use tokio::process::Command;
 
 use crate::BoxFuture;
 use crate::backend::{Backend, PlanFormat, Sandbox, SandboxOwner};
-use crate::policy::{Policy, SandboxMount, SandboxNetwork, SandboxRoot};
+use crate::policy::packages::{NODE_PACKAGES, PYTHON_PACKAGES, PackageLayer};
+use crate::policy::{MountAccess, Policy, SandboxMount, SandboxNetwork, SandboxRoot};
 use crate::sync::lock;
 
 use control::JailControl;
@@ -38,6 +41,8 @@ pub struct Jail {
     filter: FilterMode,
     /// The result for the last policy. It is kept because the search for interpreters may have to start them.
     last_prepared: Mutex<Option<(Policy, PreparedJail)>>,
+    /// Locks on the folders of packages that sandboxes of this process see, so that no other process removes them.
+    package_leases: Mutex<BTreeMap<PathBuf, File>>,
 }
 
 /// The parts of a start that are the same for every sandbox of a policy.
@@ -56,7 +61,7 @@ impl Jail {
 
     /// For tests, which are not the program themselves and may switch the system call filter off.
     pub fn with_program(program: PathBuf, filter: FilterMode) -> Self {
-        Self { program, filter, last_prepared: Mutex::new(None) }
+        Self { program, filter, last_prepared: Mutex::new(None), package_leases: Mutex::default() }
     }
 
     /// Returns the plan and the interpreters for a policy. Fails if the policy needs a container, the machine lacks
@@ -67,15 +72,49 @@ impl Jail {
             return Ok(prepared.clone());
         }
         check_support(policy)?;
-        let Interpreters { interpreters, binds } = Interpreters::find(policy)?;
-        let plan = self.plan(policy, binds)?;
+        let Interpreters { interpreters, mut binds } = Interpreters::find(policy)?;
+        // Without a network, a retry only makes code wait.
+        let retries = [("PIP_RETRIES", "0"), ("npm_config_fetch_retries", "0")];
+        let mut environment = BTreeMap::from(retries.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        for (layer, target) in package_layers(policy, &interpreters) {
+            self.lease_packages(&layer.folder)?;
+            let (source, target) = (layer.folder.clone(), PathBuf::from(target));
+            binds.push(SandboxMount { source, target, access: MountAccess::ReadOnly });
+            // For a Python that is started by name. Another one could not load what was made for this one.
+            if interpreters::default_program("python3").is_some_and(|program| program == layer.program) {
+                environment.insert("PYTHONPATH".to_owned(), PYTHON_PACKAGES.to_owned());
+            }
+        }
+        let plan = self.plan(policy, binds, environment)?;
         let prepared = PreparedJail { plan, interpreters };
         *known = Some((policy.clone(), prepared.clone()));
         Ok(prepared)
     }
 
-    fn plan(&self, policy: &Policy, interpreters: Vec<SandboxMount>) -> Result<JailPlan, Failure> {
-        let spec = self.jail_spec(policy, interpreters);
+    /// Keeps a folder of packages from being removed while this process lives. Fails if it is gone.
+    fn lease_packages(&self, folder: &Path) -> Result<(), Failure> {
+        let could_not = || {
+            Failure::operator("could not use the packages of sessions")
+                .with_hint("run `cove packages sync` and try again")
+        };
+        let layer = folder.parent().unwrap_or(folder);
+        let mut leases = lock(&self.package_leases);
+        if !leases.contains_key(layer) {
+            let lease = File::open(layer).map_err(|error| could_not().because(error))?;
+            rustix::fs::flock(&lease, rustix::fs::FlockOperation::NonBlockingLockShared)
+                .map_err(|error| could_not().because(error))?;
+            leases.insert(layer.to_owned(), lease);
+        }
+        Ok(())
+    }
+
+    fn plan(
+        &self,
+        policy: &Policy,
+        interpreters: Vec<SandboxMount>,
+        environment: BTreeMap<String, String>,
+    ) -> Result<JailPlan, Failure> {
+        let spec = JailSpec { environment, ..self.jail_spec(policy, interpreters) };
         let facts = HostFacts::gather(&spec.root)
             .map_err(|error| Failure::operator("could not look at this machine").because(error))?;
         cove_jail::plan(&spec, &facts)
@@ -84,7 +123,7 @@ impl Jail {
 
     /// Starts a sandbox without interpreters, to test whether this machine can make one.
     pub async fn start_empty(&self, policy: &Policy) -> Result<Sandbox, Failure> {
-        let plan = self.plan(policy, Vec::new())?;
+        let plan = self.plan(policy, Vec::new(), BTreeMap::new())?;
         self.start_planned(PreparedJail { plan, interpreters: Vec::new() }).await
     }
 
@@ -105,6 +144,7 @@ impl Jail {
             user: policy.user,
             limits: policy.limits,
             filter: self.filter,
+            environment: BTreeMap::new(),
             runner: self.program.clone(),
         }
     }
@@ -137,6 +177,19 @@ impl Jail {
             image_command: None,
         })
     }
+}
+
+/// Returns the folders of packages for these interpreters, and where the sandbox sees them. A tree has its own.
+fn package_layers<'a>(
+    policy: &'a Policy,
+    interpreters: &[InterpreterPath],
+) -> impl Iterator<Item = (&'a PackageLayer, &'static str)> {
+    let program = |language| interpreters.iter().find(|found| found.language == language);
+    let python = program(Language::Python).and_then(|python| policy.packages.for_python(&python.program));
+    let node = program(Language::Node).and(policy.packages.node.as_ref());
+    let layers = [(python, PYTHON_PACKAGES), (node, NODE_PACKAGES)];
+    let is_host = policy.root == SandboxRoot::Host;
+    layers.into_iter().filter_map(move |(layer, target)| Some((layer.filter(|_| is_host)?, target)))
 }
 
 /// Fails if the policy needs a feature that only containers have.

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 
 use super::built_in;
-use crate::error::{Failure, display_path};
+use crate::error::{Failure, display_path, write_hint};
 
 const WRITABLE_DIRECTORY_HINT: &str = "name a directory that you may write to";
 
@@ -13,9 +13,8 @@ const WRITABLE_DIRECTORY_HINT: &str = "name a directory that you may write to";
 /// if a file exists and differs.
 pub fn export(directory: &Path) -> Result<Vec<&'static str>, Failure> {
     let could_not = |path: &Path, error: io::Error| {
-        Failure::operator(format!("could not write `{}`", display_path(path)))
-            .because(error)
-            .with_hint(WRITABLE_DIRECTORY_HINT)
+        let hint = write_hint(&error, WRITABLE_DIRECTORY_HINT);
+        Failure::operator(format!("could not write `{}`", display_path(path))).because(error).with_hint(hint)
     };
     let all = || {
         built_in::BUILT_IN_IMAGES.iter().flat_map(|one| one.files.iter().map(move |(file, text)| (one, *file, *text)))

@@ -13,6 +13,7 @@ use super::{Image, ImageProblem, ImageSet, built_in, folder};
 use crate::BoxFuture;
 use crate::error::{Failure, display_path, display_value};
 use crate::image::{BackendChoice, ImagesConfig};
+use crate::policy::packages::PackageLayers;
 use crate::policy::{Policy, SandboxNetwork, SandboxRoot, SessionLifetime};
 use crate::spelling::nearest;
 
@@ -251,6 +252,8 @@ impl ImageLibrary {
     pub fn container_policy(&self, image: &Image) -> Policy {
         Policy {
             root: SandboxRoot::Image(image.recipe.clone()),
+            // Installed for the interpreters of this machine. An image brings its own.
+            packages: PackageLayers::default(),
             limits: image.limits.apply_to(self.config.policy.limits),
             ..self.config.policy.clone()
         }

@@ -26,6 +26,7 @@ use cove_protocol::{CallId, CellId};
 use serde_json::json;
 use tokio::task::{AbortHandle, JoinSet};
 
+use super::clock::{CallingCell, CellClock};
 use crate::BoxFuture;
 use crate::link::{LinkError, ReplySender};
 use crate::sync::lock;
@@ -39,14 +40,14 @@ const MAX_RESERVED_BYTES: usize = 4 * MAX_MESSAGE;
 pub trait CallHandler: Send + Sync {
     /// Returns the reply to a request: a JSON object that has either `ok` or `error`. Dropping the future cancels the
     /// call.
-    fn answer<'a>(&'a self, cell: CellId, request: Vec<u8>) -> BoxFuture<'a, Vec<u8>>;
+    fn answer<'a>(&'a self, cell: CallingCell, request: Vec<u8>) -> BoxFuture<'a, Vec<u8>>;
 }
 
 /// Answers every call with an error, for sessions without MCP servers.
 pub struct NoCalls;
 
 impl CallHandler for NoCalls {
-    fn answer<'a>(&'a self, _cell: CellId, _request: Vec<u8>) -> BoxFuture<'a, Vec<u8>> {
+    fn answer<'a>(&'a self, _cell: CallingCell, _request: Vec<u8>) -> BoxFuture<'a, Vec<u8>> {
         let message = "no MCP servers are configured, so there is nothing to call";
         let hint = "add one to the configuration of Cove, with `cove servers add`";
         Box::pin(std::future::ready(error_reply("unavailable", message, Some(hint))))
@@ -65,7 +66,7 @@ pub fn error_reply(kind: &str, message: &str, hint: Option<&str>) -> Vec<u8> {
 
 /// The calls of one cell, owned by the task that drives the cell. Dropping it cancels all of them.
 pub(super) struct CellCalls {
-    cell: CellId,
+    cell: CallingCell,
     calls: Arc<dyn CallHandler>,
     replies: ReplySender,
     tasks: JoinSet<()>,
@@ -92,7 +93,13 @@ struct OpenCall {
 
 impl CellCalls {
     pub(super) fn new(cell: CellId, calls: Arc<dyn CallHandler>, replies: ReplySender) -> Self {
+        let cell = CallingCell::new(cell);
         Self { cell, calls, replies, tasks: JoinSet::new(), open: Arc::default(), started_count: 0, stopped: false }
+    }
+
+    /// Returns the clock of the cell, which the handler of its calls may stop.
+    pub(super) fn clock(&self) -> &CellClock {
+        &self.cell.clock
     }
 
     /// Starts a task that answers a call. `last` is the previous call of the whole session. Fails if the id is out of
@@ -105,7 +112,7 @@ impl CellCalls {
         last: &mut CallId,
     ) -> Result<(), LinkError> {
         let bytes = request.len();
-        if cell != self.cell || call <= *last {
+        if cell != self.cell.id || call <= *last {
             return Err(LinkError::Protocol("it called out of turn"));
         }
         *last = call;
@@ -126,7 +133,7 @@ impl CellCalls {
             let hint = "ask for more with each call, or go on in another cell";
             self.spawn(call, bytes, std::future::ready(error_reply("limit", &message, Some(hint))));
         } else {
-            let calls = Arc::clone(&self.calls);
+            let (calls, cell) = (Arc::clone(&self.calls), self.cell.clone());
             self.spawn(call, bytes, async move { answer_or_error(calls.answer(cell, request)).await });
         }
         Ok(())

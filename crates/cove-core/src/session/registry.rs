@@ -74,11 +74,32 @@ pub enum SessionRef {
     Handle(SessionId),
     /// A name that the caller chose. The session is made if it does not exist.
     Name(String),
+    /// The default session of a client, by the client's name. It is made if it does not exist, and may be evicted:
+    /// the names are the client's to invent, and must not fill the registry.
+    Client(String),
     /// A new session.
     New,
 }
 
+/// Longest name of a client that tells default sessions apart, in characters.
+const MAX_CLIENT_NAME_LENGTH: usize = 200;
+
 impl SessionRef {
+    /// Returns the default session of a client. Only the first 200 characters of its name count.
+    pub fn of_client(name: &str) -> Self {
+        Self::Client(name.chars().take(MAX_CLIENT_NAME_LENGTH).collect())
+    }
+
+    /// Returns the key under which the registry knows a session besides its handle. No name that `parse` accepts has
+    /// the key of a client, because none has a `/`.
+    fn key(&self) -> Option<String> {
+        match self {
+            Self::Name(name) => Some(name.clone()),
+            Self::Client(name) => Some(format!("client/{name}")),
+            Self::Handle(_) | Self::New => None,
+        }
+    }
+
     /// Parses `s_…` as a handle and everything else as a name. Fails if the name is too long or has other characters
     /// than letters, digits, spaces and `-_.:`.
     pub fn parse(text: &str) -> Result<Self, SessionError> {
@@ -311,17 +332,14 @@ impl SessionRegistry {
         if let Some(hold) = table.use_existing(owner, &which)? {
             return Ok(hold);
         }
-        let name = match which {
-            SessionRef::Name(name) => Some(name),
-            SessionRef::New | SessionRef::Handle(_) => None,
-        };
+        let name = which.key();
         table.remove_ended();
         if table.entries.len() >= self.bounds.max_sessions && !table.evict_one(owner) {
             return Err(SessionError::TooMany { most: self.bounds.max_sessions });
         }
         let id = SessionId::from_random(random_bits());
         let before = name.as_deref().and_then(|name| table.ended.take_reason_for_name(name, owner));
-        let disposable = origin == SessionOrigin::Implicit && name.is_none();
+        let disposable = origin == SessionOrigin::Implicit && !matches!(which, SessionRef::Name(_));
         let entry =
             SessionEntry::new(id.clone(), owner.clone(), name.clone(), Arc::clone(blueprint), before, disposable);
         let entry = Arc::new(entry);
@@ -339,11 +357,11 @@ impl SessionRegistry {
             let mut table = lock(&self.table);
             let id = match which {
                 SessionRef::Handle(id) => id,
-                SessionRef::Name(name) => match table.names.get(&(owner.clone(), name.clone())) {
-                    Some(id) => id.clone(),
-                    None => return Err(SessionError::UnknownName { name: display_value(&name) }),
-                },
-                SessionRef::New => return Err(SessionError::UnknownName { name: String::new() }),
+                which => {
+                    let name = which.key().unwrap_or_default();
+                    let unknown = || SessionError::UnknownName { name: display_value(&name) };
+                    table.names.get(&(owner.clone(), name.clone())).cloned().ok_or_else(unknown)?
+                }
             };
             let entry = table.find(owner, &id)?;
             table.remove_and_record(&id, EndReason::Stopped);

@@ -18,6 +18,7 @@ pub(super) fn test_request() -> ComposeRequest {
             root: SandboxRoot::Host,
             python: None,
             mounts: Vec::new(),
+            packages: Default::default(),
             network: SandboxNetwork::None,
             runtime: None,
             user: SandboxUser { uid: 5, gid: 6 },

@@ -29,6 +29,7 @@ fn policy() -> Policy {
         root: SandboxRoot::Image(ImageRecipe { name: "python".into(), source, languages: Vec::new() }),
         python: None,
         mounts: Vec::new(),
+        packages: Default::default(),
         network: SandboxNetwork::None,
         runtime: None,
         user: SandboxUser { uid: 65534, gid: 65534 },
@@ -82,7 +83,7 @@ fn shows_the_whole_docker_plan() {
     hidden      /dev: mqueue pts
                 /proc: acpi asound buddyinfo bus cmdline config.gz consoles crypto diskstats dma driver dynamic_debug fs interrupts iomem ioports irq kallsyms kcore key-users keys kmsg kpagecgroup kpagecount kpageflags latency_stats locks mdstat misc modules mtrr pagetypeinfo partitions pressure sched_debug schedstat scsi slabinfo softirqs swaps sys sysvipc timer_list timer_stats tty vmallocinfo zoneinfo
                 /sys: block bus class dev devices firmware fs/bpf fs/btrfs fs/erofs fs/ext4 fs/f2fs fs/fuse fs/nfs fs/pstore fs/resctrl fs/selinux fs/smackfs fs/tmpfs fs/xfs hypervisor kernel module power
-    environment HOME LANG LOGNAME MPLBACKEND MPLCONFIGDIR OMP_NUM_THREADS OPENBLAS_NUM_THREADS PATH PYTHON_VERSION TMPDIR TZ USER
+    environment COLUMNS HOME LANG LOGNAME MPLBACKEND MPLCONFIGDIR OMP_NUM_THREADS OPENBLAS_NUM_THREADS PATH PYTHON_VERSION TMPDIR TZ USER
     program     /.cove/cove runner --data=536870912 in /workspace
     ");
 }
@@ -108,7 +109,7 @@ fn shows_the_whole_podman_plan() {
     hidden      /dev: mqueue pts
                 /proc: acpi asound buddyinfo bus cmdline config.gz consoles crypto diskstats dma driver dynamic_debug fs interrupts iomem ioports irq kallsyms kcore key-users keys kmsg kpagecgroup kpagecount kpageflags latency_stats locks mdstat misc modules mtrr pagetypeinfo partitions pressure sched_debug schedstat scsi slabinfo softirqs swaps sys sysvipc timer_list timer_stats tty vmallocinfo zoneinfo
                 /sys: block bus class dev devices firmware fs/bpf fs/btrfs fs/erofs fs/ext4 fs/f2fs fs/fuse fs/nfs fs/pstore fs/resctrl fs/selinux fs/smackfs fs/tmpfs fs/xfs hypervisor kernel module power
-    environment HOME LANG LOGNAME MPLBACKEND MPLCONFIGDIR OMP_NUM_THREADS OPENBLAS_NUM_THREADS PATH PYTHON_VERSION TMPDIR TZ USER
+    environment COLUMNS HOME LANG LOGNAME MPLBACKEND MPLCONFIGDIR OMP_NUM_THREADS OPENBLAS_NUM_THREADS PATH PYTHON_VERSION TMPDIR TZ USER
     gap         the number of files in `/workspace` and `/tmp` is not limited: Podman takes no such option
     gap         the names in this machine's `/etc/hosts` are shown: Podman copies them by itself
     program     /.cove/cove runner --data=536870912 --filter in /workspace

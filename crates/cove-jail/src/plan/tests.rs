@@ -9,6 +9,7 @@ fn spec() -> JailSpec {
         user: SandboxUser { uid: 65534, gid: 65534 },
         limits: SandboxLimits { memory: 512 * MIB, cpus: 1.0, pids: 256, workspace: 256 * MIB, tmp: 64 * MIB },
         filter: FilterMode::On,
+        environment: BTreeMap::new(),
         runner: "/opt/cove".into(),
     }
 }
@@ -65,6 +66,11 @@ fn plans_for_an_ordinary_user_on_the_root_of_the_host() {
                 /etc/ssl/certs  read-only
                 /.cove/cove  read-only from /opt/cove
                 /.cove/bin/mcp  -> ../cove
+                /.cove/bin/apt  -> ../cove
+                /.cove/bin/apt-get  -> ../cove
+                /.cove/bin/npm  -> ../cove
+                /.cove/bin/pip  -> ../cove
+                /.cove/bin/pip3  -> ../cove
                 /proc  own processes only
                 /dev/null  device
                 /dev/zero  device
@@ -79,7 +85,7 @@ fn plans_for_an_ordinary_user_on_the_root_of_the_host() {
                 /tmp  64 MiB (4096 files) tmpfs
                 /workspace  256 MiB (16384 files) tmpfs
                 /run  empty
-    environment HOME LANG LOGNAME MPLBACKEND MPLCONFIGDIR OMP_NUM_THREADS OPENBLAS_NUM_THREADS PATH TMPDIR TZ USER
+    environment COLUMNS HOME LANG LOGNAME MPLBACKEND MPLCONFIGDIR OMP_NUM_THREADS OPENBLAS_NUM_THREADS PATH TMPDIR TZ USER
     program     /.cove/cove runner in /workspace
     ");
 }
@@ -159,6 +165,7 @@ fn a_plan_has_no_variable_of_the_host() {
     assert_eq!(
         names,
         [
+            "COLUMNS",
             "HOME",
             "LANG",
             "LOGNAME",

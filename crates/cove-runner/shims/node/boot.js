@@ -2,11 +2,11 @@
 //
 // The runner starts `node --no-force-async-hooks-checks -e <this text>` with its socket on
 // descriptor 3. The shim asks for its other parts over that socket: process_guard.js at once, and
-// the others when needed: imports.js for a cell with the word `import` or `export`, faults.js for
-// errors, interrupts.js for a cell that waits for something, redeclarations.js for a cell that
+// the others when needed: imports.js for a cell with the word `import` or `export`, faults.js and
+// hints.js for errors, interrupts.js for a cell that waits for something, redeclarations.js for a cell that
 // declares a name in another way than before, stream_repair.js for a cell after one that ended a
-// standard stream, wire.js and mcp.js for a cell with the word `mcp`, questions.js for the
-// first question about code.
+// standard stream, wire.js and mcp.js for a cell with the word `mcp`, typescript.js for a cell whose
+// name ends in `.ts`, questions.js for the first question about code.
 //
 // V8's own console mode (`Runtime.evaluate` with `replMode`) evaluates a cell. It is the only mode
 // in which a later cell may declare a `const` again, and in which declarations survive a top-level
@@ -279,6 +279,8 @@
       ...{ lost: null, ready: false, ending: false },
       // The cell was refused and is tried again; why; whether its calls have been waited for.
       ...{ again: false, refusal: null, waited: false },
+      // Whether its types are gone, if it is TypeScript.
+      stripped: false,
       promise: null,
     };
     current = cell;
@@ -288,6 +290,7 @@
     // An interrupt that came before this cell is not meant for it.
     if (shim.guarded) shim.forget();
     remember(cell);
+    shim.repairDescriptors();
     if (standard.ended) {
       return need("stream_repair", () => {
         if (shim.repairStreams) shim.repairStreams();
@@ -316,6 +319,17 @@
   }
 
   function prepare(cell) {
+    if (!cell.stripped && (endsWith(cell.name, ".ts") || endsWith(cell.name, ".ts>"))) {
+      return need("typescript", () => {
+        cell.stripped = true;
+        try {
+          cell.code = cell.source = shim.stripTypes(cell.code);
+        } catch (error) {
+          return fault(error);
+        }
+        prepare(cell);
+      });
+    }
     if (includes(cell.code, "mcp")) {
       if (!(parts.mcp && parts.mcp.loaded)) return need("wire", () => need("mcp", () => prepare(cell)));
       try {
@@ -511,11 +525,14 @@
   // Handles an uncaught exception, of the cell or of callbacks that earlier cells have left behind.
   function fault(error, details) {
     const cell = current;
-    need("faults", () => {
+    const print = () => {
       if (shim.remember) remember(null);
       if (shim.print) shim.print(error, details, cell && cell.name);
       else put(2, "Uncaught exception\n");
-    });
+    };
+    // Parts arrive in the order of requests.
+    need("faults", () => {});
+    need("hints", print);
     if (cell && !cell.fault) {
       cell.fault = { error };
       done(cell);
@@ -559,6 +576,8 @@
     // process.exit() may have left it true.
     turn = false;
     if (!cell || cell !== current || cell.ending) return;
+    // At once, because the next file that Node opens for itself would get the number of a closed one.
+    shim.repairDescriptors();
     // Waits for calls that the cell has made and not awaited.
     const stopped = cell.fault || cell.interrupted || cell.exit !== null;
     if (shim.settleCalls && !stopped && !cell.waited) {
@@ -567,7 +586,7 @@
     }
     cell.ending = true;
     // The printed error comes first.
-    if (cell.fault) need("faults", () => conclude(ending(cell)));
+    if (cell.fault) need("hints", () => conclude(ending(cell)));
     else conclude(ending(cell));
   }
 

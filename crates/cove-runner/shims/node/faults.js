@@ -37,7 +37,8 @@ shim.print = (error, details, name) => {
     text = `Uncaught ${name}: ${message}`;
   }
   if (text.length > MAX_TEXT) text = `${text.slice(0, MAX_TEXT)}\n… cut`;
-  shim.put(2, `${text}\n`);
+  const hint = shim.hintFor?.(error);
+  shim.put(2, hint ? `${text}\nhint: ${hint}\n` : `${text}\n`);
 };
 
 function describe(error, details, name) {

@@ -20,7 +20,26 @@ function valueOf(answer) {
   throw unreadableAnswer();
 }
 
-async function call(server, tool, args = {}, options = {}) {
+// Calls `mcp.call("server.tool", args, options)`, or `mcp.call(server, tool, args, options)`.
+async function call(server, tool, args, options) {
+  if (typeof tool === "string") return callTool(server, tool, args, options);
+  const [name, rest] = await splitName(`${server}`);
+  return callTool(name, rest, tool, args);
+}
+
+// Returns the server and the tool of `server.tool`. Both names may have dots themselves.
+async function splitName(name) {
+  const parts = name.split(".");
+  const all = await ask("servers");
+  for (let at = parts.length - 1; at > 0; at -= 1) {
+    const server = findByName(parts.slice(0, at).join("."), all);
+    if (server) return [server.name, parts.slice(at).join(".")];
+  }
+  if (parts.length > 1) await lookUpServer(parts[0]);
+  throw problem("bad_arguments", "a call needs a tool: `await mcp.call(\"server.tool\", {...})`", { server: name });
+}
+
+async function callTool(server, tool, args = {}, options = {}) {
   const { raw = false, timeout } = options === true ? { raw: true } : options;
   const fields = { server: nameOf(server), tool: `${tool}`, arguments: checked(server, tool, args) };
   const more = { ...(raw && { raw }), ...(timeout !== undefined && { timeout }) };
@@ -77,7 +96,7 @@ function toolOf(server, name) {
   const made = async (...args) => begin(args);
   // Returns the whole result, as MCP defines it.
   made.raw = async (...args) => begin(args, { raw: true });
-  return Object.defineProperty(made, "name", { value: name });
+  return Object.defineProperties(made, { name: { value: name }, [NAME]: { value: `${server}.${name}` } });
 }
 
 function serverOf(name) {
@@ -216,8 +235,9 @@ class SearchResult extends Array {
   }
 
   toString() {
-    const lines = this.length ? this.map(entry) : ["nothing found"];
-    if (this.total > this.length) lines.push(`// ${this.length} of ${this.total} matching tools`);
+    const lines = this.length ? this.map(entry) : [...(this.servers ?? ["nothing found"])];
+    if (this.also) lines.push(`// also: ${this.also.join(", ")}`);
+    if (this.total > this.length) lines.push(`// ${this.length} of ${this.total} matches`);
     return [...lines, ...(this.hint ? [`// ${this.hint}`] : [])].join("\n");
   }
 
@@ -226,30 +246,19 @@ class SearchResult extends Array {
   }
 }
 
-function entry(tool) {
-  const signature = tool.signature ?? tool.node ?? tool.name;
-  const [line] = (tool.description ?? "").trim().split("\n");
-  const about = line.includes(". ") ? line.slice(0, line.indexOf(". ") + 1) : line;
-  return about ? `${signature}\n    // ${about.slice(0, 200)}` : signature;
-}
+const entry = ({ signature, tool, comment }) => [signature ?? tool, ...(comment ? [comment] : [])].join("\n");
 
-async function find(query, limit = 5) {
+async function find(query = "", limit = 5) {
   const most = typeof limit === "object" ? (limit?.limit ?? 5) : limit;
-  const { tools, total, hint } = await ask("find", { query, limit: most, language: "node" });
+  const { tools, ...rest } = await ask("find", { query, limit: most, language: "node" });
   const found = new SearchResult();
   found.push(...tools);
-  for (const [name, value] of Object.entries({ total, hint })) Object.defineProperty(found, name, { value });
+  for (const name of ["total", "hint", "also", "servers"]) Object.defineProperty(found, name, { value: rest[name] });
   return found;
 }
 
 async function help(topic) {
-  if (topic === undefined) return new Text(await ask("help"));
-  const server = await lookUpServer(nameOf(topic));
-  const tools = await ask("tools", { server: server.name });
-  const more = tools.length > MAX_LISTED ? [`// … and ${tools.length - MAX_LISTED} more`] : [];
-  const count = tools.length === 1 ? "1 tool" : `${tools.length} tools`;
-  const lines = [`// ${server.name}: ${count}`, ...tools.slice(0, MAX_LISTED).map(entry), ...more];
-  return new Text(lines.join("\n"));
+  return new Text(await ask("help", topic === undefined ? {} : { topic: nameOf(topic), language: "node" }));
 }
 
 async function lookUpServer(name) {
@@ -318,7 +327,7 @@ const runtime = {
     const found = await find(query, limit);
     return Promise.all(found.map((one) => runtime.query_tool_docs(one.server, one.tool, detail)));
   },
-  call_tool: (server, tool, args, options) => call(server, tool, args ?? {}, options),
+  call_tool: (server, tool, args, options) => callTool(server, tool, args ?? {}, options),
   capability_summary: () => help(),
   MCPError: errors.MCPError,
 };

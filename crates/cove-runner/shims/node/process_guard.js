@@ -47,6 +47,39 @@ function standardStream(name) {
 standardStream("stdout");
 standardStream("stderr");
 
+// Copies of the two descriptors, for a later cell if this one closes them. Node cannot copy a descriptor, but Linux can
+// open a pipe again by its name in /proc.
+const { closeSync, fstatSync, openSync } = shim.own("fs");
+const copies = [1, 2].map((fd) => {
+  try {
+    return openSync(`/proc/self/fd/${fd}`, "w");
+  } catch {
+    return -1;
+  }
+});
+
+// Opens descriptors 1 and 2 again if a cell has closed them.
+shim.repairDescriptors = () => {
+  for (let fd = 1; fd <= 2; fd += 1) {
+    try {
+      fstatSync(fd);
+    } catch {
+      reopen(fd);
+    }
+  }
+};
+
+// A new descriptor has the lowest number that is free: this one, if 0 is in use.
+function reopen(fd) {
+  try {
+    const made = openSync(`/proc/self/fd/${copies[fd - 1]}`, "w");
+    if (made < fd) reopen(fd);
+    else if (made > fd) closeSync(made);
+  } catch {
+    // There is no copy.
+  }
+}
+
 // While an inspector is connected, V8 keeps the arguments of the last thousand calls of
 // console.log() alive. These replace its methods by Node's own.
 for (const name of ownKeys(console.Console.prototype)) {

@@ -6,6 +6,7 @@
 "use strict";
 const { Error, JSON, Map, Set } = shim.globals;
 const { createConnection } = shim.own("net");
+const { randomUUID } = shim.own("crypto");
 // The longest request that the runner accepts, and the longest reply that it sends, with room for an id.
 const MAX_REQUEST = 8 << 20;
 const MAX_REPLY = (32 << 20) + 64;
@@ -75,10 +76,50 @@ let number = 0;
 let chunks = [];
 let size = 0;
 
+// Numbers
+
+// JavaScript's numbers are exact up to 2^53. An integer beyond that arrives as a BigInt, and a BigInt leaves as a
+// number. In between it is a string with this mark, which no server can guess.
+const MARK = `integer ${randomUUID()} `;
+const WRITTEN = new RegExp(`"${MARK}(-?\\d+)"`, "g");
+
+function parse(text) {
+  const marked = markIntegers(text);
+  if (marked === text) return JSON.parse(text);
+  if (!Object.hasOwn(BigInt.prototype, "toJSON")) {
+    // Without this, `JSON.stringify` refuses a result that has one.
+    const value = function toJSON() {
+      return JSON.rawJSON ? JSON.rawJSON(`${this}`) : `${this}`;
+    };
+    Object.defineProperty(BigInt.prototype, "toJSON", { value, configurable: true, writable: true });
+  }
+  const isMarked = (value) => typeof value === "string" && value.startsWith(MARK);
+  return JSON.parse(marked, (key, value) => (isMarked(value) ? BigInt(value.slice(MARK.length)) : value));
+}
+
+// Returns JSON with a marked string for each integer that a number cannot hold.
+function markIntegers(text) {
+  let marked = "";
+  let copied = 0;
+  let quote = text.indexOf('"');
+  let inside = false;
+  for (const { 0: digits, index } of text.matchAll(/(?<![\w.+-])-?\d{16,}(?![\d.eE])/g)) {
+    for (; quote >= 0 && quote < index; quote = text.indexOf('"', quote + 1)) {
+      let slashes = 0;
+      while (inside && text[quote - 1 - slashes] === "\\") slashes += 1;
+      if (slashes % 2 === 0) inside = !inside;
+    }
+    if (inside || Number.isSafeInteger(Number(digits))) continue;
+    marked += `${text.slice(copied, index)}"${MARK}${digits}"`;
+    copied = index + digits.length;
+  }
+  return marked + text.slice(copied);
+}
+
 function frame(request) {
   let text;
   try {
-    text = JSON.stringify(request, exact);
+    text = JSON.stringify(request, exact).replace(WRITTEN, "$1");
     // Half of a surrogate pair, which is not valid in JSON.
     if (/(?<!\\)(?:\\\\)*\\ud[89a-f]/.test(text)) throw new Error("a string is not valid Unicode");
   } catch (error) {
@@ -103,6 +144,7 @@ function exact(key, value) {
   if (ArrayBuffer.isView(original)) {
     throw new Error("JSON has no bytes; use `Buffer.from(x).toString('base64')`");
   }
+  if (typeof original === "bigint") return MARK + original;
   if (value instanceof Set) return [...value];
   return value instanceof Map ? Object.fromEntries(value) : value;
 }
@@ -156,7 +198,7 @@ function receive(bytes) {
 function deal(body) {
   let reply;
   try {
-    reply = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(body));
+    reply = parse(new TextDecoder("utf-8", { fatal: true }).decode(body));
   } catch {
     // Reported below.
   }

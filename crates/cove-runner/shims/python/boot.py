@@ -11,10 +11,10 @@
 def boot():
     # The globals of all parts of the shim. The last lines of this file say where they live.
     global sys, names, default_excepthook, interrupts, handler
-    global note_interrupt, flush, leave, send, read_exactly, receive, fetch, need, guard, read_texts
+    global COPIES, note_interrupt, flush, leave, send, read_exactly, receive, fetch, need, guard, read_texts
     import sys
 
-    interrupts = []
+    interrupts, COPIES = [], 231
 
     def note_interrupt(number, frame):
         # Handles SIGINT while the shim's own lines run. Not SIG_IGN, which children of threads would inherit.
@@ -122,6 +122,12 @@ def boot():
     signal(SIGINT, note_interrupt)
     handler = default_int_handler
     set_inheritable(3, False)
+    for fd in (1, 2):
+        try:
+            # A copy that children do not inherit, for a later cell if this one closes the descriptor.
+            dup2(fd, COPIES + fd, False)
+        except OSError:
+            pass
     names, default_excepthook = sys.modules["__main__"].__dict__, sys.excepthook
     for stream in (sys.stdout, sys.stderr):
         if stream:

@@ -188,6 +188,11 @@ def begin(frame):
         names["__file__"] = file = name
     elif names.get("__file__") is file:
         names.pop("__file__", None)
+    for fd in (1, 2):
+        try:
+            fstat(fd)
+        except OSError:
+            guard(dup2, COPIES + fd, fd)
     try:
         closed = sys.stdin.closed or sys.stdout.closed or sys.stderr.closed
     except Exception:
@@ -249,6 +254,16 @@ first = get_ident()
 sys.meta_path.insert(0, Finder)
 register_at_fork(after_in_child=close_channel)
 pthread_sigmask(SIG_BLOCK, held_signals)
+try:
+    # Packages that the operator installed. Before those of the system, so that the operator's version
+    # counts, and after Python's own modules.
+    stat("/.cove/packages")
+    index = [at for at, path in enumerate(sys.path) if path.endswith("-packages")] or [len(sys.path)]
+    sys.path.insert(index[0], "/.cove/packages")
+    # For children, which are not started with -I.
+    modules["os"].environ.setdefault("PYTHONPATH", "/.cove/packages")
+except Exception:
+    pass
 try:
     # Under -I Python searches no directory of the user, but `import helper` has to find a helper.py that
     # a cell wrote. At the end of the path, so that a json.py there hides no module of Python.

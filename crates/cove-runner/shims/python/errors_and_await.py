@@ -250,11 +250,35 @@ def report_error(error):
             print_traceback(error)
             if issubclass(kind, KeyboardInterrupt):
                 return b"i"
+            print_hint(error)
             return b"r" + string(kind_name(kind)) + string(text_of(error))
     except SystemExit as leaving:
         # The user's excepthook raised it.
         error = leaving
     return b"x" + exit_code(error).to_bytes(4, "big")
+
+
+def print_hint(error):
+    """Prints what can be done about an error, if it is one that the sandbox causes."""
+    try:
+        errors, one = [], error
+        while one is not None and len(errors) < 10:
+            errors.append(one)
+            reason = getattr(one, "reason", None)
+            cause = reason if isinstance(reason, OSError) else one.__cause__
+            one = cause or (None if one.__suppress_context__ else one.__context__)
+        kinds = [type(one).__name__ for one in errors]
+        known = "ModuleNotFoundError", "FileNotFoundError", "CalledProcessError", "gaierror"
+        # A forked child cannot fetch the part.
+        if getpid() != pid or not any(map(known.__contains__, kinds)):
+            return
+        without_interrupts(need, "hints")
+        hint = hint_for(errors)
+    except Exception:
+        # The user's own class of errors, or a cell has changed modules.
+        return
+    if hint:
+        print_error("hint: " + clip(hint) + "\n")
 
 
 def failed_report(error, fault):

@@ -86,7 +86,7 @@ class Server:
 
     def __repr__(self):
         load("results")
-        return describe(self._name)
+        return str(describe(self))
 
     def __eq__(self, other):
         return isinstance(other, Server) and self._name == other._name
@@ -139,7 +139,7 @@ class Tool:
 
     def __repr__(self):
         load("results")
-        return describe(self._server, self._tool)
+        return str(describe(self))
 
     @property
     def __name__(self):
@@ -177,7 +177,8 @@ def running_loop():
 def value_of(answer):
     """Returns the value of a call: what the host found in the result, or a Result if it is more than text."""
     if "value" in answer:
-        return answer["value"]
+        value = answer["value"]
+        return TextResult(value, answer.get("content")) if type(value) is str else value
     if isinstance(answer.get("rich"), dict):
         load("results")
         return Result(answer["rich"])
@@ -186,18 +187,34 @@ def value_of(answer):
     raise unreadable_answer()
 
 
-def call(server, tool, arguments=None, raw=False, timeout=None):
-    """Calls a tool by name. With `raw` it returns the result as MCP defines it. `timeout` is in seconds."""
-    fields = {"server": str(server), "tool": str(tool), "arguments": {} if arguments is None else arguments}
-    if isinstance(server, Server):
-        fields["server"] = server._name
-    if not isinstance(fields["arguments"], dict):
-        raise BadArguments("the arguments of a call must be a dict", server=fields["server"], tool=fields["tool"])
+def call(server, tool=None, arguments=None, raw=False, timeout=None, **named):
+    """Calls `"server.tool"`, or a tool of a server. `raw` returns the result as MCP defines it, `timeout` is in seconds."""
+    if isinstance(server, Tool):
+        server, tool, arguments = server._server, server._tool, tool if arguments is None else arguments
+    elif tool is None or isinstance(tool, dict):
+        arguments = tool if arguments is None else arguments
+        server, tool = split_name(server)
+    fields = {"server": server._name if isinstance(server, Server) else str(server), "tool": str(tool)}
+    if arguments is not None and not isinstance(arguments, dict):
+        raise BadArguments("the arguments of a call must be a dict", **fields)
+    fields["arguments"] = {**(arguments or {}), **rename_arguments(named)}
     if raw:
         fields["raw"] = True
     if timeout is not None:
         fields["timeout"] = timeout
     return value_of(ask("call", **fields))
+
+
+def split_name(name):
+    """Returns the server and the tool of `server.tool`. Both names may have dots themselves."""
+    parts = str(name).split(".")
+    for at in range(len(parts) - 1, 0, -1):
+        server = find_server(".".join(parts[:at]))
+        if server is not None:
+            return server["name"], ".".join(parts[at:])
+    if len(parts) > 1:
+        raise unknown_server(parts[0])
+    raise BadArguments('a call needs a tool: `mcp.call("server.tool", {...})`', server=parts[0])
 
 
 # Names in cells
@@ -316,6 +333,9 @@ class ServerModule(ModuleType):
 
 class Mcp(ModuleType):
     """Tools of other servers. See `mcp.help()`."""
+
+    def __getitem__(self, name):
+        return Server(look_up(name)["name"], PLAIN)
 
     def __getattr__(self, name):
         if name in API_IN_RESULTS:

@@ -268,7 +268,11 @@ class PendingCall:
         # Libraries ask for such names to find out what an object is. That must not wait.
         if name[:2] == "__" or name.startswith(("_repr_", "_ipython_", "_asyncio", "_is_coroutine", "cr_", "gi_")):
             raise AttributeError(name)
-        return getattr(self._resolve(), name)
+        value = self._resolve()
+        if name in METHOD_NAMES and isinstance(value, Record) and name in value:
+            # As in the cell, which this code stands in for.
+            return Record.__dict__[name].value(value)
+        return getattr(value, name)
 
     def __hash__(self):
         return id(self) >> 4

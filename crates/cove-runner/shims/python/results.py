@@ -28,6 +28,7 @@ class SearchResult:
 
     def __init__(self, answer):
         self.tools, self.total, self.hint = answer["tools"], answer.get("total"), answer.get("hint")
+        self.also, self.servers = answer.get("also") or [], answer.get("servers") or []
 
     def __iter__(self):
         return iter(self.tools)
@@ -39,17 +40,19 @@ class SearchResult:
         return self.tools[at]
 
     def __repr__(self):
-        lines = [entry(tool) for tool in self.tools] or ["nothing found"]
+        lines = self.servers or [entry(tool) for tool in self.tools] or ["nothing found"]
+        if self.also:
+            lines = lines + ["# also: " + ", ".join(self.also)]
         if isinstance(self.total, int) and self.total > len(self.tools):
-            lines.append(f"# {len(self.tools)} of {self.total} matching tools")
+            lines = lines + [f"# {len(self.tools)} of {self.total} matches"]
         return "\n".join(lines + ([f"# {self.hint}"] if self.hint else []))
 
 
 def entry(tool):
-    """Returns the signature of a tool and the first sentence of its description."""
-    signature = tool.get("signature") or tool.get("python") or tool.get("name") or tool.get("tool")
-    about = first_sentence(tool.get("description") or "")
-    return f"{signature}\n    # {about}" if about else signature
+    """Returns the signature of a tool with the comment that belongs below it."""
+    comment = tool.get("comment")
+    signature = tool.get("signature") or tool.get("tool")
+    return f"{signature}\n{comment}" if comment else signature
 
 
 def first_sentence(text):
@@ -59,16 +62,20 @@ def first_sentence(text):
     return line if len(line) <= 200 else line[:199] + "…"
 
 
-def find(query, limit=5):
-    """Searches the tools of all servers. Returns a list of objects, which shows signatures to paste."""
+def find(query="", limit=5):
+    """Searches the tools of all servers. Returns a list of objects, which shows signatures to paste, or the servers."""
     return SearchResult(ask("find", query=query, limit=limit, language="python"))
 
 
 def help(topic=None):
-    """Returns the manual, or the description of a server or of one of its tools."""
+    """Returns the manual, or the description of a server, or everything about a tool: `mcp.help("server.tool")`."""
     if topic is None:
         return Text(ask("help"))
-    return Text(repr(topic if isinstance(topic, (Server, Tool)) else Server(look_up(topic)["name"], PLAIN)))
+    if isinstance(topic, Tool):
+        topic = f"{topic._server}.{topic._tool}"
+    elif isinstance(topic, Server):
+        topic = topic._name
+    return Text(ask("help", topic=f"{topic}", language="python"))
 
 
 def output(handle):
@@ -76,14 +83,12 @@ def output(handle):
     return ask("output", handle=handle)["text"]
 
 
-def describe(server, tool=None):
-    """Returns the text that shows a server with its tools, or one tool."""
-    tools = ask("tools", server=server)
-    if tool is not None:
-        wanted = find_tool(tool, tools)
-        return entry(wanted) if wanted else f"{server} has no tool `{tool}`"
-    lines = [f"# {server}: {count_tools(len(tools))}"] + [entry(one) for one in tools[:MAX_LISTED]]
-    return "\n".join(lines + ([f"# … and {len(tools) - MAX_LISTED} more"] if len(tools) > MAX_LISTED else []))
+def describe(topic):
+    """Returns the text that shows a server or a tool. It never fails for a name that does not exist."""
+    try:
+        return help(topic)
+    except (UnknownServer, UnknownTool) as error:
+        return f"{error}"
 
 
 def count_tools(count):
@@ -131,6 +136,30 @@ def name_positional(server, name, positional):
 
 
 # Results
+
+
+def with_method(record, name, method):
+    """Returns the value of a key that is named like a method. Where its type allows that, calling it calls the method."""
+    value = dict.__getitem__(record, name)
+    base = type(value)
+    if base not in (Record, list, str, int, float):
+        return value
+    if base not in callable_kinds:
+        members = {
+            "__call__": lambda self, *args, **named: self._method(*args, **named),
+            "__reduce__": lambda self: (base, (base(self),)),
+            "__module__": base.__module__,
+        }
+        callable_kinds[base] = type(base.__name__, (base,), members)
+    made = callable_kinds[base](value)
+    object.__setattr__(made, "_method", method)
+    if base in (Record, list):
+        # `x.items.append(1)` has to change `x["items"]`.
+        dict.__setitem__(record, name, made)
+    return made
+
+
+callable_kinds = {}
 
 
 class Blob:

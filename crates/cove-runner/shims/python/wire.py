@@ -19,6 +19,11 @@ KEYWORDS = frozenset(
     "False None True and as assert async await break class continue def del elif else except finally for from "
     "global if import in is lambda nonlocal not or pass raise return try while with yield".split()
 )
+# The methods of dict that can hide a key of the same name.
+METHOD_NAMES = "clear", "copy", "get", "items", "keys", "pop", "popitem", "setdefault", "update", "values"
+VIEWS = type({}.keys()), type({}.values()), type({}.items())
+# The globals of all cells.
+cell_names = sys.modules["__main__"].__dict__
 numbers = count(1)
 idle, busy = [], set()
 PendingCall = None
@@ -37,11 +42,37 @@ def load(part):
 # Values
 
 
+class KeyOrMethod:
+    """A name that both dict and data use, such as `items`: the key's value for cells, the method for libraries.
+
+    A library, and C code that it calls, must find the methods of a dict: `json.dumps` calls `items()`. A cell that
+    writes `x.items` means the data if there is such a key. A cell that writes `x.items()` means the method, so the value
+    can be called where its type allows that.
+    """
+
+    __slots__ = "name", "method"
+
+    def __init__(self, name):
+        self.name, self.method = name, getattr(dict, name)
+
+    def __get__(self, record, kind=None):
+        if record is None:
+            return self.method
+        if dict.__contains__(record, self.name) and sys._getframe(1).f_globals is cell_names:
+            return self.value(record)
+        return self.method.__get__(record)
+
+    def value(self, record):
+        load("results")
+        return with_method(record, self.name, self.method.__get__(record))
+
+
 class Record(dict):
-    """An object of a result: `x["title"]` or `x.title`. The methods of dict come first, so use `x["items"]`."""
+    """An object of a result: `x["title"]` or `x.title`."""
 
     __slots__ = ()
     __module__ = "mcp"
+    locals().update({name: KeyOrMethod(name) for name in METHOD_NAMES})
 
     def __getattr__(self, name):
         if name in self:
@@ -64,6 +95,42 @@ class Record(dict):
     def __dir__(self):
         return sorted({*dict.__dir__(self), *(key for key in self if isinstance(key, str))})
 
+    def __reduce__(self):
+        return Record, (dict(self),)
+
+
+class TextResult(str):
+    """The text of a result. It has the members of a `Result` too."""
+
+    __module__ = "mcp"
+    images = audio = resources = ()
+
+    def __new__(cls, text, content=None):
+        made = str.__new__(cls, text)
+        made._content = content
+        return made
+
+    @property
+    def text(self):
+        return str(self)
+
+    @property
+    def content(self):
+        # The host sends the content only if it is more than this.
+        return self._content or [Record(type="text", text=str(self))]
+
+    @property
+    def raw(self):
+        return Record(content=self.content, isError=False)
+
+    def save(self, path):
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(self)
+        return path
+
+    def __reduce__(self):
+        return str, (str(self),)
+
 
 def identifier(name):
     """Returns the name of a server, tool or parameter as Python can write it."""
@@ -77,11 +144,25 @@ def to_json_value(value):
     """Returns a value that JSON can write, for one that it cannot. Fails if there is no obvious one."""
     if PendingCall is not None and isinstance(value, PendingCall):
         return value._resolve()
-    if isinstance(value, (set, frozenset)):
+    kind = type(value)
+    if isinstance(value, (set, frozenset, range, *VIEWS)):
         return list(value)
-    for method in ("__fspath__", "isoformat", "tolist", "model_dump"):
-        if hasattr(type(value), method):
+    for method in ("__fspath__", "isoformat", "tolist", "model_dump", "total_seconds"):
+        if hasattr(kind, method):
             return getattr(value, method)()
+    if hasattr(kind, "__dataclass_fields__"):
+        return {name: getattr(value, name) for name in kind.__dataclass_fields__}
+    if hasattr(kind, "__members__") and hasattr(value, "value"):
+        # A member of an enum.
+        return value.value
+    if hasattr(kind, "to_dict") and hasattr(kind, "columns"):
+        # A table, such as those of pandas: its rows.
+        return value.to_dict("records")
+    if kind.__name__ == "Decimal" and value.is_finite():
+        # A whole number is exact. JSON's readers have no other exact numbers than these.
+        return int(value) if value == value.to_integral_value() else float(value)
+    if kind.__name__ == "UUID":
+        return str(value)
     hint = "; use `base64.b64encode(x).decode()`" if isinstance(value, (bytes, bytearray)) else ""
     raise TypeError(f"{type(value).__name__} cannot be written as JSON{hint}")
 

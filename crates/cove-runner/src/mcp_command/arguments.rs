@@ -33,14 +33,14 @@ pub(super) enum AnswerPart {
     All,
     /// The member `text`.
     Text,
-    /// The one member of the answer, whatever its name: the result of a tool.
-    OnlyMember,
+    /// The result of a tool, without the name of its form.
+    ToolValue,
     /// This one of a list of tools.
     Tool(String),
 }
 
 pub(super) const USAGE: &str = "\
-usage: mcp find WORDS… [--limit N]                 search the tools of all servers
+usage: mcp find [WORDS…] [--limit N]               search the tools of all servers; no words: the servers
        mcp call SERVER.TOOL [KEY=VALUE…] [OBJECT]  call a tool and print its answer as JSON
        mcp servers                                 list the servers
        mcp tools SERVER [TOOL]                     list the tools of a server, or describe one
@@ -49,7 +49,7 @@ usage: mcp find WORDS… [--limit N]                 search the tools of all ser
        mcp prompts SERVER
        mcp prompt SERVER NAME [KEY=VALUE…]
        mcp output HANDLE                           print the whole output of an earlier cell
-       mcp help                                    print the manual
+       mcp help [SERVER[.TOOL]]                    print the manual, or all about a server or a tool
 
 arguments of a tool:
   KEY=VALUE     text if the tool wants text; else a number, true, false, null, [...] or {...} is JSON
@@ -84,7 +84,6 @@ pub(super) fn parse(args: &[String], mut input: impl Read) -> UsageResult<McpCom
     let mut part = AnswerPart::All;
     let mut typed = Vec::new();
     let request = match (verb.as_str(), &rest[..]) {
-        ("find", []) => return Err("`mcp find` needs words to search for".into()),
         ("find", words) => {
             let mut request = json!({"ask": "find", "query": words.join(" "), "language": "shell"});
             if let Some(limit) = limit {
@@ -93,7 +92,7 @@ pub(super) fn parse(args: &[String], mut input: impl Read) -> UsageResult<McpCom
             request
         }
         ("call", words) => {
-            part = AnswerPart::OnlyMember;
+            part = AnswerPart::ToolValue;
             let (server, tool, words) = split_tool(words)?;
             let arguments = parse_arguments(words, &mut input, &mut typed)?;
             let mut request = json!({"ask": "call", "server": server, "tool": tool, "arguments": arguments});
@@ -107,6 +106,7 @@ pub(super) fn parse(args: &[String], mut input: impl Read) -> UsageResult<McpCom
         }
         ("servers", []) => json!({"ask": "servers"}),
         ("help", []) => json!({"ask": "help"}),
+        ("help", [topic]) => json!({"ask": "help", "topic": topic, "language": "shell"}),
         ("tools" | "resources" | "prompts", [server]) => json!({"ask": verb, "server": server}),
         ("tools", [server, tool]) => {
             part = AnswerPart::Tool(tool.clone());

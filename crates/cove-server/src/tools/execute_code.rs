@@ -6,11 +6,12 @@ use cove_protocol::Language;
 use cove_protocol::limits::MAX_CODE;
 use serde_json::json;
 
-use super::{ToolCall, ToolDefinition, ToolEffect};
+use super::{SESSION_DESCRIPTION, ToolCall, ToolDefinition, ToolEffect};
+use crate::code_text::{CodeLanguage, read_code};
 use crate::result::ToolResult;
 use crate::server_config::Toolset;
 use crate::{Server, render};
-use cove_core::error::{Failure, display_value};
+use cove_core::error::Failure;
 use cove_core::session::Cell;
 use cove_core::session::registry::SessionRef;
 
@@ -22,9 +23,9 @@ pub(super) const TOOL: ToolDefinition = ToolDefinition {
     effect: ToolEffect::RunningCode,
     parameters: || {
         json!({
-            "code": {"type": "string"},
-            "language": {"type": "string", "description": "python (default), node, bash, sh"},
-            "session": {"type": "string", "description": "name or handle"},
+            "code": {"type": "string", "description": "code to run"},
+            "language": {"type": "string", "description": "python (default), node, typescript, bash, sh"},
+            "session": {"type": "string", "description": SESSION_DESCRIPTION},
             "timeout": {"type": "number", "description": "seconds"},
         })
     },
@@ -34,38 +35,30 @@ pub(super) const TOOL: ToolDefinition = ToolDefinition {
 
 async fn execute_code(mut call: ToolCall<'_>) -> Result<ToolResult, Failure> {
     let code = call.arguments.text("code")?;
-    let language = match call.arguments.optional_text("language")? {
-        None => Language::Python,
-        Some(text) => text.parse().map_err(|_| {
-            Failure::usage(format!("could not run `{}`", display_value(&text)))
-                .because("it is not a language that cells can have")
-                .with_hint("pass python, node, bash or sh")
-        })?,
-    };
-    run_code(call, language, code, None).await
+    let language = call.arguments.optional_text("language")?;
+    run_code(call, code, language, None).await
 }
 
 /// Runs one cell in the session and with the timeout that the call names. `servers` are the upstream servers that the
-/// cell may call; `None` means all that are granted. Fails if the code is too large or no session can be leased.
+/// cell may call; `None` means all that are granted. Fails if the code is too large, there is no such language, or no
+/// session can be leased.
 pub(super) async fn run_code(
     ToolCall { server, caller, mut arguments }: ToolCall<'_>,
-    language: Language,
     code: String,
+    language: Option<String>,
     servers: Option<Vec<String>>,
 ) -> Result<ToolResult, Failure> {
     let named = arguments.optional_text("session")?;
     let timeout = arguments.timeout(&server.config.cell)?;
     check_code(&code)?;
+    let (code, CodeLanguage { language, cell_name }) = read_code(code, language.as_deref())?;
     let session = caller.resolve_session(named.as_deref())?;
-    let is_unknown_to_caller = session == SessionRef::New;
+    // The session belongs to no connection, so the agent learns its handle from the answer.
+    let must_report_id = matches!(session, SessionRef::Client(_));
     let lease = server.lease_session(caller, session, Some(language)).await?;
-    let cell = build_cell(server, language, code, timeout);
+    let cell = Cell { name: cell_name.into(), ..build_cell(server, language, code, timeout) };
     let mut report = server.run_cell(&lease, cell.into(), caller, servers).await;
-    report.must_report_id = is_unknown_to_caller;
-    if is_unknown_to_caller && caller.cancellation.is_cancelled() {
-        // The caller is gone and will never learn the session's id.
-        let _ = server.sessions.stop(&caller.principal, SessionRef::Handle(lease.id().clone())).await;
-    }
+    report.must_report_id = must_report_id;
     Ok(render::render_cell(report, server.config.server.output, caller.knows_links))
 }
 

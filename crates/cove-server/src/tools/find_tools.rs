@@ -12,10 +12,15 @@ use cove_upstream::broker::{CallScope, DEFAULT_SEARCH_LIMIT, MAX_SEARCH_LIMIT};
 
 pub(super) const TOOL: ToolDefinition = ToolDefinition {
     name: "find_tools",
-    description: "Search MCP tools; returns signatures",
+    description: "Search MCP tools; returns Python signatures to call inside execute_code",
     toolset: Toolset::Code,
     effect: ToolEffect::ReadOnly,
-    parameters: || json!({"query": {"type": "string"}, "limit": {"type": "integer"}}),
+    parameters: || {
+        json!({
+            "query": {"type": "string", "description": "what to do"},
+            "limit": {"type": "integer", "description": "default 5"},
+        })
+    },
     required: &["query"],
     call: |call| Box::pin(find_tools(call)),
 };
@@ -29,5 +34,18 @@ async fn find_tools(ToolCall { server, caller, mut arguments }: ToolCall<'_>) ->
         hits = server.broker.find(&scope, &query, limit, Language::Python) => hits,
         () = server.shutdown.cancelled() => return Err(Failure::usage("could not search: the server is ending")),
     };
-    Ok(render::render_value(server.config.server.output, hits.to_json(), |_| ToolResult::text(hits.to_text())))
+    let text = || match hits.tools.first() {
+        Some(best) => format!("{}\n{}", hits.to_text(), usage(&best.help)),
+        None => hits.to_text(),
+    };
+    Ok(render::render_value(server.config.server.output, hits.to_json(), |_| ToolResult::text(text())))
+}
+
+/// Says where and how the tools are called: agents take them for tools of their own otherwise. `help` is the call that
+/// shows everything about the best hit.
+fn usage(help: &str) -> String {
+    format!(
+        "# call these inside execute_code; node: await mcp.SERVER.TOOL({{key: value}}), bash: mcp call SERVER.TOOL \
+         key=value; all about one: {help}"
+    )
 }

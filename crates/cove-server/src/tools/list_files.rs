@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{ToolCall, ToolDefinition, ToolEffect};
+use super::{SESSION_DESCRIPTION, ToolCall, ToolDefinition, ToolEffect};
 use crate::render;
 use crate::result::{ToolResult, with_notices};
 use crate::server_config::{OutputFormat, Toolset};
@@ -15,7 +15,12 @@ pub(super) const TOOL: ToolDefinition = ToolDefinition {
     description: "List a folder of the sandbox.",
     toolset: Toolset::Files,
     effect: ToolEffect::ReadOnly,
-    parameters: || json!({"path": {"type": "string", "default": "/workspace"}, "session": {"type": "string"}}),
+    parameters: || {
+        json!({
+            "path": {"type": "string", "description": "folder", "default": "/workspace"},
+            "session": {"type": "string", "description": SESSION_DESCRIPTION},
+        })
+    },
     required: &[],
     call: |call| Box::pin(list_files(call)),
 };

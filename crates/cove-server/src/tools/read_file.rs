@@ -2,13 +2,13 @@
 
 use serde_json::json;
 
-use super::{ToolCall, ToolDefinition, ToolEffect};
+use super::{SESSION_DESCRIPTION, ToolCall, ToolDefinition, ToolEffect};
 use crate::caller::ToolCaller;
 use crate::resources::{self, ResourceContent};
 use crate::result::{ResultBlock, ToolResult, with_notices};
 use crate::server_config::Toolset;
 use cove_core::error::Failure;
-use cove_core::output::BoundedText;
+use cove_core::output::{BoundedText, OutputLimit};
 use cove_core::session::registry::SessionLease;
 
 pub(super) const TOOL: ToolDefinition = ToolDefinition {
@@ -16,7 +16,12 @@ pub(super) const TOOL: ToolDefinition = ToolDefinition {
     description: "Read a file of the sandbox.",
     toolset: Toolset::Files,
     effect: ToolEffect::ReadOnly,
-    parameters: || json!({"path": {"type": "string"}, "session": {"type": "string"}}),
+    parameters: || {
+        json!({
+            "path": {"type": "string", "description": "file, such as /workspace/a.txt"},
+            "session": {"type": "string", "description": SESSION_DESCRIPTION},
+        })
+    },
     required: &["path"],
     call: |call| Box::pin(read_file(call)),
 };
@@ -29,7 +34,7 @@ async fn read_file(mut call: ToolCall<'_>) -> Result<ToolResult, Failure> {
     Ok(with_notices(content.map(|bytes| render_file(bytes, &path, &lease, most, call.caller)), &lease))
 }
 
-fn render_file(bytes: Vec<u8>, path: &str, lease: &SessionLease, most: usize, caller: &ToolCaller) -> ToolResult {
+fn render_file(bytes: Vec<u8>, path: &str, lease: &SessionLease, most: OutputLimit, caller: &ToolCaller) -> ToolResult {
     let (size, uri) = (bytes.len() as u64, resources::file_uri(lease.id(), path));
     match resources::classify_content(bytes) {
         ResourceContent::Text { text, .. } => {

@@ -1,10 +1,9 @@
 //! `run_python`: for clients and prompts that expect a single Python tool.
 
-use cove_protocol::Language;
 use serde_json::json;
 
 use super::execute_code::run_code;
-use super::{ToolCall, ToolDefinition, ToolEffect};
+use super::{SESSION_DESCRIPTION, ToolCall, ToolDefinition, ToolEffect};
 use crate::result::ToolResult;
 use crate::server_config::Toolset;
 use cove_core::error::{Failure, display_value};
@@ -17,14 +16,14 @@ pub(super) const TOOL: ToolDefinition = ToolDefinition {
     effect: ToolEffect::RunningCode,
     parameters: || {
         json!({
-            "code": {"type": "string"},
+            "code": {"type": "string", "description": "code to run"},
             "servers": {
                 "type": "array",
                 "items": {"type": "string"},
                 "description": "MCP servers this run may call (default: all)",
             },
             "timeout": {"type": "number", "description": "seconds"},
-            "session": {"type": "string", "description": "name or handle, if not your own"},
+            "session": {"type": "string", "description": SESSION_DESCRIPTION},
         })
     },
     required: &["code"],
@@ -52,5 +51,5 @@ async fn run_python(mut call: ToolCall<'_>) -> Result<ToolResult, Failure> {
         }
     };
     let granted = named.map(|names| names.into_iter().map(configured).collect::<Result<_, _>>()).transpose()?;
-    run_code(call, Language::Python, code, granted).await
+    run_code(call, code, Some("python".into()), granted).await
 }

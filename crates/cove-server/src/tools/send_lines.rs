@@ -26,8 +26,8 @@ pub(super) const TOOL: ToolDefinition = ToolDefinition {
     effect: ToolEffect::RunningCode,
     parameters: || {
         json!({
-            "session_id": {"type": "string"},
-            "lines": {"type": "array", "items": {"type": "string"}},
+            "session_id": {"type": "string", "description": "from start_session"},
+            "lines": {"type": "array", "items": {"type": "string"}, "description": "code to run"},
             "files": {
                 "type": "object",
                 "additionalProperties": {"type": "string"},

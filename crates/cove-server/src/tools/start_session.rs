@@ -20,12 +20,15 @@ pub(super) const TOOL: ToolDefinition = ToolDefinition {
     effect: ToolEffect::Additive,
     parameters: || {
         let mount = json!({
-            "source": {"type": "string"},
-            "target": {"type": "string"},
-            "readonly": {"type": "boolean", "default": true},
+            "source": {"type": "string", "description": "host directory that the operator allows"},
+            "target": {"type": "string", "description": "path in the sandbox"},
+            "readonly": {"type": "boolean", "description": "cannot be written", "default": true},
         });
         let mount = object_schema(mount, &["source", "target"]);
-        json!({"image": {"type": "string"}, "mounts": {"type": "array", "items": mount}})
+        json!({
+            "image": {"type": "string", "description": "name from list_images"},
+            "mounts": {"type": "array", "items": mount, "description": "host directories to mount"},
+        })
     },
     required: &["image"],
     call: |call| Box::pin(start_session(call)),

@@ -13,7 +13,7 @@ pub(super) const TOOL: ToolDefinition = ToolDefinition {
     description: "Stop a session; its files and state are lost.",
     toolset: Toolset::Sessions,
     effect: ToolEffect::Overwriting,
-    parameters: || json!({"session_id": {"type": "string"}}),
+    parameters: || json!({"session_id": {"type": "string", "description": "from start_session"}}),
     required: &["session_id"],
     call: |call| Box::pin(stop_session(call)),
 };

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{ToolCall, ToolDefinition, ToolEffect};
+use super::{SESSION_DESCRIPTION, ToolCall, ToolDefinition, ToolEffect};
 use crate::result::{ToolResult, with_notices};
 use crate::server_config::Toolset;
 use cove_core::error::{Failure, display_value};
@@ -12,7 +12,13 @@ pub(super) const TOOL: ToolDefinition = ToolDefinition {
     description: "Write a file of the sandbox.",
     toolset: Toolset::Files,
     effect: ToolEffect::Overwriting,
-    parameters: || json!({"path": {"type": "string"}, "content": {"type": "string"}, "session": {"type": "string"}}),
+    parameters: || {
+        json!({
+            "path": {"type": "string", "description": "file, such as /workspace/a.txt"},
+            "content": {"type": "string", "description": "its whole text"},
+            "session": {"type": "string", "description": SESSION_DESCRIPTION},
+        })
+    },
     required: &["path", "content"],
     call: |call| Box::pin(write_file(call)),
 };

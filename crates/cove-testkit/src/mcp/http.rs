@@ -79,6 +79,8 @@ pub struct TestHttpClient {
     pub address: SocketAddr,
     pub token: Option<String>,
     era: ClientEra,
+    /// The name that the client gives itself in every request, if it is not the usual one.
+    name: Option<String>,
     connection: Option<String>,
     next: u64,
 }
@@ -86,7 +88,7 @@ pub struct TestHttpClient {
 impl TestHttpClient {
     /// Returns a client, after the handshake in the era that has one.
     pub fn new(address: SocketAddr, token: Option<&str>, era: ClientEra) -> Self {
-        let mut client = Self { address, token: token.map(str::to_owned), era, connection: None, next: 0 };
+        let mut client = Self { address, token: token.map(str::to_owned), era, name: None, connection: None, next: 0 };
         if era == ClientEra::Legacy {
             let answer = client.send("initialize", era.initialize());
             assert_eq!(answer.status, 200, "{answer:?}");
@@ -106,6 +108,12 @@ impl TestHttpClient {
     /// Returns this client with another `Mcp-Session-Id`.
     pub fn with_connection(mut self, connection: Option<&str>) -> Self {
         self.connection = connection.map(str::to_owned);
+        self
+    }
+
+    /// Returns this client under another name, which requests of the modern era carry.
+    pub fn with_name(mut self, name: &str) -> Self {
+        self.name = Some(name.to_owned());
         self
     }
 
@@ -140,7 +148,11 @@ impl TestHttpClient {
     /// Returns a JSON-RPC request with the next id.
     pub fn message(&mut self, method: &str, params: Value) -> Value {
         self.next += 1;
-        self.era.request(self.next, method, params)
+        let mut message = self.era.request(self.next, method, params);
+        if let (ClientEra::Modern, Some(name)) = (self.era, &self.name) {
+            message["params"]["_meta"]["io.modelcontextprotocol/clientInfo"]["name"] = json!(name);
+        }
+        message
     }
 
     /// Sends a request and returns the whole response.

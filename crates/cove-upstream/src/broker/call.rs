@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cove_protocol::CellId;
+use cove_core::session::CallingCell;
 use serde_json::{Map, Value, json};
 
 use super::request::{CallError, CallErrorKind, CallRequest};
@@ -20,35 +20,65 @@ use crate::catalog::{CatalogServer, KnownTool, ToolDocument, ToolLookupError};
 use crate::pool::{CallOptions, CallProgress, ProgressSink, ServerQuery, UpstreamError, UpstreamResult};
 use cove_core::error::{Hint, display_value};
 
+/// The hint for code that calls a tool which no other tool resembles. People search in another way.
+pub const UNKNOWN_TOOL_HINT: &str = "search for what you need with `mcp.find`";
 /// Longer than any cell may run, in seconds.
 const MAX_TIMEOUT: f64 = 86_400.0;
 
 impl Broker {
     /// Calls a tool and returns its result. Fails if the tool is unknown or not granted, if its arguments do not fit,
     /// or if the upstream server fails.
-    pub(super) async fn call(&self, run: &CallScope, cell: CellId, request: CallRequest) -> Result<Value, CallError> {
+    pub(super) async fn call(
+        &self,
+        run: &CallScope,
+        cell: &CallingCell,
+        request: CallRequest,
+    ) -> Result<Value, CallError> {
         let CallRequest { server, tool, arguments, raw, timeout } = request;
-        let mut record = self.trail.begin(run, cell, &server, &tool, &arguments)?;
+        let mut record = self.trail.begin(run, cell.id, &server, &tool, &arguments)?;
         let attempt = async {
             let timeout = parse_timeout(timeout)?;
-            let known = self.find_tool(run, &server, &tool).await?;
+            let known = self.find_tool(run, cell, &server, &tool).await?;
             let (server, tool) = (known.server.name.clone(), known.document.name.clone());
             record.set_tool(&server, &tool);
             self.check_grant(run, &known.server, &tool)?;
-            let arguments = self.check_arguments(run, known, arguments).await?;
+            let declares_result = known.document.output_schema.is_some();
+            let arguments = self.check_arguments(run, cell, known, arguments).await?;
+            let started = self.wait_for_start(run, cell, &server).await;
+            started.map_err(|error| to_call_error(error, Some(&tool)))?;
             let options = CallOptions { timeout, progress: self.progress_sink(run, &server, &tool) };
             let called = self.servers.upstreams().call(&server, &tool, arguments, options).await;
-            to_answer(&server, &tool, called.map_err(|error| to_call_error(error, Some(&tool)))?, raw)
+            let answer = to_answer(&server, &tool, called.map_err(|error| to_call_error(error, Some(&tool)))?, raw)?;
+            if !declares_result && !raw {
+                self.learn_result(&server, &tool, &answer);
+            }
+            Ok(answer)
         };
         let result = attempt.await;
         record.end(result)
     }
 
+    /// Remembers what results of a tool look like, so that the next signature can show it.
+    fn learn_result(&self, server: &str, tool: &str, answer: &Value) {
+        let catalog = self.servers.catalog();
+        if catalog.learn_result(server, tool, answer.get("value")) {
+            let (catalog, server) = (catalog.clone(), server.to_owned());
+            // The caller does not wait for the file.
+            tokio::task::spawn_blocking(move || catalog.save_results(&server));
+        }
+    }
+
     /// Finds a tool. Starts its server only if the catalog has no list for it, or the list lacks this tool. Fails if
     /// the server has no such tool or cannot be listed.
-    async fn find_tool(&self, run: &CallScope, server: &str, tool: &str) -> Result<KnownTool, CallError> {
+    pub(super) async fn find_tool(
+        &self,
+        run: &CallScope,
+        cell: &CallingCell,
+        server: &str,
+        tool: &str,
+    ) -> Result<KnownTool, CallError> {
         let server = self.find_server(run, server, Some(tool))?;
-        let find_listed = async |freshness| match self.servers.ensure_listed(&server.name, freshness).await {
+        let find_listed = async |freshness| match self.ensure_listed(run, cell, &server.name, freshness).await {
             Ok(()) => Ok(self.servers.catalog().find_tool(&server.name, tool)),
             Err(error) => Err(to_call_error(error, Some(tool))),
         };
@@ -93,6 +123,7 @@ impl Broker {
     async fn check_arguments(
         &self,
         run: &CallScope,
+        cell: &CallingCell,
         known: KnownTool,
         arguments: Map<String, Value>,
     ) -> Result<Map<String, Value>, CallError> {
@@ -107,10 +138,10 @@ impl Broker {
             Ok(arguments) => return Ok(arguments),
             Err(refused) => refused,
         };
-        if self.servers.ensure_listed(&name, ListFreshness::Fresh).await.is_err() {
+        if self.ensure_listed(run, cell, &name, ListFreshness::Fresh).await.is_err() {
             return Err(refused);
         }
-        check(&self.find_tool(run, &name, &known.document.name).await?.document, arguments)
+        check(&self.find_tool(run, cell, &name, &known.document.name).await?.document, arguments)
     }
 
     fn progress_sink(&self, run: &CallScope, server: &str, tool: &str) -> Option<ProgressSink> {
@@ -134,16 +165,18 @@ impl Broker {
     pub(super) async fn query(
         &self,
         run: &CallScope,
-        cell: CellId,
+        cell: &CallingCell,
         server: &str,
         query: ServerQuery,
     ) -> Result<Value, CallError> {
         let method = query.method();
-        let mut record = self.trail.begin(run, cell, server, method, &digested_arguments(&query))?;
+        let mut record = self.trail.begin(run, cell.id, server, method, &digested_arguments(&query))?;
         let attempt = async {
             let server = self.find_server(run, server, Some(method))?;
             record.set_tool(&server.name, method);
             self.check_grant(run, &server, method)?;
+            let started = self.wait_for_start(run, cell, &server.name).await;
+            started.map_err(|error| to_call_error(error, None))?;
             let answer = self.servers.upstreams().query(&server.name, query).await;
             answer.map_err(|error| to_call_error(error, None))
         };
@@ -206,7 +239,7 @@ fn unknown_tool_error(unknown: ToolLookupError, server: &CatalogServer, tool: &s
             let names: Vec<String> = nearest.iter().map(|name| format!("`{name}`")).collect();
             format!("did you mean {}?", names.join(" or "))
         }
-        _ => "search for what you need with `mcp.find`".to_owned(),
+        _ => UNKNOWN_TOOL_HINT.to_owned(),
     };
     CallError::new(CallErrorKind::UnknownTool, message).with_hint(hint).with_tool(&server.name, Some(tool))
 }

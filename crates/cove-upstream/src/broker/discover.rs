@@ -1,7 +1,8 @@
-//! Discovery for code and agents: lists servers and tools, and searches tools. Shows only what is granted.
+//! Discovery for code and agents: lists servers and tools, searches tools and describes them. Shows only what is granted.
 
 use std::sync::Arc;
 
+use cove_core::session::CallingCell;
 use cove_protocol::Language;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -11,16 +12,28 @@ use super::request::CallError;
 use super::server_registry::{ListFreshness, UnsearchedServer};
 use super::{Broker, CallScope};
 use crate::catalog::CatalogServer;
-use crate::catalog::signature::{first_sentence, render_signature, render_stub};
+use crate::catalog::signature::{CommentDetail, comment_mark, first_sentence, help_call, to_comment_line};
 use crate::pool::UpstreamState;
 
 /// Most servers for which a search explains why it skipped them.
 const MAX_EXPLAINED: usize = 5;
+/// Tools after the shown ones that a search only names.
+const MAX_NAMED: usize = 5;
+/// Most servers that a search without words lists.
+const MAX_SERVER_LINES: usize = 100;
+/// Most tools of a server that are described.
+const MAX_DESCRIBED: usize = 50;
 
 /// The result of a search.
 #[derive(Serialize)]
 pub struct FoundTools {
     pub tools: Vec<FoundTool>,
+    /// The next tools, as `server.tool`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<String>,
+    /// One line for each server, if the query has no words.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub servers: Vec<String>,
     pub total: usize,
     pub hint: String,
 }
@@ -32,9 +45,11 @@ pub struct FoundTool {
     pub signature: String,
     /// The first sentence of the description.
     pub description: String,
-    /// Signature and description, as code with a comment.
+    /// What to know about the tool and its parameters, to put below the signature.
+    pub comment: String,
+    /// The call that shows everything about the tool.
     #[serde(skip)]
-    pub stub: String,
+    pub help: String,
 }
 
 impl FoundTools {
@@ -44,43 +59,88 @@ impl FoundTools {
 
     /// Renders the results as code to paste, with the counts and the hint in a comment.
     pub fn to_text(&self) -> String {
-        let mut text: String = self.tools.iter().map(|found| format!("{}\n", found.stub)).collect();
+        if !self.servers.is_empty() {
+            return format!("{}\n# {}", self.servers.join("\n"), self.hint);
+        }
+        let mut text = String::new();
+        for FoundTool { signature, comment, .. } in &self.tools {
+            text += &[signature.as_str(), comment].join("\n");
+            text += if comment.is_empty() { "" } else { "\n" };
+        }
+        if !self.also.is_empty() {
+            text += &format!("# also: {}\n", self.also.join(", "));
+        }
         let hint = if self.hint.is_empty() { String::new() } else { format!("; {}", self.hint) };
-        text += &format!("# {} of {} tools{hint}", self.tools.len(), self.total);
+        text += &format!("# {} of {} matches{hint}", self.tools.len(), self.total);
         text
     }
 }
 
 impl Broker {
     /// Searches the granted tools. Lists servers that were never listed first, and explains in `hint` which were
-    /// skipped.
+    /// skipped. A query without words finds the servers themselves and starts nothing.
     pub async fn find(&self, run: &CallScope, query: &str, limit: usize, language: Language) -> FoundTools {
+        if query.trim().is_empty() {
+            return self.find_servers(run);
+        }
         let view = self.servers.catalog().view();
         let seen = |name: &str| view.find_server(name).is_none_or(|server| self.can_see(run, server));
-        let unsearched = self.servers.ensure_all_listed(seen).await;
+        let unsearched = tokio::select! {
+            unsearched = self.servers.ensure_all_listed(seen) => unsearched,
+            never = self.report_starts(run, seen) => match never {},
+        };
         let view = self.servers.catalog().view();
         let allowed = |server: &str, tool: &str| {
             let server = view.find_server(server);
             server.is_some_and(|server| self.check_grant(run, server, tool).is_ok())
                 && !unsearched.iter().any(|left| server.is_some_and(|server| server.name == left.server))
         };
-        let found = view.search_allowed(query, limit, allowed);
-        let shown = found.hits.iter().filter_map(|hit| {
+        let mut found = view.search_allowed(query, limit + MAX_NAMED, allowed);
+        let rest = found.hits.split_off(limit.min(found.hits.len()));
+        let also = rest.iter().filter_map(|hit| {
+            let server = view.find_server(&hit.server)?;
+            Some(format!("{}.{}", server.alias, server.listing.as_ref()?.alias(hit.at)))
+        });
+        let shown = found.hits.iter().enumerate().filter_map(|(rank, hit)| {
             let server = view.find_server(&hit.server)?;
             let listing = server.listing.as_ref()?;
             let (alias, document) = (listing.alias(hit.at), listing.document(hit.at)?);
+            let reference = server.reference(language, alias, &document);
+            // The best hit is most likely the one that is called next.
+            let detail = if rank == 0 { CommentDetail::Whole } else { CommentDetail::Brief };
             Some(FoundTool {
                 server: server.name.clone(),
                 tool: document.name.clone(),
-                signature: render_signature(language, &server.alias, alias, &document),
+                signature: reference.call(detail),
                 description: first_sentence(&document.description),
-                stub: render_stub(language, &server.alias, alias, &document),
+                comment: reference.comment(detail),
+                help: help_call(language, &server.alias, alias),
             })
         });
         let tools: Vec<FoundTool> = shown.collect();
         let nothing = view.servers().next().is_none();
         let hint = search_hint(tools.len(), found.total, nothing, &unsearched);
-        FoundTools { tools, total: found.total, hint }
+        FoundTools { tools, also: also.collect(), servers: Vec::new(), total: found.total, hint }
+    }
+
+    /// Returns one line for each server that a run may use.
+    fn find_servers(&self, run: &CallScope) -> FoundTools {
+        let view = self.servers.catalog().view();
+        let summaries = self.servers.upstreams().summaries();
+        let seen: Vec<&Arc<CatalogServer>> = view.servers().filter(|server| self.can_see(run, server)).collect();
+        let line = |server: &&Arc<CatalogServer>| {
+            let state = summaries.iter().find(|summary| summary.name == server.name).map(|summary| &summary.state);
+            let is_granted = |name: &&str| self.check_grant(run, server, name).is_ok();
+            let tools = server.listing.as_ref().map(|listing| listing.names().filter(is_granted).count());
+            server_line(server, tools, state.unwrap_or(&UpstreamState::Idle))
+        };
+        let servers: Vec<String> = seen.iter().take(MAX_SERVER_LINES).map(line).collect();
+        let hint = match (seen.len(), seen.len() - servers.len()) {
+            (0, _) => "no servers are configured".to_owned(),
+            (_, 0) => "search for what you want to do".to_owned(),
+            (_, more) => format!("and {more} more servers; search for what you want to do"),
+        };
+        FoundTools { tools: Vec::new(), also: Vec::new(), servers, total: 0, hint }
     }
 
     /// Lists every server that a run may use. Starts nothing.
@@ -101,19 +161,86 @@ impl Broker {
         seen.map(row).collect()
     }
 
-    /// Lists the granted tools of a server. Fails if the server is unknown, not granted or cannot be listed.
-    pub(super) async fn list_tools(&self, run: &CallScope, server: &str) -> Result<Value, CallError> {
+    /// Returns a server with its tools. Fails if it is unknown, not granted or cannot be listed.
+    async fn listed_server(
+        &self,
+        run: &CallScope,
+        cell: &CallingCell,
+        server: &str,
+    ) -> Result<Arc<CatalogServer>, CallError> {
         let server = self.find_server(run, server, None)?;
-        let listed = self.servers.ensure_listed(&server.name, ListFreshness::Known).await;
+        let listed = self.ensure_listed(run, cell, &server.name, ListFreshness::Known).await;
         listed.map_err(|error| to_call_error(error, None))?;
+        Ok(self.servers.catalog().view().find_server(&server.name).cloned().unwrap_or(server))
+    }
+
+    /// Describes a server with its tools, or everything about one tool: `topic` is `server` or `server.tool`, in any
+    /// spelling. Fails if there is no such server or tool, or if it is not granted.
+    pub(super) async fn describe(
+        &self,
+        run: &CallScope,
+        cell: &CallingCell,
+        topic: &str,
+        language: Language,
+    ) -> Result<String, CallError> {
         let view = self.servers.catalog().view();
-        let listed = view.find_server(&server.name).and_then(|server| Some((server, server.listing.as_ref()?)));
-        let Some((server, listing)) = listed else { return Ok(json!([])) };
+        // The names of servers and tools may have dots themselves.
+        let mut splits = topic.match_indices('.').map(|(at, _)| (&topic[..at], &topic[at + 1..]));
+        let named = splits.find(|(server, tool)| view.find_server(server).is_some() && !tool.is_empty());
+        match named.filter(|_| view.find_server(topic).is_none()) {
+            Some((server, tool)) => {
+                let known = self.find_tool(run, cell, server, tool).await?;
+                self.check_grant(run, &known.server, &known.document.name)?;
+                Ok(known.server.reference(language, &known.alias, &known.document).stub(CommentDetail::Everything))
+            }
+            None => {
+                let server = self.listed_server(run, cell, topic).await?;
+                Ok(self.describe_server(run, &server, language))
+            }
+        }
+    }
+
+    /// Returns the instructions of a server and its granted tools, each with its first sentence.
+    fn describe_server(&self, run: &CallScope, server: &CatalogServer, language: Language) -> String {
+        let mark = comment_mark(language);
+        let listing = server.listing.as_ref();
+        let granted = |at: &usize| listing.is_some_and(|all| self.check_grant(run, server, all.name(*at)).is_ok());
+        let tools: Vec<usize> = (0..listing.map_or(0, |listing| listing.len())).filter(granted).collect();
+        let count = if tools.len() == 1 { "1 tool".to_owned() } else { format!("{} tools", tools.len()) };
+        let mut lines = vec![format!("{mark} {}: {count}", server.alias)];
+        let about = [Some(&server.description), server.instructions.as_ref()];
+        let about = about.into_iter().flatten().flat_map(|words| words.lines()).filter(|line| !line.trim().is_empty());
+        lines.extend(about.map(|line| format!("{mark} {}", to_comment_line(line))));
+        for at in tools.iter().take(MAX_DESCRIBED) {
+            let Some((listing, document)) = listing.and_then(|listing| Some((listing, listing.document(*at)?))) else {
+                continue;
+            };
+            let reference = server.reference(language, listing.alias(*at), &document);
+            lines.push(reference.call(CommentDetail::Brief));
+            let about = first_sentence(&document.description);
+            lines.extend((!about.is_empty()).then(|| format!("    {mark} {about}")));
+        }
+        if tools.len() > MAX_DESCRIBED {
+            lines.push(format!("{mark} … and {} more", tools.len() - MAX_DESCRIBED));
+        }
+        lines.push(format!("{mark} all about one tool: {}", help_call(language, &server.alias, "TOOL")));
+        lines.join("\n")
+    }
+
+    /// Lists the granted tools of a server. Fails if the server is unknown, not granted or cannot be listed.
+    pub(super) async fn list_tools(
+        &self,
+        run: &CallScope,
+        cell: &CallingCell,
+        server: &str,
+    ) -> Result<Value, CallError> {
+        let server = &*self.listed_server(run, cell, server).await?;
+        let Some(listing) = &server.listing else { return Ok(json!([])) };
         let row = |at: usize| {
             let document = listing.document(at)?;
             self.check_grant(run, server, &document.name).ok()?;
             let alias = listing.alias(at);
-            let written = |language| render_signature(language, &server.alias, alias, &document);
+            let written = |language| server.reference(language, alias, &document).signature();
             let (python, node) = (written(Language::Python), written(Language::Node));
             Some(json!({
                 "name": document.name,
@@ -129,6 +256,26 @@ impl Broker {
     }
 }
 
+/// Returns `name (number of tools, state): description`. The state is left out if the server can be called.
+fn server_line(server: &CatalogServer, tools: Option<usize>, state: &UpstreamState) -> String {
+    let tools = match tools {
+        Some(1) => "1 tool".to_owned(),
+        Some(count) => format!("{count} tools"),
+        None => "not listed yet".to_owned(),
+    };
+    let state = match state {
+        UpstreamState::Ready | UpstreamState::Idle => String::new(),
+        other => format!(", {}", first_line(&other.to_string())),
+    };
+    let about = first_sentence(&server.description);
+    let about = if about.is_empty() { about } else { format!(": {about}") };
+    format!("{} ({tools}{state}){about}", server.alias)
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
+}
+
 fn search_hint(shown: usize, total: usize, nothing: bool, unsearched: &[UnsearchedServer]) -> String {
     let mut words = Vec::new();
     if nothing {
@@ -139,10 +286,9 @@ fn search_hint(shown: usize, total: usize, nothing: bool, unsearched: &[Unsearch
         words.push("say more precisely what you need, or pass a larger limit".to_owned());
     }
     if !unsearched.is_empty() {
-        let first = |text: &str| text.lines().next().unwrap_or_default().to_owned();
         let explained = unsearched.iter().take(MAX_EXPLAINED);
         let mut reasons: Vec<String> =
-            explained.map(|left| format!("{} ({})", left.server, first(&left.reason))).collect();
+            explained.map(|left| format!("{} ({})", left.server, first_line(&left.reason))).collect();
         if unsearched.len() > MAX_EXPLAINED {
             reasons.push(format!("{} more", unsearched.len() - MAX_EXPLAINED));
         }

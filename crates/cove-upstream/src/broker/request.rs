@@ -25,7 +25,13 @@ pub enum BrokerRequest {
     Tools {
         server: String,
     },
-    Help {},
+    /// The manual, or the description of a server or of one of its tools.
+    Help {
+        /// `server` or `server.tool`.
+        topic: Option<String>,
+        #[serde(default = "python", deserialize_with = "language")]
+        language: Language,
+    },
     Resources {
         server: String,
     },
@@ -214,6 +220,7 @@ mod tests {
             let ask = read(&format!(r#"{{"ask":"find","query":"q","language":"{name}"}}"#)).unwrap();
             assert_eq!(ask, BrokerRequest::Find { query: "q".into(), limit: 5, language });
         }
+        assert_eq!(read(r#"{"ask":"help"}"#).unwrap(), BrokerRequest::Help { topic: None, language: Language::Python });
         assert_eq!(read(r#"{"ask":"servers"}"#).unwrap(), BrokerRequest::Servers {});
         const UNKNOWN: &str = r#"{"ask":"find","query":"q","language":"ruby"}"#;
         for wrong in ["", "[]", r#"{"ask":"reboot"}"#, r#"{"ask":"call","server":1}"#, UNKNOWN, "\u{0}"] {

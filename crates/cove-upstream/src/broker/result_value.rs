@@ -1,20 +1,38 @@
 //! Converts a tool's result into a value for code, without the protocol's wrapping.
 
+mod delimited_rows;
+
 use serde_json::{Map, Value};
 
 /// Keys in which servers wrap a single value.
 const WRAPPERS: [&str; 2] = ["result", "content"];
 
-/// Returns the structured content if there is any. Otherwise returns parsed JSON or text if all blocks are text, else
-/// all blocks.
+/// Returns the structured content if there is any. Otherwise returns null if there are no blocks, parsed JSON or text
+/// if all blocks are text, else all blocks. Text comes with its blocks if they say more than the text.
 pub(super) fn to_native(content: Vec<Value>, structured: Option<Value>) -> Value {
     if let Some(structured) = structured {
         return wrap("value", unwrap_lone_key(structured));
     }
+    if let [only] = content.as_slice()
+        && let Some(rows) = declared_table(only)
+    {
+        return wrap("value", rows);
+    }
     let texts: Vec<&str> = content.iter().filter_map(block_text).collect();
     let joined = texts.join("\n");
+    if content.is_empty() {
+        return wrap("value", Value::Null);
+    }
     if texts.len() == content.len() {
-        return wrap("value", parse_json_text(joined));
+        // Some libraries send each item of a list as a block of its own.
+        let items = || texts.iter().map(|text| parse_json(text)).collect::<Option<Vec<Value>>>();
+        let value = items().filter(|items| items.len() > 1).map_or_else(|| parse_json_text(joined), Value::Array);
+        let is_plain = matches!(&content[..], [Value::Object(only)] if only.len() == 2);
+        let mut answer = Map::from_iter([("value".to_owned(), value)]);
+        if answer["value"].is_string() && !is_plain {
+            answer.insert("content".to_owned(), content.into());
+        }
+        return Value::Object(answer);
     }
     let fields = [("text".to_owned(), joined.into()), ("content".to_owned(), content.into())];
     wrap("rich", Value::Object(fields.into_iter().collect()))
@@ -34,6 +52,19 @@ fn block_text(block: &Value) -> Option<&str> {
     (block["type"] == "text").then(|| block["text"].as_str()).flatten()
 }
 
+/// Returns the rows of a block that its server declares as CSV. Plain text is never taken for CSV, because prose with
+/// commas would arrive as rows.
+fn declared_table(block: &Value) -> Option<Value> {
+    let part = if block["type"] == "resource" { &block["resource"] } else { block };
+    let mime = part["mimeType"].as_str()?.split(';').next().unwrap_or_default().trim();
+    let separator = match mime.to_ascii_lowercase().as_str() {
+        "text/csv" | "application/csv" => ',',
+        "text/tab-separated-values" => '\t',
+        _ => return None,
+    };
+    delimited_rows::parse_rows(part["text"].as_str()?, separator)
+}
+
 /// Moves the value, which may have megabytes; `json!` would copy it.
 fn wrap(name: &str, value: Value) -> Value {
     Value::Object(Map::from_iter([(name.to_owned(), value)]))
@@ -50,14 +81,13 @@ fn unwrap_lone_key(structured: Value) -> Value {
     }
 }
 
-/// Parses only objects and arrays: `007` stays text.
 fn parse_json_text(text: String) -> Value {
-    if text.trim_start().starts_with(['{', '['])
-        && let Ok(value) = serde_json::from_str::<Value>(&text)
-    {
-        return value;
-    }
-    Value::String(text)
+    parse_json(&text).unwrap_or(Value::String(text))
+}
+
+/// Parses only objects and arrays: `007` stays text.
+fn parse_json(text: &str) -> Option<Value> {
+    text.trim_start().starts_with(['{', '[']).then(|| serde_json::from_str(text).ok()).flatten()
 }
 
 /// Returns the whole result in the protocol's form.
@@ -88,11 +118,19 @@ mod tests {
     fn converts_results_to_values() {
         let value = |content: &[Value], structured: Option<Value>| to_native(content.to_vec(), structured);
         assert_eq!(value(&[text_block("hi")], None), json!({"value": "hi"}));
-        assert_eq!(value(&[text_block("a"), text_block("b")], None), json!({"value": "a\nb"}));
+        let two = [text_block("a"), text_block("b")];
+        assert_eq!(value(&two, None), json!({"value": "a\nb", "content": two}));
+        let noted = json!({"type": "text", "text": "a", "annotations": {"priority": 1}});
+        assert_eq!(value(std::slice::from_ref(&noted), None), json!({"value": "a", "content": [noted]}));
         assert_eq!(value(&[text_block("[1, {\"a\": null}]")], None), json!({"value": [1, {"a": null}]}));
+        let rows = [text_block("{\"a\": 1}"), text_block(" {\"a\": 2}")];
+        assert_eq!(value(&rows, None), json!({"value": [{"a": 1}, {"a": 2}]}));
+        let mixed = [text_block("{\"a\": 1}"), text_block("2 rows")];
+        assert_eq!(value(&mixed, None), json!({"value": "{\"a\": 1}\n2 rows", "content": mixed}));
         assert_eq!(value(&[text_block("007")], None), json!({"value": "007"}));
         assert_eq!(value(&[text_block("{not json")], None), json!({"value": "{not json"}));
-        assert_eq!(value(&[], None), json!({"value": ""}));
+        assert_eq!(value(&[], None), json!({"value": null}));
+        assert_eq!(value(&[text_block("")], None), json!({"value": ""}));
         assert_eq!(value(&[text_block("x")], Some(json!({"a": 1}))), json!({"value": {"a": 1}}));
         assert_eq!(value(&[text_block("x")], Some(json!({"result": [1]}))), json!({"value": [1]}));
         assert_eq!(value(&[text_block("x")], Some(json!({"content": "t"}))), json!({"value": "t"}));
@@ -102,6 +140,22 @@ mod tests {
         let image = json!({"type": "image", "data": "AA==", "mimeType": "image/png"});
         let rich = value(&[text_block("see"), image.clone()], None);
         assert_eq!(rich, json!({"rich": {"text": "see", "content": [text_block("see"), image]}}));
+    }
+
+    #[test]
+    fn declared_tables_become_rows() {
+        let csv = "id,name\n007,Ann\n8,\"B, C\"\n";
+        let rows = json!({"value": [{"id": "007", "name": "Ann"}, {"id": "8", "name": "B, C"}]});
+        let resource = |mime: &str| {
+            let resource = json!({"uri": "a://t", "mimeType": mime, "text": csv});
+            to_native(vec![json!({"type": "resource", "resource": resource})], None)
+        };
+        assert_eq!(resource("text/csv; charset=utf-8"), rows);
+        assert_eq!(to_native(vec![json!({"type": "text", "text": csv, "mimeType": "TEXT/CSV"})], None), rows);
+        assert!(resource("text/plain").get("rich").is_some(), "a server that does not say so may mean something else");
+        assert_eq!(to_native(vec![text_block(csv)], None), json!({"value": csv}));
+        let odd = json!({"type": "text", "text": "a,b\n1,2\n1", "mimeType": "text/csv"});
+        assert_eq!(to_native(vec![odd.clone()], None), json!({"value": "a,b\n1,2\n1", "content": [odd]}));
     }
 
     #[test]

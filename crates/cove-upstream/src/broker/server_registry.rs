@@ -18,7 +18,8 @@ use tokio::time::Instant;
 use super::BrokerConfig;
 use crate::catalog::Catalog;
 use crate::pool::{
-    DefinitionPlaces, DefinitionStamp, ServerDefinitions, UpstreamError, UpstreamPool, UpstreamSettings, UpstreamState,
+    DefinitionPlaces, DefinitionStamp, FailureRecords, ServerDefinitions, UpstreamError, UpstreamPool,
+    UpstreamSettings, UpstreamState,
 };
 use cove_core::process_env::ProcessEnv;
 use cove_core::sync::lock;
@@ -86,14 +87,19 @@ impl ServerRegistry {
     /// logged.
     pub fn open(config: &BrokerConfig, env: &ProcessEnv) -> Arc<Self> {
         let places = DefinitionPlaces::new(config.config_file.clone(), config.state_dir.clone(), env);
-        let settings = UpstreamSettings::from_env(env);
+        let settings = UpstreamSettings {
+            start_timeout: config.start_timeout,
+            failures: FailureRecords::new(config.state_dir.as_deref()),
+            ..UpstreamSettings::from_env(env)
+        };
         // Taken before loading, so the next reload sees changes that happen meanwhile.
         let stamp = places.stamp();
         let definitions = ServerDefinitions::load(&places, &settings);
         let catalog = match config.state_dir.as_ref().map(|state| state.join("catalog")) {
             Some(folder) => Catalog::open(folder),
             None => Catalog::in_memory(),
-        };
+        }
+        .with_search(config.search);
         let upstreams = UpstreamPool::new(definitions.clone(), settings.clone());
         for problem in &definitions.problems {
             tracing::warn!("{problem}");
@@ -193,11 +199,10 @@ impl ServerRegistry {
                 let Some(known) = known else { return Ok(()) };
                 // Encoding ten thousand tools takes a while, so this runs on a blocking thread.
                 let (catalog, era) = (self.catalog.clone(), self.upstreams.era(server));
+                let instructions = self.upstreams.instructions(server);
                 let kept = tokio::task::spawn_blocking(move || {
                     catalog.set_tools(&known.name, &known.alias, &known.description, tools);
-                    if let Some(era) = era {
-                        catalog.set_era(&known.name, era);
-                    }
+                    catalog.set_greeting(&known.name, era, instructions.as_deref());
                 });
                 let _ = kept.await;
                 *listed = ListingState { changes, is_fresh: true, failed: None };
@@ -213,6 +218,18 @@ impl ServerRegistry {
                 listed.failed = Some((Instant::now(), error.clone()));
                 Err(error)
             }
+        }
+    }
+
+    /// Returns true if a list that satisfies `need` must come from the server.
+    pub(super) fn must_ask(&self, server: &str, need: ListFreshness) -> bool {
+        self.catalog.tools(server).is_none() || (need == ListFreshness::Fresh && !self.is_fresh(server))
+    }
+
+    /// Records that a server could not be started, so that searches skip it for a while.
+    pub(super) fn record_failure(&self, server: &str, error: &UpstreamError) {
+        if let Ok(mut listed) = self.slot(server).turn.try_lock() {
+            listed.failed = Some((Instant::now(), error.clone()));
         }
     }
 

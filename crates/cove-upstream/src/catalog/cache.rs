@@ -3,6 +3,7 @@
 //!
 //! The file is JSON with one line per tool, so it can be split without parsing it into a tree.
 
+use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::DirBuilderExt;
@@ -11,8 +12,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::names::stable_hash;
+use super::view::LearnedResults;
 use super::{CatalogServer, ProtocolEra, ToolListing};
-use cove_core::error::{display_path, display_value};
+use cove_core::error::{display_path, display_value, write_hint};
 
 const VERSION: u32 = 1;
 pub(super) const MAX_FILE: u64 = 32 << 20;
@@ -20,7 +22,7 @@ pub(super) const MAX_FILE: u64 = 32 << 20;
 const TOOLS: &str = ",\"tools\":[";
 const END: &str = "]}";
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct CacheHeader {
     version: u32,
     server: String,
@@ -29,6 +31,10 @@ pub(super) struct CacheHeader {
     pub(super) listed_at: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) era: Option<ProtocolEra>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) instructions: Option<String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) results: LearnedResults,
 }
 
 /// Returns `None` if there is no file, or one of another version or server. Fails with the reason if the file is
@@ -82,6 +88,8 @@ pub(super) fn write(folder: &Path, server: &CatalogServer, listing: &ToolListing
         definition: server.definition.clone(),
         listed_at: server.listed_at.unwrap_or(0),
         era: server.era,
+        instructions: server.instructions.clone(),
+        results: LearnedResults::clone(&server.results),
     };
     let attempt = || -> std::io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
@@ -95,10 +103,10 @@ pub(super) fn write(folder: &Path, server: &CatalogServer, listing: &ToolListing
     };
     attempt().map_err(|error| {
         format!(
-            "could not keep the tools of `{}` in `{}`: {error}; make the folder writable, or the server is started \
-             in every run to list them",
+            "could not keep the tools of `{}` in `{}`: {error}; {}, or the server is started in every run to list them",
             display_value(&server.name),
-            display_path(folder)
+            display_path(folder),
+            write_hint(&error, "make the folder writable")
         )
     })
 }

@@ -91,14 +91,7 @@ mod tests {
 
     fn test_tool(name: &str, description: &str, input: Value) -> ToolDocument {
         let Value::Object(input_schema) = input else { panic!("an object") };
-        ToolDocument {
-            name: name.into(),
-            title: None,
-            description: description.into(),
-            input_schema,
-            output_schema: None,
-            read_only: false,
-        }
+        ToolDocument { name: name.into(), description: description.into(), input_schema, ..Default::default() }
     }
 
     #[test]

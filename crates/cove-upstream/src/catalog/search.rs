@@ -1,20 +1,34 @@
-//! Search over the tools of all servers: BM25 over names, descriptions and parameters. It tolerates word endings,
-//! typing mistakes and incomplete words. An exact name comes first. The same query gives the same results in the same
-//! order.
+//! Search over the tools of all servers: BM25 over names, descriptions and parameters, and the similarity of meaning.
+//! It tolerates word endings, typing mistakes and incomplete words. An exact name comes first, a deprecated tool last.
+//! The same query gives the same results in the same order.
 
+mod embedding;
 mod server_index;
 mod synonyms;
 mod words;
 
 use std::cmp::Ordering;
 
+use cove_core::keywords;
+
+pub(super) use embedding::{BUILT_IN, LazyEmbedding, WordEmbedding};
 pub(super) use server_index::ServerIndex;
 
 use super::{CatalogServer, CatalogView, ToolListing, names};
 
-/// A query is a few words. A longer text was probably pasted.
+keywords!(
+    /// How tools are ranked: by words and meaning, or by words alone.
+    #[derive(Default)]
+    pub SearchMode, "MODE", "a search mode": #[default] Hybrid = "hybrid", Bm25 = "bm25"
+);
+
+/// A query is a question. A longer text was probably pasted.
 const MAX_QUERY: usize = 1000;
-const MAX_WORDS: usize = 16;
+const MAX_WORDS: usize = 64;
+/// The weight of meaning beside words, where the tool that matches the words best has 1.
+const MEANING_WEIGHT: f32 = 1.25;
+/// A tool without a word of the query must be this similar in meaning. Unrelated words reach 0.47.
+const MIN_SIMILARITY: f32 = 0.5;
 /// Weights of matches other than the word itself.
 const PREFIX_WEIGHT: f32 = 0.8;
 const TYPO_WEIGHT: f32 = 0.7;
@@ -24,8 +38,6 @@ const MAX_PREFIX_MATCHES: usize = 40;
 /// Weights of the server's name and description for all of its tools.
 const SERVER_NAME: f32 = 0.7;
 const SERVER_DESCRIPTION: f32 = 0.2;
-/// Higher than any sum of word scores.
-const EXACT_NAME_SCORE: f32 = 1000.0;
 
 /// The results of a search.
 #[derive(Debug, Clone, PartialEq)]
@@ -56,7 +68,29 @@ struct QueryTerm {
     rarity: f32,
 }
 
-type SearchedServer<'a> = (&'a CatalogServer, &'a ToolListing);
+/// A server whose tools are searched.
+struct SearchedServer<'a> {
+    server: &'a CatalogServer,
+    listing: &'a ToolListing,
+    index: &'a ServerIndex,
+}
+
+/// Comes before the score.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum MatchRank {
+    ExactName,
+    Usual,
+    Deprecated,
+}
+
+/// A tool that matches, by the positions of its server and of itself.
+struct MatchedTool {
+    rank: MatchRank,
+    score: f32,
+    similarity: f32,
+    server: usize,
+    tool: usize,
+}
 
 /// Returns the best `limit` tools that `allowed` accepts, and the number of all matches.
 pub(super) fn search(
@@ -69,46 +103,67 @@ pub(super) fn search(
         Some((end, _)) => &query[..end],
         None => query,
     };
-    let places: Vec<SearchedServer> = view.listings().map(|(server, listing)| (&**server, &**listing)).collect();
+    let table = view.embedding().and_then(LazyEmbedding::get);
+    let meaning = table.and_then(|table| table.embed_query(query));
+    let places: Vec<SearchedServer> = view
+        .listings()
+        .map(|(server, listing)| SearchedServer { server, listing, index: listing.search_index(table) })
+        .collect();
     let terms = query_terms(&places, query);
     let whole: f32 = terms.iter().map(|term| term.rarity).sum();
-    let mut all: Vec<(f32, usize, u32)> = Vec::new();
-    for (number, (server, listing)) in places.iter().enumerate() {
+    let mut all: Vec<MatchedTool> = Vec::new();
+    for (number, SearchedServer { server, listing, index }) in places.iter().enumerate() {
         let zeros = vec![0.0_f32; listing.len()];
         let (mut scores, mut covered, mut best) = (zeros.clone(), zeros.clone(), zeros);
         for term in &terms {
-            add_scores(term, number, listing.search_index(), &mut best, &mut scores, &mut covered);
+            add_scores(term, number, index, &mut best, &mut scores, &mut covered);
         }
-        for exact in exact_matches(server, listing, query) {
-            scores[exact as usize] += EXACT_NAME_SCORE;
-            covered[exact as usize] = whole;
-        }
-        for (tool, score) in scores.iter().enumerate().filter(|(_, score)| **score > 0.0) {
-            // A tool that matches only some words of the query scores less.
-            let covers = if whole > 0.0 { (covered[tool] / whole).min(1.0) } else { 1.0 };
+        let exact = exact_matches(server, index, query);
+        for (tool, (score, covered)) in scores.into_iter().zip(covered).enumerate() {
+            let similarity = meaning.as_ref().map_or(0.0, |meaning| index.similarity(tool, meaning));
+            let rank = match tool as u32 {
+                named if exact.contains(&named) => MatchRank::ExactName,
+                _ if score <= 0.0 && similarity < MIN_SIMILARITY => continue,
+                old if index.is_deprecated(old) => MatchRank::Deprecated,
+                _ => MatchRank::Usual,
+            };
+            // A tool that matches only some words of the query scores less. The root is kind to long questions, which
+            // no tool covers.
+            let covers = if whole > 0.0 { (covered / whole).min(1.0).sqrt() } else { 1.0 };
             if allowed(&server.name, listing.name(tool)) {
-                all.push((score * covers, number, tool as u32));
+                all.push(MatchedTool { rank, score: score * covers, similarity, server: number, tool });
             }
         }
     }
+    if meaning.is_some() {
+        add_similarities(&mut all);
+    }
     let total = all.len();
-    let order = |a: &(f32, usize, u32), b: &(f32, usize, u32)| -> Ordering {
+    let order = |a: &MatchedTool, b: &MatchedTool| -> Ordering {
         // Of equal scores, the shorter name comes first, then sorted order decides.
-        let name = |hit: &(f32, usize, u32)| places[hit.1].1.name(hit.2 as usize);
-        let by_name = || (name(a).len(), name(a), a.1).cmp(&(name(b).len(), name(b), b.1));
-        b.0.total_cmp(&a.0).then_with(by_name)
+        let name = |hit: &MatchedTool| places[hit.server].listing.name(hit.tool);
+        let by_name = || (name(a).len(), name(a), a.server).cmp(&(name(b).len(), name(b), b.server));
+        a.rank.cmp(&b.rank).then_with(|| b.score.total_cmp(&a.score)).then_with(by_name)
     };
     if limit < all.len() {
         all.select_nth_unstable_by(limit, order);
         all.truncate(limit);
     }
     all.sort_unstable_by(order);
-    let hits = all.into_iter().map(|(score, number, tool)| {
-        let (server, listing) = places[number];
-        let at = tool as usize;
-        SearchHit { server: server.name.clone(), tool: listing.name(at).to_owned(), at, score }
+    let hits = all.into_iter().map(|MatchedTool { server, tool, score, .. }| {
+        let SearchedServer { server, listing, .. } = places[server];
+        SearchHit { server: server.name.clone(), tool: listing.name(tool).to_owned(), at: tool, score }
     });
     SearchHits { hits: hits.collect(), total }
+}
+
+/// Makes scores relative to the best one, because a long question covers every tool badly, and adds the similarities.
+fn add_similarities(all: &mut [MatchedTool]) {
+    let best = all.iter().map(|hit| hit.score).fold(0.0, f32::max);
+    for hit in all {
+        let words = if best > 0.0 { hit.score / best } else { 0.0 };
+        hit.score = words + MEANING_WEIGHT * hit.similarity.max(0.0);
+    }
 }
 
 /// Adds the score of one query word to the tools of one server. If a tool matches in several ways, the best counts.
@@ -156,8 +211,8 @@ fn query_terms(places: &[SearchedServer], query: &str) -> Vec<QueryTerm> {
             wanted.push(stem);
         }
     });
-    let count: usize = places.iter().map(|(_, listing)| listing.len()).sum();
-    let own: Vec<[Vec<String>; 2]> = places.iter().map(|(server, _)| server_words(server)).collect();
+    let count: usize = places.iter().map(|place| place.listing.len()).sum();
+    let own: Vec<[Vec<String>; 2]> = places.iter().map(|place| server_words(place.server)).collect();
     wanted.iter().map(|word| build_term(places, &own, word, count as f32)).collect()
 }
 
@@ -178,7 +233,7 @@ fn server_words(server: &CatalogServer) -> [Vec<String>; 2] {
 }
 
 fn build_term(places: &[SearchedServer], own: &[[Vec<String>; 2]], word: &str, count: f32) -> QueryTerm {
-    let parts = || places.iter().map(|(_, listing)| listing.search_index());
+    let parts = || places.iter().map(|place| place.index);
     let others = synonyms::find_synonyms(word);
     let mut matches: Vec<Vec<(usize, f32)>> = parts()
         .map(|part| {
@@ -217,8 +272,8 @@ fn build_term(places: &[SearchedServer], own: &[[Vec<String>; 2]], word: &str, c
         .iter()
         .zip(&matches)
         .zip(&servers)
-        .map(|(((_, listing), found), server)| {
-            let uses: usize = found.iter().map(|(word, _)| listing.search_index().uses(*word).len()).sum();
+        .map(|((SearchedServer { listing, index, .. }, found), server)| {
+            let uses: usize = found.iter().map(|(word, _)| index.uses(*word).len()).sum();
             if *server == SERVER_NAME { listing.len() } else { uses.min(listing.len()) }
         })
         .sum();
@@ -227,16 +282,13 @@ fn build_term(places: &[SearchedServer], own: &[[Vec<String>; 2]], word: &str, c
 }
 
 /// Returns tools that the query names exactly: `tool` or `server.tool`, in any spelling.
-fn exact_matches<'a>(server: &'a CatalogServer, listing: &'a ToolListing, query: &str) -> Vec<u32> {
+fn exact_matches(server: &CatalogServer, part: &ServerIndex, query: &str) -> Vec<u32> {
     let plain = names::plain(query);
-    let part = listing.search_index();
     let mut exact: Vec<u32> = part.tools_named(&plain).collect();
     for own in [names::plain(&server.name), names::plain(&server.alias)] {
         if let Some(tool) = plain.strip_prefix(&own).filter(|tool| !own.is_empty() && !tool.is_empty()) {
             exact.extend(part.tools_named(tool));
         }
     }
-    exact.sort_unstable();
-    exact.dedup();
     exact
 }

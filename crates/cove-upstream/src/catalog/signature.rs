@@ -2,6 +2,7 @@
 //! writes. The line is bounded and always well formed. All text in it comes from servers, and none of it can break
 //! out of its quotes or comment.
 
+mod comments;
 mod parameters;
 mod python;
 mod shape;
@@ -13,10 +14,10 @@ mod typescript;
 use cove_protocol::Language;
 use serde_json::{Map, Value};
 
-use super::ToolDocument;
+use super::{ResultShape, ToolDocument};
 pub(in crate::catalog) use parameters::describe_parameters;
 use shape::{ObjectShape, SchemaShape, ShapeField, ShapeTable};
-pub use text::first_sentence;
+pub use text::{first_sentence, to_comment_line};
 
 /// About 500 tokens: more than a page of code would use of any one tool.
 const MAX_LENGTH: usize = 2_000;
@@ -30,6 +31,8 @@ const WRAPPERS: [&str; 2] = ["result", "content"];
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum DetailLevel {
     Full,
+    /// Nested types of the result become plain objects: a call needs its parameters first.
+    FlatResult,
     /// Nested types become plain objects.
     Flat,
     /// Also shows fewer values of each enum.
@@ -40,7 +43,7 @@ enum DetailLevel {
 
 impl DetailLevel {
     fn shows_nested_types(self) -> bool {
-        self == Self::Full
+        self <= Self::FlatResult
     }
 
     fn max_values(self) -> usize {
@@ -48,9 +51,42 @@ impl DetailLevel {
     }
 }
 
+/// How much the comment below a signature says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CommentDetail {
+    /// First sentences, for one of many tools.
+    Brief,
+    /// The description and all parameters, for the tool that fits best.
+    Whole,
+    /// Everything that the server says.
+    Everything,
+}
+
+impl CommentDetail {
+    /// Returns the length that the signature above the comment may have, in bytes.
+    fn max_signature(self) -> usize {
+        match self {
+            Self::Brief => 300,
+            Self::Whole => 800,
+            Self::Everything => 8 * MAX_LENGTH,
+        }
+    }
+}
+
+/// A tool as code in one language refers to it.
+#[derive(Debug, Clone, Copy)]
+pub struct ToolReference<'a> {
+    pub language: Language,
+    /// `server` and `tool` are aliases, as in `mcp.github.create_issue`.
+    pub server: &'a str,
+    pub tool: &'a str,
+    pub document: &'a ToolDocument,
+    /// What answers looked like. Counts only if the document does not declare its result.
+    pub learned: Option<&'a ResultShape>,
+}
+
 /// The input of a signature.
 struct SignatureSource<'a> {
-    /// `server` and `tool` are aliases, as in `mcp.github.create_issue`.
     server: &'a str,
     tool: &'a str,
     input: ShapeTable,
@@ -59,62 +95,107 @@ struct SignatureSource<'a> {
     prefix: String,
 }
 
+/// A call with the definitions of its types, and what these cannot express.
+struct WrittenCall {
+    code: String,
+    notes: SignatureNotes,
+}
+
 /// Facts that the signature cannot express.
 #[derive(Default)]
-struct SignatureNotes(Vec<String>);
+struct SignatureNotes {
+    general: Vec<String>,
+    /// Formats and limits of parameters.
+    limits: Vec<String>,
+}
 
-/// Returns the signature of a tool. `server` and `tool` are aliases.
-pub fn render_signature(language: Language, server: &str, tool: &str, document: &ToolDocument) -> String {
-    let call = SignatureSource {
-        server,
-        tool,
-        input: to_arguments(shape::read_schema(&document.input_schema), &document.input_schema),
-        output: document.output_schema.as_ref().map(|schema| unwrap_result(shape::read_schema(schema))),
-        prefix: text::to_pascal_case(tool),
-    };
-    let write = match language {
-        Language::Python => python::write,
-        Language::Node => typescript::write,
-        Language::Bash | Language::Sh => shell::write,
-    };
-    let cut = call.input.cut || call.output.as_ref().is_some_and(|output| output.cut);
-    let fewer = [20, 5, 0].map(DetailLevel::Few);
-    for level in [DetailLevel::Full, DetailLevel::Flat, DetailLevel::Short].into_iter().chain(fewer) {
-        let shown = write(&call, level);
-        if shown.len() <= MAX_LENGTH {
-            let all = level == DetailLevel::Full && !cut;
-            return if all { shown } else { shown + &full_docs_hint(language, server, tool) };
+impl ToolReference<'_> {
+    /// Returns the signature with the limits of its parameters in one comment line.
+    pub fn signature(&self) -> String {
+        self.render(MAX_LENGTH, |notes| notes)
+    }
+
+    /// Returns the signature without the limits of its parameters, which are in the comment.
+    pub fn call(&self, detail: CommentDetail) -> String {
+        self.render(detail.max_signature(), |notes| SignatureNotes { limits: Vec::new(), ..notes })
+    }
+
+    /// Returns the comment to put below the call, with its marks; empty if there is nothing to say.
+    pub fn comment(&self, detail: CommentDetail) -> String {
+        comments::write(&self.source(), self.document, self.language, detail).trim_start().to_owned()
+    }
+
+    /// Returns the call with the comment below it.
+    pub fn stub(&self, detail: CommentDetail) -> String {
+        let (call, comment) = (self.call(detail), self.comment(detail));
+        if comment.is_empty() { call } else { format!("{call}\n{comment}") }
+    }
+
+    fn source(&self) -> SignatureSource<'_> {
+        let Self { document, .. } = self;
+        let declared = || document.output_schema.as_ref().map(|schema| unwrap_result(shape::read_schema(schema)));
+        let learned = || self.learned.map(|learned| shape::read_schema(&learned.to_schema()));
+        SignatureSource {
+            server: self.server,
+            tool: self.tool,
+            input: to_arguments(shape::read_schema(&document.input_schema), &document.input_schema),
+            output: declared().or_else(learned),
+            prefix: text::to_pascal_case(self.tool),
         }
     }
-    // The names alone are too long, so showing them would not help.
-    let nothing = ShapeTable { root: SchemaShape::Map(Box::new(SchemaShape::Any)), named: Vec::new(), cut: true };
-    let bare = SignatureSource { input: nothing, output: None, ..call };
-    write(&bare, DetailLevel::Short) + &full_docs_hint(language, server, tool)
+
+    fn render(&self, most: usize, notes: impl Fn(SignatureNotes) -> SignatureNotes) -> String {
+        let call = self.source();
+        let write = match self.language {
+            Language::Python => python::write,
+            Language::Node => typescript::write,
+            Language::Bash | Language::Sh => shell::write,
+        };
+        let mark = comment_mark(self.language);
+        let text = |written: WrittenCall| written.code + &notes(written.notes).to_comment(mark);
+        let cut = call.input.cut || call.output.as_ref().is_some_and(|output| output.cut);
+        let fewer = [20, 5, 0].map(DetailLevel::Few);
+        let levels = [DetailLevel::Full, DetailLevel::FlatResult, DetailLevel::Flat, DetailLevel::Short];
+        for level in levels.into_iter().chain(fewer) {
+            let shown = text(write(&call, level));
+            if shown.len() <= most {
+                let all = level == DetailLevel::Full && !cut;
+                return if all { shown } else { shown + &self.full_docs_hint(most) };
+            }
+        }
+        // The names alone are too long, so showing them would not help.
+        let nothing = ShapeTable { root: SchemaShape::Map(Box::new(SchemaShape::Any)), named: Vec::new(), cut: true };
+        let bare = SignatureSource { input: nothing, output: None, ..call };
+        text(write(&bare, DetailLevel::Short)) + &self.full_docs_hint(most)
+    }
+
+    /// Returns the line that says where to read the rest. `most` is the length that did not suffice.
+    fn full_docs_hint(&self, most: usize) -> String {
+        let Self { language, server, tool, .. } = *self;
+        let all = match language {
+            _ if most <= MAX_LENGTH => help_call(language, server, tool),
+            // This is the help. Only the schema has more.
+            Language::Python => format!("mcp.runtime.query_tool_docs_sync(\"{server}\", \"{tool}\", detail=\"full\")"),
+            Language::Node => format!("await mcp.runtime.query_tool_docs(\"{server}\", \"{tool}\", \"full\")"),
+            Language::Bash | Language::Sh => format!("mcp tools {server} {tool}"),
+        };
+        format!("\n{} shortened; all: {all}", comment_mark(language))
+    }
 }
 
-/// Returns the signature with the first sentence of the description as a comment below it.
-pub fn render_stub(language: Language, server: &str, tool: &str, document: &ToolDocument) -> String {
-    let call = render_signature(language, server, tool, document);
-    let about = first_sentence(&document.description);
-    if about.is_empty() { call } else { format!("{call}\n{} {about}", comment_mark(language)) }
+/// Returns the code that shows everything about a tool. `server` and `tool` are aliases.
+pub fn help_call(language: Language, server: &str, tool: &str) -> String {
+    match language {
+        Language::Python => format!("mcp.help(\"{server}.{tool}\")"),
+        Language::Node => format!("await mcp.help(\"{server}.{tool}\")"),
+        Language::Bash | Language::Sh => format!("mcp help {server}.{tool}"),
+    }
 }
 
-fn comment_mark(language: Language) -> &'static str {
+pub fn comment_mark(language: Language) -> &'static str {
     match language {
         Language::Python | Language::Bash | Language::Sh => "#",
         Language::Node => "//",
-    }
-}
-
-fn full_docs_hint(language: Language, server: &str, tool: &str) -> String {
-    match language {
-        Language::Python => {
-            format!("\n# shortened; all: mcp.runtime.query_tool_docs_sync(\"{server}\", \"{tool}\", detail=\"full\")")
-        }
-        Language::Node => {
-            format!("\n// shortened; all: await mcp.runtime.query_tool_docs(\"{server}\", \"{tool}\", \"full\")")
-        }
-        Language::Bash | Language::Sh => format!("\n# shortened; all: mcp tools {server} {tool}"),
     }
 }
 
@@ -193,24 +274,25 @@ impl SignatureNotes {
     /// Adds what the types of the shown parameters do not express, the number of hidden ones, and which are needed.
     fn add_parameters(&mut self, object: &ObjectShape, shown: &[ShapeField]) {
         for field in shown.iter().filter(|field| !field.note.is_empty()) {
-            self.0.push(format!("{}: {}", field.name, field.note));
+            self.limits.push(format!("{}: {}", field.name, field.note));
         }
         let hidden = object.fields.len() - shown.len();
         if hidden > 0 {
-            self.0.insert(0, format!("{hidden} more parameters"));
+            self.general.insert(0, format!("{hidden} more parameters"));
         }
         if !object.needs.is_empty() {
             let sets: Vec<String> = object.needs.iter().take(6).map(|names| names.join(" and ")).collect();
-            self.0.insert(0, format!("needs {}", sets.join(", or ")));
+            self.general.insert(0, format!("needs {}", sets.join(", or ")));
         }
     }
 
     /// Returns one comment line, or nothing.
     fn to_comment(&self, mark: &str) -> String {
-        if self.0.is_empty() {
+        let all: Vec<&str> = self.general.iter().chain(&self.limits).map(String::as_str).collect();
+        if all.is_empty() {
             return String::new();
         }
-        format!("\n{mark} {}", text::to_comment_text(&self.0.join("; "), MAX_NOTES))
+        format!("\n{mark} {}", text::to_comment_text(&all.join("; "), MAX_NOTES))
     }
 }
 

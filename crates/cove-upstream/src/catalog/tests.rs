@@ -8,14 +8,7 @@ use super::*;
 
 fn tool(name: &str, description: &str, input: Value) -> ToolDocument {
     let Value::Object(input_schema) = input else { panic!("an object") };
-    ToolDocument {
-        name: name.into(),
-        title: None,
-        description: description.into(),
-        input_schema,
-        output_schema: None,
-        read_only: false,
-    }
+    ToolDocument { name: name.into(), description: description.into(), input_schema, ..Default::default() }
 }
 
 fn plain_tool(name: &str) -> ToolDocument {
@@ -50,13 +43,14 @@ fn cached_tools_survive_a_restart() {
     second.title = Some("Title".into());
     let tools = vec![plain_tool("create-issue"), second];
     assert_eq!(catalog.set_tools("git-hub", "git_hub", "A server", tools.clone()), Vec::<String>::new());
-    catalog.set_era("git-hub", ProtocolEra::Legacy);
+    catalog.set_greeting("git-hub", Some(ProtocolEra::Legacy), Some("Call\u{1b}[2J `list` first."));
 
     let next = Catalog::open(folder.path().join("new/tools"));
     assert!(next.servers().is_empty(), "a server that is not configured is not known");
     assert_eq!(next.declare(declaration("git-hub", "d1")), None);
     let server = next.servers().remove(0);
     assert_eq!((server.era, server.alias.as_str()), (Some(ProtocolEra::Legacy), "git_hub"));
+    assert_eq!(server.instructions.as_deref(), Some("Call `list` first."));
     assert!(server.listed_at.is_some_and(|at| at > 1_700_000_000));
     assert_eq!(next.tools("git_hub").expect("listed").documents().collect::<Vec<_>>(), tools);
     let text = fs::read_to_string(only_cache_file(&folder.path().join("new/tools"))).expect("a file");
@@ -252,4 +246,171 @@ fn unchanged_tool_list_keeps_its_index() {
     catalog.set_tools("s", "t", "other words", vec![plain_tool("a")]);
     assert!(Arc::ptr_eq(&before, &catalog.tools("s").expect("listed")));
     assert_eq!(catalog.servers()[0].alias, "t");
+}
+
+/// Two servers whose tools share no word with the queries that search for them by meaning.
+fn catalog_of_synonyms(catalog: Catalog) -> Catalog {
+    let describe = |name: &str, words: &str| tool(name, words, json!({"properties": {}}));
+    let payments = vec![
+        describe("capture_payment", "Capture an authorized payment."),
+        describe("refund", "Refund a charge to the cardholder."),
+    ];
+    catalog.set_tools("stripe", "stripe", "", payments);
+    let weather =
+        vec![describe("get_forecast", "Weather forecast for a city."), describe("get_alerts", "Storm alerts.")];
+    catalog.set_tools("sky", "sky", "", weather);
+    catalog
+}
+
+fn hit_names(catalog: &Catalog, query: &str) -> Vec<String> {
+    catalog.search(query, 50).hits.into_iter().map(|hit| hit.tool).collect()
+}
+
+#[test]
+fn search_finds_tools_by_meaning() {
+    let catalog = catalog_of_synonyms(Catalog::in_memory());
+    assert_eq!(hit_names(&catalog, "pay my supplier"), ["capture_payment"]);
+    assert_eq!(hit_names(&catalog, "hurricane warning"), ["get_alerts"]);
+    let plain = catalog_of_synonyms(Catalog::in_memory().with_search(SearchMode::Bm25));
+    assert_eq!(hit_names(&plain, "hurricane warning"), Vec::<String>::new());
+    assert_eq!(hit_names(&plain, "refund charge"), ["refund"]);
+}
+
+#[test]
+fn search_finds_nothing_for_gibberish() {
+    let catalog = catalog_of_synonyms(Catalog::in_memory());
+    for query in
+        ["asdf qwer", "sdfsdf", "blah blah", "7 8 9", "purple elephant", "x", "the of", "\u{202e}\u{0}", "日本"]
+    {
+        assert_eq!(hit_names(&catalog, query), Vec::<String>::new(), "{query}");
+    }
+}
+
+#[test]
+fn results_are_learned_until_the_tool_changes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let open = || {
+        let catalog = Catalog::open(folder.path());
+        catalog.declare(declaration("a", "1"));
+        catalog
+    };
+    let shown = |catalog: &Catalog, tool: &str| {
+        let known = catalog.find_tool("a", tool).expect("a tool");
+        known.server.reference(cove_protocol::Language::Python, &known.alias, &known.document).signature()
+    };
+    let catalog = open();
+    assert!(!catalog.learn_result("a", "x", Some(&json!("text"))), "its tools are not known");
+    catalog.set_tools("a", "a", "", vec![plain_tool("x"), plain_tool("y")]);
+    assert!(shown(&catalog, "x").ends_with("-> Any"));
+    assert!(catalog.learn_result("a", "x", Some(&json!("text"))));
+    assert!(!catalog.learn_result("a", "x", Some(&json!("other text"))), "nothing new");
+    assert!(!catalog.learn_result("a", "none", Some(&json!("text"))) && !catalog.learn_result("b", "x", None));
+    assert!(shown(&catalog, "x").ends_with("-> str"));
+    catalog.save_results("a");
+
+    let next = open();
+    assert!(shown(&next, "x").ends_with("-> str"), "{}", shown(&next, "x"));
+    next.set_tools("a", "a", "", vec![plain_tool("y"), plain_tool("x")]);
+    assert!(shown(&next, "x").ends_with("-> str"), "the same tool in another list");
+    for _ in 0..3 {
+        assert!(!next.learn_result("a", "x", Some(&json!("text"))));
+    }
+    assert!(!next.learn_result("a", "x", Some(&json!(5))), "five answers are enough");
+    next.set_tools("a", "a", "", vec![tool("x", "Does something else.", json!({}))]);
+    assert!(shown(&next, "x").ends_with("-> Any"), "{}", shown(&next, "x"));
+    assert!(next.learn_result("a", "x", Some(&json!({"n": 1}))) && next.learn_result("a", "x", None));
+    assert!(shown(&next, "x").ends_with("-> Any"));
+}
+
+#[test]
+fn reads_caches_without_newer_fields() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let catalog = Catalog::open(folder.path());
+    catalog.declare(declaration("a", "1"));
+    catalog.set_tools("a", "a", "", vec![plain_tool("x")]);
+    let text = fs::read_to_string(only_cache_file(folder.path())).expect("a file");
+    for newer in ["destructive", "deprecated", "instructions", "results"] {
+        assert!(!text.contains(newer), "an older Cove can read it, and this one its own: {text}");
+    }
+}
+
+#[test]
+fn damaged_weights_leave_search_by_words() {
+    let mut bytes = include_bytes!("../../weights/potion-base-2m.bin").to_vec();
+    bytes[5000] ^= 1;
+    let damaged: &'static LazyEmbedding = Box::leak(Box::new(LazyEmbedding::new(bytes.leak())));
+    let log = WarningLog::default();
+    let catalog = tracing::subscriber::with_default(log.clone(), || {
+        let catalog = catalog_of_synonyms(Catalog::in_memory().with_embedding(Some(damaged)));
+        assert_eq!(hit_names(&catalog, "hurricane warning"), Vec::<String>::new());
+        assert_eq!(hit_names(&catalog, "refund charge"), ["refund"]);
+        catalog_of_synonyms(Catalog::in_memory().with_embedding(Some(damaged)))
+    });
+    assert_eq!(hit_names(&catalog, "refund charge"), ["refund"]);
+    let problem = "could not read the weights for search, so it compares words only: their checksum is wrong";
+    assert_eq!(*log.0.lock().expect("a log"), [problem]);
+}
+
+/// Keeps the messages of events.
+#[derive(Clone, Default)]
+struct WarningLog(Arc<std::sync::Mutex<Vec<String>>>);
+
+impl tracing::Subscriber for WarningLog {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        event.record(&mut |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
+            if field.name() == "message" {
+                self.0.lock().expect("a log").push(format!("{value:?}"));
+            }
+        });
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn deprecated_tools_rank_last() {
+    let catalog = Catalog::in_memory();
+    let describe = |name: &str, words: &str| tool(name, words, json!({"properties": {}}));
+    let tools = vec![
+        describe("list_issues", "[DEPRECATED] List issues; use search_issues."),
+        describe("issue_list", "**Deprecated.** List issues."),
+        describe("search_issues", "Search, or list, everything."),
+        describe("old", "Lists issues. This is not deprecated, whatever the name says."),
+    ];
+    catalog.set_tools("s", "s", "", tools);
+    for mode in SearchMode::ALL {
+        let names = hit_names(&catalog.clone().with_search(mode), "list all issues");
+        assert_eq!(names[2..], ["list_issues", "issue_list"], "{mode:?}: {names:?}");
+        assert_eq!(hit_names(&catalog, "list_issues")[0], "list_issues", "an exact name still comes first");
+    }
+    catalog.set_tools("s", "s", "", vec![describe("a", "é"), describe("b", "(deprecate"), describe("c", "")]);
+    assert_eq!(hit_names(&catalog, "a"), ["a"]);
+}
+
+#[test]
+fn instructions_are_bounded_and_sanitized() {
+    let catalog = Catalog::in_memory();
+    catalog.declare(declaration("a", "1"));
+    catalog.set_greeting("a", None, Some(&format!("\u{1b}[31mFirst\u{202e}\n{}", "é".repeat(1 << 20))));
+    let instructions = catalog.servers()[0].instructions.clone().expect("instructions");
+    assert!(
+        instructions.starts_with("First\\u{202e}\n") && instructions.len() < MAX_INSTRUCTIONS + 100,
+        "{instructions}"
+    );
+    catalog.set_greeting("a", Some(ProtocolEra::Modern), Some(" \n"));
+    assert_eq!(catalog.servers()[0].instructions, None);
 }

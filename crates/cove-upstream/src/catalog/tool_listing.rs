@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::search::ServerIndex;
+use super::search::{ServerIndex, WordEmbedding};
 use super::{ToolDocument, names, sanitize};
 
 /// Most bytes of one server's list, as text.
@@ -138,7 +138,8 @@ impl ToolListing {
         serde_json::from_str(self.document_text(at)?).ok()
     }
 
-    pub(super) fn name(&self, at: usize) -> &str {
+    /// Returns the name of the tool at a position, in the server's spelling.
+    pub fn name(&self, at: usize) -> &str {
         self.tools.get(at).map_or("", |tool| &tool.name)
     }
 
@@ -161,9 +162,9 @@ impl ToolListing {
         })
     }
 
-    /// Returns the search index and builds it on first use.
-    pub(super) fn search_index(&self) -> &ServerIndex {
-        self.search_index.get_or_init(|| ServerIndex::build(self))
+    /// Returns the search index and builds it on first use. A catalog always passes the same table.
+    pub(super) fn search_index(&self, table: Option<&WordEmbedding>) -> &ServerIndex {
+        self.search_index.get_or_init(|| ServerIndex::build(self, table))
     }
 
     fn spellings(&self) -> &ToolSpellings {

@@ -1,21 +1,25 @@
 //! Checks the arguments of a call against the tool's schema before the broker sends anything. A mistake then costs no
-//! start of a server, and the error names the right parameters. Other spellings of a name become the server's own.
-//! Nothing else is changed: no default is added, `null` stays `null`, and an absent argument stays absent.
+//! start of a server, and the error names the right parameters, with their own descriptions. Other spellings of a name
+//! become the server's own, and a `null` that an optional parameter does not allow counts as absent. Nothing else is
+//! changed: no default is added, and an absent argument stays absent.
 //!
-//! Only certain mistakes are refused. Patterns, formats, conditions, remote references and everything beyond the
-//! limits of depth and size are left to the server. An undeclared name is refused if the schema forbids it, or if it
-//! is close to a declared one: most servers silently drop names that they do not know.
+//! Only certain mistakes are refused. Patterns of values, formats, conditions, remote references and everything beyond
+//! the limits of depth and size are left to the server. An undeclared name is refused if the schema forbids it, or if
+//! it is close to a declared one: most servers silently drop names that they do not know.
 
+mod name_pattern;
 mod schema_check;
+mod union_check;
 
 use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
-use super::schema::{ReferenceTarget, list_keyword, properties, resolve_pointer};
+use super::schema::{ReferenceTarget, list_keyword, properties, required_names, resolve_pointer};
 use super::signature::describe_parameters;
 use super::{ToolDocument, names};
 use cove_core::spelling::nearest;
+use name_pattern::NamePattern;
 use schema_check::SchemaCheck;
 
 /// Most problems that one error reports.
@@ -45,7 +49,8 @@ impl std::fmt::Display for ArgumentRefusal {
 pub fn check_arguments(tool: &ToolDocument, given: Map<String, Value>) -> Result<Map<String, Value>, ArgumentRefusal> {
     let schema = &tool.input_schema;
     let declared = DeclaredParameters::from_schema(schema);
-    let (given, mut problems) = correct_spellings(&declared, given);
+    let (mut given, mut problems) = correct_spellings(&declared, given);
+    remove_absent(schema, &mut given);
     problems.extend(declared.unknown_name_problems(&given));
     let mut check = SchemaCheck::new(schema);
     check.check_root(schema, &given);
@@ -62,13 +67,26 @@ pub fn check_arguments(tool: &ToolDocument, given: Map<String, Value>) -> Result
     Err(ArgumentRefusal { problems, parameters: describe_parameters(schema) })
 }
 
+/// Removes each `null` that stands for an absent argument: its parameter is optional and does not allow `null`. Code in
+/// every language passes such values for "not given".
+fn remove_absent(schema: &Map<String, Value>, given: &mut Map<String, Value>) {
+    let is_absent = |name: &String, value: &Value| {
+        let Some(parameter) = properties(schema).and_then(|all| all.get(name)) else { return false };
+        value.is_null()
+            && !required_names(schema).any(|required| required == name)
+            && !SchemaCheck::new(schema).allows_null(parameter)
+    };
+    given.retain(|name, value| !is_absent(name, value));
+}
+
 /// The parameter names that a schema declares at any place.
 #[derive(Default)]
 struct DeclaredParameters<'a> {
     names: Vec<&'a str>,
+    patterns: Vec<NamePattern>,
     /// The schema forbids other names.
     closed: bool,
-    /// The schema expects other names, by a pattern or by a schema for their values.
+    /// The schema expects other names, by a schema for their values or by a pattern that is not understood.
     open: bool,
 }
 
@@ -95,7 +113,11 @@ impl<'a> DeclaredParameters<'a> {
             Some(_) => self.open = true,
             None => {}
         }
-        self.open |= ["patternProperties", "dependentSchemas", "if"].iter().any(|key| schema.contains_key(*key));
+        self.open |= ["dependentSchemas", "if"].iter().any(|key| schema.contains_key(*key));
+        match name_pattern::read_patterns(schema) {
+            Some(patterns) => self.patterns.extend(patterns),
+            None => self.open = true,
+        }
         if let Some(pointer) = schema.get("$ref").and_then(Value::as_str) {
             match resolve_pointer(root, pointer) {
                 Some(ReferenceTarget::Inside(Value::Object(target))) => self.collect_names(root, target, depth + 1),
@@ -112,7 +134,8 @@ impl<'a> DeclaredParameters<'a> {
 
     fn unknown_name_problems(&self, given: &Map<String, Value>) -> Vec<String> {
         let mut problems = Vec::new();
-        for name in given.keys().filter(|name| !self.names.contains(&name.as_str())) {
+        let is_known = |name: &str| self.names.contains(&name) || self.patterns.iter().any(|one| one.allows(name));
+        for name in given.keys().filter(|name| !is_known(name)) {
             let near = nearest(name, self.names.iter().copied().filter(|known| !given.contains_key(*known)));
             let shown = schema_check::escape_name(name);
             match near {

@@ -3,11 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{ProtocolEra, SearchHits, ToolDocument, ToolListing, names, search};
+use cove_protocol::Language;
+use serde::{Deserialize, Serialize};
+
+use super::search::{self, LazyEmbedding};
+use super::signature::ToolReference;
+use super::{ProtocolEra, ResultShape, SearchHits, ToolDocument, ToolListing, names};
 use cove_core::spelling::suggestions;
 
 /// One upstream server in the catalog.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct CatalogServer {
     /// As configured.
     pub name: String,
@@ -20,6 +25,36 @@ pub struct CatalogServer {
     pub listing: Option<Arc<ToolListing>>,
     /// Seconds since 1970.
     pub listed_at: Option<u64>,
+    /// The server's own words on how to use it, sanitized and bounded.
+    pub instructions: Option<String>,
+    /// What answers of tools looked like, by the name of the tool.
+    pub(super) results: Arc<LearnedResults>,
+}
+
+/// What is known about the results of tools that do not declare them, by the name of the tool.
+pub(super) type LearnedResults = BTreeMap<String, LearnedResult>;
+
+/// What the answers of one tool looked like.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct LearnedResult {
+    /// Digest of the tool's document. For another document, what was learned does not count.
+    pub(super) document: u64,
+    /// The number of answers that were looked at.
+    pub(super) answers: u32,
+    pub(super) shape: ResultShape,
+}
+
+impl CatalogServer {
+    /// Returns a tool of this server as code refers to it. `alias` is how code calls the tool.
+    pub fn reference<'a>(
+        &'a self,
+        language: Language,
+        alias: &'a str,
+        document: &'a ToolDocument,
+    ) -> ToolReference<'a> {
+        let learned = self.results.get(&document.name).map(|learned| &learned.shape);
+        ToolReference { language, server: &self.alias, tool: alias, document, learned }
+    }
 }
 
 /// A tool that was found by name.
@@ -48,9 +83,15 @@ pub enum ToolLookupError {
 #[derive(Debug, Clone, Default)]
 pub struct CatalogView {
     servers: BTreeMap<String, Arc<CatalogServer>>,
+    /// `None` if search compares words only.
+    embedding: Option<&'static LazyEmbedding>,
 }
 
 impl CatalogView {
+    pub(super) fn embedding(&self) -> Option<&'static LazyEmbedding> {
+        self.embedding
+    }
+
     /// Returns the servers, sorted by name.
     pub fn servers(&self) -> impl Iterator<Item = &Arc<CatalogServer>> {
         self.servers.values()
@@ -112,15 +153,19 @@ impl CatalogView {
         self.servers().filter_map(|server| Some((server, server.listing.as_ref()?)))
     }
 
+    pub(super) fn with_embedding(&self, embedding: Option<&'static LazyEmbedding>) -> Self {
+        Self { embedding, ..self.clone() }
+    }
+
     pub(super) fn with_server(&self, server: CatalogServer) -> Self {
         let mut servers = self.servers.clone();
         servers.insert(server.name.clone(), Arc::new(server));
-        Self { servers }
+        Self { servers, ..*self }
     }
 
     pub(super) fn without_server(&self, name: &str) -> Self {
         let mut servers = self.servers.clone();
         servers.remove(name);
-        Self { servers }
+        Self { servers, ..*self }
     }
 }

@@ -2,18 +2,32 @@
 //! `cove.toml` belongs to Cove, so an unknown field there is a mistake.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use reqwest::Url;
 
-use super::{DefinitionOrigin, DefinitionProblem, ServerDefinition, ServerLaunch, check_name};
+use super::{DefinitionOrigin, DefinitionProblem, ServerDefinition, ServerLaunch, check_name, parse_start_timeout};
 use cove_core::document::{
     ConfigDocument, DocumentFormat, DocumentMember, DocumentNode, DocumentValue, unknown_key_hint,
 };
-use cove_core::error::display_value;
+use cove_core::error::{Refusal, display_value};
 
-const FIELDS: &[&str] =
-    &["command", "args", "env", "cwd", "url", "headers", "type", "description", "disabled", "allow_self", "allow_http"];
+const FIELDS: &[&str] = &[
+    "command",
+    "args",
+    "env",
+    "cwd",
+    "url",
+    "headers",
+    "type",
+    "description",
+    "disabled",
+    "allow_self",
+    "allow_http",
+    "start_timeout",
+];
 
 /// Every server of a file, as its definition or as the problem with it.
 pub(super) fn servers(path: &Path, text: &str) -> Vec<Result<ServerDefinition, DefinitionProblem>> {
@@ -65,6 +79,28 @@ pub(crate) fn parse_url(text: &str) -> Result<Url, String> {
     Url::parse(text).map_err(|error| error.to_string())
 }
 
+/// Says how to write an address that [`parse_url`] refuses: itself with a scheme if it looks like one, or an example.
+fn url_hint(text: &str) -> String {
+    let with_scheme = |scheme: &str| Url::parse(&format!("{scheme}://{}", text.trim())).ok();
+    let is_address = |url: &Url| {
+        let has_host =
+            url.host_str().is_some_and(|host| host.contains('.') || host == "localhost" || url.port().is_some());
+        has_host && url.username().is_empty() && !text.contains("://")
+    };
+    match with_scheme("http").filter(is_address) {
+        Some(url) if is_loopback_url(&url) => format!("write `{}`", display_value(url.as_str())),
+        Some(_) => format!("write `https://{}`", display_value(text.trim())),
+        None => "write an address such as `https://example.com/mcp`".to_owned(),
+    }
+}
+
+/// Returns true if an address is on this machine.
+pub(crate) fn is_loopback_url(url: &Url) -> bool {
+    let host = url.host_str().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+    let by_name = host == "localhost" || host.ends_with(".localhost");
+    by_name || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
 fn server(member: &DocumentMember, path: &Path, is_toml: bool) -> Result<ServerDefinition, DefinitionProblem> {
     let DocumentMember { key: name, line, node, .. } = member;
     check_name(name)
@@ -88,6 +124,7 @@ fn server(member: &DocumentMember, path: &Path, is_toml: bool) -> Result<ServerD
         description: fields.text("description")?,
         disabled: fields.boolean("disabled")?.unwrap_or(false) || enabled == Some(false),
         allow_self: fields.boolean("allow_self")?.unwrap_or(false),
+        start_timeout: fields.start_timeout()?,
     })
 }
 
@@ -121,7 +158,8 @@ impl ServerFields<'_> {
             Some("sse") => {
                 return mistake(
                     "`type` is `sse`, the older SSE transport, which Cove does not support",
-                    "use the server's Streamable HTTP address with `type` `http`",
+                    "use the server's Streamable HTTP address with `type` `http`, or bridge it with the `command` \
+                     `npx -y mcp-remote ADDRESS`",
                 );
             }
             Some(other) => {
@@ -150,13 +188,21 @@ impl ServerFields<'_> {
         }
     }
 
+    fn start_timeout(&self) -> Result<Option<Duration>, DefinitionProblem> {
+        let Some(node) = self.field("start_timeout") else { return Ok(None) };
+        let text = node.text_or_number().ok_or_else(|| self.wrong_kind(node, "start_timeout", "a duration"))?;
+        let refused = |refusal: Refusal| {
+            self.mistake(node.line, &format!("`start_timeout` cannot be used: {}", refusal.cause), &refusal.hint)
+        };
+        parse_start_timeout(text).map(Some).map_err(refused)
+    }
+
     /// A `url` with variables is checked when the server starts.
     fn check_url(&self, url: &str) -> Result<(), DefinitionProblem> {
         match parse_url(url) {
             Err(reason) if !url.contains("${") => {
                 let what = format!("the `url` of `{}` is not a valid URL: {reason}", self.name);
-                let hint = "write an address such as `https://example.com/mcp`";
-                Err(DefinitionProblem::new(self.path, Some(self.line), what, hint))
+                Err(DefinitionProblem::new(self.path, Some(self.line), what, url_hint(url)))
             }
             _ => Ok(()),
         }

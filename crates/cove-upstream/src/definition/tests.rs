@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::*;
 use crate::pool::UpstreamSettings;
@@ -100,12 +101,42 @@ fn refuses_what_is_not_a_url() {
         ("http://", "empty host"),
     ] {
         let all = json(&format!("{{\n\"x\": {{\"url\": \"{url}\"}}}}"));
-        let expected =
-            format!("in `/c/servers.json`, line 2: the `url` of `x` is not a valid URL: {reason}; write an address");
+        let expected = format!("in `/c/servers.json`, line 2: the `url` of `x` is not a valid URL: {reason}; write ");
         assert!(problems(&all)[0].starts_with(&expected), "{all:?}");
+    }
+    for (url, hint) in [
+        ("127.0.0.1:9801/mcp", "write `http://127.0.0.1:9801/mcp`"),
+        ("localhost:9801/mcp", "write `http://localhost:9801/mcp`"),
+        ("mcp.example.com/mcp", "write `https://mcp.example.com/mcp`"),
+        ("example:8080", "write `https://example:8080`"),
+        ("nonsense", "write an address such as `https://example.com/mcp`"),
+        ("me:secret@example.com", "write an address such as `https://example.com/mcp`"),
+        ("ftp://example.com", "write an address such as `https://example.com/mcp`"),
+    ] {
+        assert_eq!(json(&format!("{{\"x\": {{\"url\": \"{url}\"}}}}")).problems[0].hint, hint, "{url}");
     }
     // Variables are expanded when the server starts.
     assert_eq!(names(&json("{\"x\": {\"url\": \"${BASE}/mcp\"}, \"y\": {\"url\": \" HTTPS://x \"}}")), ["x", "y"]);
+}
+
+#[test]
+fn reads_start_timeouts_within_bounds() {
+    let all = toml(
+        "[servers.a]\ncommand = \"x\"\nstart_timeout = 90\n[servers.b]\ncommand = \"x\"\nstart_timeout = \"2m\"\n",
+    );
+    let timeouts: Vec<_> = all.servers.iter().map(|server| server.start_timeout).collect();
+    assert_eq!(timeouts, [Some(Duration::from_secs(90)), Some(Duration::from_secs(120))]);
+    for (value, reason) in [
+        ("\"11m\"", "`start_timeout` cannot be used: `11m` is too long, so `x` is not used; write at most `10m`"),
+        ("0", "`start_timeout` cannot be used: `0` is no time at all, so `x` is not used"),
+        ("-1", "`start_timeout` cannot be used: `-1` is not a duration, so `x` is not used"),
+        ("true", "`start_timeout` is a boolean, so `x` is not used; write a duration"),
+        ("[]", "`start_timeout` is a list, so `x` is not used; write a duration"),
+    ] {
+        let all = json(&format!("{{\n\"x\": {{\"command\": \"c\", \"start_timeout\": {value}}}}}"));
+        let expected = format!("in `/c/servers.json`, line 2: {reason}");
+        assert!(problems(&all)[0].starts_with(&expected), "{value}: {:?}", problems(&all));
+    }
 }
 
 #[test]

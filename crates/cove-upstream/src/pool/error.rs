@@ -17,8 +17,8 @@ pub enum UpstreamError {
     Needs { server: String, what: Vec<String> },
     #[error("server `{server}` is disabled ({origin})")]
     Disabled { server: String, origin: DefinitionOrigin },
-    #[error("server `{server}` could not be started: {reason}{}", format_stderr_tail(.stderr_tail))]
-    NotStarted { server: String, reason: String, stderr_tail: String },
+    #[error("server `{server}` could not be {}: {reason}{}", .kind.participle(), format_stderr_tail(.stderr_tail))]
+    NotStarted { server: String, kind: StartFailureKind, reason: String, stderr_tail: String },
     /// The server ended after the call was sent and before it answered. The call may have had effects.
     #[error("server `{server}` was gone before it answered: {reason}{}", format_stderr_tail(.stderr_tail))]
     Gone { server: String, reason: String, stderr_tail: String },
@@ -30,6 +30,47 @@ pub enum UpstreamError {
     /// The server failed too often in a row. Cove does not start it until `retry_in` has passed.
     #[error("server `{server}` is not tried for another {} s, for it failed again and again: {reason}", .retry_in.as_secs().max(1))]
     Circuit { server: String, reason: String, retry_in: Duration },
+}
+
+/// What failed at a start. It decides the hint.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum StartFailureKind {
+    #[default]
+    Process,
+    /// The process did not answer in time.
+    SilentProcess,
+    Address,
+    /// The address did not answer in time.
+    SilentAddress,
+    /// The address answers as a server of the older SSE transport does.
+    SseAddress,
+}
+
+impl StartFailureKind {
+    fn participle(self) -> &'static str {
+        match self {
+            Self::Process | Self::SilentProcess => "started",
+            Self::Address | Self::SilentAddress | Self::SseAddress => "reached",
+        }
+    }
+
+    fn hint(self) -> &'static str {
+        match self {
+            Self::Process => "try its command in a shell; what comes back there says more",
+            Self::SilentProcess => {
+                "if it needs longer, set `start_timeout` in its definition, or `--start-timeout` for all (at most `10m`); \
+                 if not, try its command in a shell"
+            }
+            Self::Address => "try its address with `curl`; what comes back there says more",
+            Self::SilentAddress => {
+                "try its address with `curl`; if it needs longer, set `start_timeout` in its definition (at most `10m`)"
+            }
+            Self::SseAddress => {
+                "this looks like the older SSE transport, which Cove does not support; use the server's Streamable HTTP \
+                 address, often `/mcp`, or bridge it: `cove servers add NAME --force -- npx -y mcp-remote ADDRESS`"
+            }
+        }
+    }
 }
 
 fn format_stderr_tail(stderr: &str) -> String {
@@ -70,9 +111,7 @@ impl Hint for UpstreamError {
             }
             Self::Needs { .. } => "set the variable, or install the command, where Cove is started".into(),
             Self::Disabled { .. } => "take `disabled` out of its definition".into(),
-            Self::NotStarted { .. } => {
-                "try its command in a shell, or its address with `curl`; what comes back there says more".into()
-            }
+            Self::NotStarted { kind, .. } => kind.hint().into(),
             Self::Gone { .. } => {
                 "the call was not repeated, for it may have had effects; the next call starts the server again".into()
             }

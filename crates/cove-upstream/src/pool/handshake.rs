@@ -1,7 +1,10 @@
 //! The handshake with a server, in the protocol era that it speaks. Cove tries the modern era first unless it
-//! remembers that the server is legacy. If the server answers with an error, Cove tries the other era over the same
-//! pipes. If the server stays silent or exits, Cove starts a new process: the old one would answer the unread first
-//! message late and stay bound to its era.
+//! remembers that the server is legacy. If the server answers with an error or stays silent for `discover_timeout`, Cove
+//! tries the other era over the same pipes: a silent process may still be starting, and a second one would start over.
+//! Cove starts a second process only if the first one ended.
+//!
+//! A process that was silent may answer both messages once it runs. `HandshakeIds` drops the answer to the first. If that
+//! message bound the server to the modern era, it refuses the second one, and Cove repeats the first.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,6 +17,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::ProtocolEra;
 use super::client_handler::{UpstreamClient, UpstreamConnection};
+use super::error::StartFailureKind;
 use super::notifications::NotificationRouter;
 use super::process::{ServerProcess, describe_exit};
 use super::resolve::ServerCommand;
@@ -37,6 +41,7 @@ pub(super) struct ConnectFailure {
     pub(super) stderr_tail: String,
     /// What the operator must provide before the server works.
     pub(super) needs: Option<String>,
+    pub(super) kind: StartFailureKind,
 }
 
 impl ConnectFailure {
@@ -51,6 +56,8 @@ pub(super) struct ConnectContext<'a> {
     pub(super) remembered: Option<ProtocolEra>,
     pub(super) settings: &'a UpstreamSettings,
     pub(super) notices: &'a Arc<NotificationRouter>,
+    /// From the start to the first answer.
+    pub(super) start_timeout: Duration,
     /// When the last attempt must have succeeded.
     pub(super) deadline: Instant,
 }
@@ -84,11 +91,11 @@ impl ConnectContext<'_> {
     }
 
     pub(super) fn silence_reason(&self) -> String {
-        format!("it did not answer within {} s", self.settings.start_timeout.as_secs_f64())
+        format!("it did not answer within {} s", self.start_timeout.as_secs_f64())
     }
 
-    /// Starts a process and completes the handshake with it. If the era is not remembered and the process stays silent
-    /// or exits, starts a second one in the legacy era. Fails with the reason and the tail of standard error.
+    /// Starts a process and completes the handshake with it. If the era is not remembered and the process exits, starts
+    /// a second one in the legacy era. Fails with the reason and the tail of standard error.
     pub(super) async fn connect_stdio(&self, program: &ServerCommand) -> Result<ConnectedServer, ConnectFailure> {
         let (mut first, mut until) = self.first_attempt();
         let mut may_restart = self.remembered.is_none();
@@ -99,10 +106,8 @@ impl ConnectContext<'_> {
                     let HandshakeAttempt { process, junk, .. } = attempt;
                     return Ok(ConnectedServer { connection, era, process: Some(process), junk });
                 }
-                // A legacy server may exit at a first message that it does not know, or never answer it.
-                Err(HandshakeFailure::Silent | HandshakeFailure::Closed)
-                    if may_restart && Instant::now() < self.deadline =>
-                {
+                // A legacy server may exit at a first message that it does not know.
+                Err(HandshakeFailure::Closed) if may_restart && Instant::now() < self.deadline => {
                     (first, until, may_restart) = (ProtocolEra::Legacy, self.deadline, false);
                 }
                 Err(failure) => return Err(attempt.into_failure(failure).await),
@@ -166,7 +171,8 @@ impl<'a> HandshakeAttempt<'a> {
         Ok(Self { context, process, transport, junk })
     }
 
-    /// Tries `first`, and the other era if the server refuses it. Returns the connection and its era.
+    /// Tries `first` until `until`, and the other era if the server refuses it or stays silent. Returns the connection
+    /// and its era.
     async fn try_both_eras(
         &self,
         first: ProtocolEra,
@@ -174,23 +180,26 @@ impl<'a> HandshakeAttempt<'a> {
     ) -> Result<(UpstreamConnection, ProtocolEra), HandshakeFailure> {
         let (second, deadline) = (first.other(), self.context.deadline);
         let refused = match self.try_era(first, until).await {
-            Err(HandshakeFailure::Refused(error)) => error,
+            Err(HandshakeFailure::Refused(error)) => Some(error),
+            Err(HandshakeFailure::Silent) if until < deadline => None,
             settled => return settled,
         };
-        match self.try_era(second, deadline).await {
+        match (self.try_era(second, deadline).await, refused) {
+            // The server speaks the first era only, and was not ready for it before.
+            (Err(HandshakeFailure::Refused(_)), None) => self.try_era(first, deadline).await,
             // The server's late answer to the first message bound it to the modern era, so Cove uses that era.
-            Err(HandshakeFailure::Refused(error))
+            (Err(HandshakeFailure::Refused(error)), Some(_))
                 if second == ProtocolEra::Legacy && error.code == ErrorCode::UNSUPPORTED_PROTOCOL_VERSION =>
             {
                 self.try_era(first, deadline).await
             }
             // Reports the refusal of the era that the server speaks.
-            Err(HandshakeFailure::Refused(error)) => {
+            (Err(HandshakeFailure::Refused(error)), Some(refused)) => {
                 let is_modern = (-32022..=-32020).contains(&refused.code.0);
                 let is_first = first == ProtocolEra::Legacy || is_modern;
                 Err(HandshakeFailure::Refused(if is_first { refused } else { error }))
             }
-            settled => settled,
+            (settled, _) => settled,
         }
     }
 
@@ -203,6 +212,10 @@ impl<'a> HandshakeAttempt<'a> {
     }
 
     async fn into_failure(self, failure: HandshakeFailure) -> ConnectFailure {
+        let kind = match failure {
+            HandshakeFailure::Silent => StartFailureKind::SilentProcess,
+            _ => StartFailureKind::Process,
+        };
         let mut reason = match failure {
             HandshakeFailure::Silent => self.context.silence_reason(),
             HandshakeFailure::Closed => match self.process.wait_for_exit(Duration::from_secs(1)).await {
@@ -213,6 +226,6 @@ impl<'a> HandshakeAttempt<'a> {
             HandshakeFailure::Unexpected(words) => text::to_line(&words, 500),
         };
         lock(&self.junk).append_to(&mut reason);
-        ConnectFailure { reason, stderr_tail: self.process.stderr_tail(), needs: None }
+        ConnectFailure { reason, stderr_tail: self.process.stderr_tail(), needs: None, kind }
     }
 }

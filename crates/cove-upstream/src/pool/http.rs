@@ -13,6 +13,7 @@ use rmcp::transport::common::client_side_sse::ExponentialBackoff;
 use rmcp::transport::streamable_http_client::{StreamableHttpClientTransport, StreamableHttpClientTransportConfig};
 
 use super::ProtocolEra;
+use super::error::StartFailureKind;
 use super::handshake::{ConnectContext, ConnectFailure, ConnectedServer, describe_refusal, describe_versions};
 use super::redaction::ServerSecrets;
 use super::stdio::JunkOutput;
@@ -38,7 +39,7 @@ impl ConnectContext<'_> {
     ) -> Result<ConnectedServer, ConnectFailure> {
         let junk: Arc<Mutex<JunkOutput>> = Arc::default();
         let client = UpstreamHttpClient::new(target, Arc::clone(self.notices), Arc::clone(&junk), secrets.clone())
-            .map_err(ConnectFailure::new)?;
+            .map_err(address_failure)?;
         let (first, first_deadline) = self.first_attempt();
         let mut refused: Option<ConnectFailure> = None;
         for (era, until) in [(first, first_deadline), (first.other(), self.deadline)] {
@@ -51,26 +52,41 @@ impl ConnectContext<'_> {
             let failure = match self.try_era(transport, era, until).await {
                 Ok(connection) => return Ok(ConnectedServer { connection, era, process: None, junk }),
                 Err(Some(error)) => classify_failure(error, &junk)?,
-                Err(None) => ConnectFailure::new(self.silence_reason()),
+                Err(None) => {
+                    let kind = StartFailureKind::SilentAddress;
+                    ConnectFailure { kind, ..ConnectFailure::new(self.silence_reason()) }
+                }
             };
             // Only a modern server refuses with errors of its own. Otherwise the refusal in the legacy era counts.
             refused = refused.filter(|_| era != ProtocolEra::Legacy).or(Some(failure));
         }
-        Err(refused.unwrap_or_default())
+        let mut refused = refused.unwrap_or_default();
+        if refused.kind == StartFailureKind::Address && target.url.path().ends_with("/sse") {
+            refused.kind = StartFailureKind::SseAddress;
+        }
+        Err(refused)
     }
+}
+
+fn address_failure(reason: String) -> ConnectFailure {
+    ConnectFailure { kind: StartFailureKind::Address, ..ConnectFailure::new(reason) }
 }
 
 /// Returns the failure if the other era is worth an attempt, and fails with it if not.
 fn classify_failure(error: ClientInitializeError, junk: &Mutex<JunkOutput>) -> Result<ConnectFailure, ConnectFailure> {
-    let mut is_final = false;
+    let (mut is_final, mut kind) = (false, StartFailureKind::Address);
     let mut reason = match error {
         ClientInitializeError::TransportError { error, .. } => match HttpClientError::find_in(&error) {
             Some(HttpClientError { kind: HttpErrorKind::Denied, message }) => {
                 let reason = format!("it needs {message}");
                 return Err(ConnectFailure { needs: Some(message.clone()), ..ConnectFailure::new(reason) });
             }
-            Some(HttpClientError { kind, message }) => {
-                is_final = *kind == HttpErrorKind::Unreachable;
+            Some(HttpClientError { kind: cause, message }) => {
+                is_final = *cause == HttpErrorKind::Unreachable;
+                // A server of the older transport takes messages at another address than the one that people know.
+                if *cause == HttpErrorKind::Refused(405) {
+                    kind = StartFailureKind::SseAddress;
+                }
                 message.clone()
             }
             None => text::to_line(&error.error.to_string(), 500),
@@ -83,6 +99,6 @@ fn classify_failure(error: ClientInitializeError, junk: &Mutex<JunkOutput>) -> R
         other => text::to_line(&other.to_string(), 500),
     };
     lock(junk).append_to(&mut reason);
-    let failure = ConnectFailure::new(reason);
+    let failure = ConnectFailure { kind, ..ConnectFailure::new(reason) };
     if is_final { Err(failure) } else { Ok(failure) }
 }

@@ -16,7 +16,7 @@
 //!   the server. Requests in flight then report that the server was stopped.
 
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rmcp::model::ClientRequest;
 use serde_json::Value;
@@ -24,7 +24,8 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::error::UpstreamError;
+use super::error::{StartFailureKind, UpstreamError};
+use super::failure_records::ServerFailure;
 use super::handshake::{ConnectContext, ConnectFailure};
 use super::notifications::{NotificationRouter, ProgressSink};
 use super::redaction::ServerSecrets;
@@ -32,7 +33,7 @@ use super::resolve::{ResolvedLaunch, resolve};
 use super::running_server::{RunningServer, ServerLease};
 use super::settings::UpstreamSettings;
 use super::{ProtocolEra, UpstreamState};
-use crate::definition::ServerDefinition;
+use crate::definition::{ServerDefinition, ServerLaunch};
 use cove_core::sync::lock;
 
 /// One configured server in the pool, running or not.
@@ -64,6 +65,7 @@ enum LifecyclePhase {
     Starting {
         done: watch::Receiver<StartResult>,
         task: AbortHandle,
+        since: Instant,
     },
     Up(Arc<RunningServer>),
 }
@@ -112,12 +114,37 @@ impl Upstream {
         if let Err(what) = resolve(&definition, &self.settings) {
             return UpstreamState::Needs(what);
         }
-        let life = lock(&self.life);
-        match (&life.phase, &life.last_failure) {
-            (LifecyclePhase::Up(running), _) if !running.is_closed() => UpstreamState::Ready,
-            (LifecyclePhase::Starting { .. }, _) => UpstreamState::Starting,
-            (_, Some((_, reason))) => UpstreamState::Failed(reason.clone()),
-            _ => UpstreamState::Idle,
+        let known_state = {
+            let life = lock(&self.life);
+            match (&life.phase, &life.last_failure) {
+                (LifecyclePhase::Up(running), _) if !running.is_closed() => Some(UpstreamState::Ready),
+                (LifecyclePhase::Starting { .. }, _) => Some(UpstreamState::Starting),
+                (_, Some((at, reason))) => {
+                    let at = SystemTime::now().checked_sub(at.elapsed()).unwrap_or(SystemTime::UNIX_EPOCH);
+                    Some(UpstreamState::Failed(ServerFailure { reason: reason.clone(), at }))
+                }
+                _ => None,
+            }
+        };
+        // Another process may have recorded a failure.
+        let recorded = || self.settings.failures.read(&definition.name, &definition.digest());
+        known_state.unwrap_or_else(|| recorded().map_or(UpstreamState::Idle, UpstreamState::Failed))
+    }
+
+    /// Records a failure for other processes. Called without the lock of `life`, because it writes a file.
+    fn record_failure(&self, reason: &str) {
+        let definition = self.definition();
+        self.settings.failures.record(&definition.name, &definition.digest(), reason);
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        matches!(&lock(&self.life).phase, LifecyclePhase::Up(running) if !running.is_closed())
+    }
+
+    pub(super) fn starting_since(&self) -> Option<Instant> {
+        match &lock(&self.life).phase {
+            LifecyclePhase::Starting { since, .. } => Some(*since),
+            LifecyclePhase::Up(_) | LifecyclePhase::Down => None,
         }
     }
 
@@ -169,11 +196,15 @@ impl Upstream {
 
     /// Counts one failure for each process, however many calls ended with it.
     fn record_death(&self, running: &Arc<RunningServer>, reason: &str) {
-        let mut life = lock(&self.life);
-        if matches!(&life.phase, LifecyclePhase::Up(up) if Arc::ptr_eq(up, running)) {
+        {
+            let mut life = lock(&self.life);
+            if !matches!(&life.phase, LifecyclePhase::Up(up) if Arc::ptr_eq(up, running)) {
+                return;
+            }
             life.phase = LifecyclePhase::Down;
             life.record_failure(reason.to_owned());
         }
+        self.record_failure(reason);
     }
 
     /// Returns a lease on the running server and starts it if needed. The server is not idle while a lease exists.
@@ -226,10 +257,12 @@ impl Upstream {
         let (send, done) = watch::channel(None);
         let (weak, remembered) = (Arc::downgrade(self), life.era);
         let (settings, notices) = (Arc::clone(&self.settings), Arc::clone(&self.notices));
+        let start_timeout = definition.start_timeout.unwrap_or(settings.start_timeout);
         let task = tokio::spawn(async move {
             tokio::time::sleep(delay).await;
-            let deadline = Instant::now() + settings.start_timeout;
-            let context = ConnectContext { remembered, settings: &settings, notices: &notices, deadline };
+            let deadline = Instant::now() + start_timeout;
+            let context =
+                ConnectContext { remembered, settings: &settings, notices: &notices, start_timeout, deadline };
             let connected = match &launch {
                 ResolvedLaunch::Stdio(program) => context.connect_stdio(program).await,
                 ResolvedLaunch::Http(target) => context.connect_http(target, &secrets).await,
@@ -240,7 +273,7 @@ impl Upstream {
                 let _ = send.send(Some(this.finish_start(running, &secrets)));
             }
         });
-        life.phase = LifecyclePhase::Starting { done: done.clone(), task: task.abort_handle() };
+        life.phase = LifecyclePhase::Starting { done: done.clone(), task: task.abort_handle(), since: Instant::now() };
         Ok(done)
     }
 
@@ -251,6 +284,10 @@ impl Upstream {
         secrets: &ServerSecrets,
     ) -> Result<Arc<RunningServer>, UpstreamError> {
         let server = self.definition().name.clone();
+        match &outcome {
+            Ok(_) => self.settings.failures.clear(&server),
+            Err(failure) => self.record_failure(&secrets.redact(&failure.reason)),
+        }
         let mut life = lock(&self.life);
         match outcome {
             Ok(running) => {
@@ -260,7 +297,7 @@ impl Upstream {
                 tokio::spawn(stop_when_idle(Arc::downgrade(self), Arc::downgrade(&running)));
                 Ok(running)
             }
-            Err(ConnectFailure { reason, stderr_tail, needs }) => {
+            Err(ConnectFailure { reason, stderr_tail, needs, kind }) => {
                 let (reason, stderr_tail) = (secrets.redact(&reason), secrets.redact(&stderr_tail));
                 life.phase = LifecyclePhase::Down;
                 life.record_failure(reason.clone());
@@ -268,15 +305,20 @@ impl Upstream {
                 life.era = None;
                 Err(match needs {
                     Some(need) => UpstreamError::Needs { server, what: vec![secrets.redact(&need)] },
-                    None => UpstreamError::NotStarted { server, reason, stderr_tail },
+                    None => UpstreamError::NotStarted { server, kind, reason, stderr_tail },
                 })
             }
         }
     }
 
     fn not_started_error(&self, reason: &str) -> UpstreamError {
-        let server = self.definition().name.clone();
-        UpstreamError::NotStarted { server, reason: reason.to_owned(), stderr_tail: String::new() }
+        let definition = self.definition();
+        let kind = match definition.launch {
+            ServerLaunch::Stdio { .. } => StartFailureKind::Process,
+            ServerLaunch::Http { .. } => StartFailureKind::Address,
+        };
+        let (server, stderr_tail) = (definition.name.clone(), String::new());
+        UpstreamError::NotStarted { server, kind, reason: reason.to_owned(), stderr_tail }
     }
 
     /// Stops the server and forbids further starts.

@@ -2,6 +2,7 @@
 //! missing, names all of it and starts nothing.
 
 mod argument_secrets;
+mod proxy_secrets;
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -29,6 +30,18 @@ const INHERITED_VARIABLES: &[&str] = &[
     "TZ",
     "USER",
 ];
+
+/// Variables that name the proxy to use, in both cases. Every server inherits them: without them `npx` and `uvx` cannot
+/// download behind a proxy.
+const PROXY_VARIABLES: &[&str] = &["ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"];
+
+fn is_inherited(name: &str) -> bool {
+    INHERITED_VARIABLES.contains(&name) || name.starts_with("XDG_") || is_proxy_variable(name)
+}
+
+fn is_proxy_variable(name: &str) -> bool {
+    PROXY_VARIABLES.iter().any(|known| name == *known || name == known.to_ascii_lowercase())
+}
 
 #[derive(Clone)]
 pub(super) enum ResolvedLaunch {
@@ -70,6 +83,14 @@ pub(super) fn resolve(
             ResolvedLaunch::Stdio(program.map_err(|need| vec![need])?)
         }
     };
+    let inherited = settings.env.iter().map(|(name, value)| (name.as_str(), value.to_string_lossy()));
+    let own = match &launch {
+        ResolvedLaunch::Stdio(program) => Some(&program.env),
+        ResolvedLaunch::Http(_) => None,
+    };
+    let own = own.into_iter().flatten().filter_map(|(name, value)| Some((name.to_str()?, value.to_string_lossy())));
+    let proxies = inherited.chain(own).filter(|(name, _)| is_proxy_variable(name));
+    expansion.secret_values.extend(proxies.flat_map(|(_, value)| proxy_secrets::find_proxy_secrets(&value)));
     Ok((launch, ServerSecrets::new(expansion.values, expansion.secret_values)))
 }
 
@@ -87,7 +108,7 @@ fn resolve_command(
     let mut env: BTreeMap<OsString, OsString> = settings
         .env
         .iter()
-        .filter(|(name, _)| INHERITED_VARIABLES.contains(&name.as_str()) || name.starts_with("XDG_"))
+        .filter(|(name, _)| is_inherited(name))
         .map(|(name, value)| (name.into(), value.clone()))
         .collect();
     env.extend(own.into_iter().map(|(name, value)| (name.into(), value.into())));

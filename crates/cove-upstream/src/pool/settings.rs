@@ -5,6 +5,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::failure_records::FailureRecords;
+use crate::definition::DEFAULT_START_TIMEOUT;
 use cove_core::process_env::ProcessEnv;
 
 #[derive(Debug, Clone)]
@@ -18,9 +20,11 @@ pub struct UpstreamSettings {
     pub root: Option<PathBuf>,
     /// Cove's own executable, to detect a definition that starts it.
     pub executable: Option<PathBuf>,
+    /// Where failures are recorded for other processes.
+    pub failures: FailureRecords,
     /// For a call without a timeout of its own.
     pub call_timeout: Duration,
-    /// From the start of a process to its first answer.
+    /// From the start of a process to its first answer, for a server whose definition does not say.
     pub start_timeout: Duration,
     /// How long the first message of the modern era may stay unanswered before Cove tries the legacy era.
     pub discover_timeout: Duration,
@@ -45,9 +49,10 @@ impl UpstreamSettings {
             cwd: env.cwd.clone(),
             root: None,
             executable: std::env::current_exe().ok(),
+            failures: FailureRecords::default(),
             call_timeout: Duration::from_secs(60),
-            start_timeout: Duration::from_secs(60),
-            // Python servers need up to 10 s here, some more. After this time Cove tries the legacy era.
+            start_timeout: DEFAULT_START_TIMEOUT,
+            // Python servers need up to 10 s here, some more. After this time Cove tries the legacy era as well.
             discover_timeout: Duration::from_secs(25),
             idle_timeout: Duration::from_secs(600),
             grace: Duration::from_secs(2),

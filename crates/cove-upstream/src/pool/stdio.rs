@@ -13,6 +13,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{ChildStdin, ChildStdout};
 use tokio::sync::mpsc;
 
+use super::handshake_ids::HandshakeIds;
 use super::message::MessageReader;
 use super::notifications::NotificationRouter;
 use super::process::ServerPipes;
@@ -73,6 +74,7 @@ pub(super) struct UpstreamStdio {
     queued: Arc<AtomicUsize>,
     messages: Arc<tokio::sync::Mutex<mpsc::Receiver<ServerJsonRpcMessage>>>,
     reader: Arc<MessageReader>,
+    handshakes: Arc<Mutex<HandshakeIds>>,
 }
 
 impl UpstreamStdio {
@@ -85,14 +87,15 @@ impl UpstreamStdio {
         tokio::spawn(write_lines(pipes.stdin, queue, Arc::clone(&queued)));
         tokio::spawn(read_lines(pipes.stdout, sender, Arc::clone(&reader), Arc::clone(&junk)));
         let messages = Arc::new(tokio::sync::Mutex::new(messages));
-        (Self { lines, queued, messages, reader }, junk)
+        (Self { lines, queued, messages, reader, handshakes: Arc::default() }, junk)
     }
 
     /// Queues a message and fails if the server does not read. `send` calls this before it returns its future,
     /// because rmcp polls those futures in any order and a cancellation must not overtake its request.
-    fn queue_message(&self, message: &ClientJsonRpcMessage) -> io::Result<()> {
-        self.reader.note_sent(message);
-        let mut line = serde_json::to_vec(message)?;
+    fn queue_message(&self, mut message: ClientJsonRpcMessage) -> io::Result<()> {
+        lock(&self.handshakes).send(&mut message);
+        self.reader.note_sent(&message);
+        let mut line = serde_json::to_vec(&message)?;
         line.push(b'\n');
         if self.queued.fetch_add(line.len(), Ordering::Relaxed) > MAX_QUEUED {
             self.queued.fetch_sub(line.len(), Ordering::Relaxed);
@@ -109,11 +112,17 @@ impl Transport<RoleClient> for UpstreamStdio {
         &mut self,
         message: ClientJsonRpcMessage,
     ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
-        std::future::ready(self.queue_message(&message))
+        std::future::ready(self.queue_message(message))
     }
 
     async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
-        self.messages.lock().await.recv().await
+        let mut messages = self.messages.lock().await;
+        loop {
+            let mut message = messages.recv().await?;
+            if lock(&self.handshakes).receive(&mut message) {
+                return Some(message);
+            }
+        }
     }
 
     async fn close(&mut self) -> Result<(), Self::Error> {

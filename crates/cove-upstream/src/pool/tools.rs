@@ -25,7 +25,13 @@ pub(super) fn parse_tool(tool: Value) -> Option<ToolDocument> {
     let hints = tool.get("annotations");
     let title = words(tool.get("title"), MAX_NAME);
     let title = title.or_else(|| words(hints?.get("title"), MAX_NAME));
-    let read_only = hints.and_then(|hints| hints.get("readOnlyHint")?.as_bool()).unwrap_or(false);
+    let hint = |name| hints.and_then(|hints| hints.get(name)?.as_bool()).unwrap_or(false);
+    let read_only = hint("readOnlyHint");
+    let destructive = hint("destructiveHint") && !read_only;
+    // The protocol has no field for it. A reason or a date in place of `true` means the same.
+    let marks_deprecated =
+        |marks: &Value| !matches!(marks.get("deprecated"), None | Some(Value::Null | Value::Bool(false)));
+    let deprecated = hints.is_some_and(marks_deprecated) || tool.get("_meta").is_some_and(marks_deprecated);
     let mut description = words(tool.get("description"), MAX_DESCRIPTION).unwrap_or_default();
     let input_schema = match tool.remove("inputSchema") {
         Some(Value::Object(schema)) if is_bounded(&schema) => schema,
@@ -40,7 +46,7 @@ pub(super) fn parse_tool(tool: Value) -> Option<ToolDocument> {
         Some(Value::Object(schema)) if is_bounded(&schema) => Some(schema),
         _ => None,
     };
-    Some(ToolDocument { name, title, description, input_schema, output_schema, read_only })
+    Some(ToolDocument { name, title, description, input_schema, output_schema, read_only, destructive, deprecated })
 }
 
 fn empty_schema() -> Map<String, Value> {
@@ -76,6 +82,14 @@ mod tests {
         assert_eq!(tool.description, "adds[2J\n two");
         assert_eq!(tool.input_schema["properties"]["a"]["default"], Value::Null);
         assert!(tool.read_only && tool.output_schema.is_some());
+        let marked = |annotations: Value, meta: Value| {
+            let tool = parse_tool(json!({"name": "x", "annotations": annotations, "_meta": meta})).unwrap();
+            (tool.destructive, tool.deprecated)
+        };
+        assert_eq!(marked(json!({"destructiveHint": true}), json!({"deprecated": "since 2"})), (true, true));
+        assert_eq!(marked(json!({"deprecated": true}), json!(null)), (false, true));
+        assert_eq!(marked(json!({"destructiveHint": true, "readOnlyHint": true}), json!(7)), (false, false));
+        assert_eq!(marked(json!([]), json!({"deprecated": false})), (false, false));
         let bare = parse_tool(json!({"name": "x"})).unwrap();
         assert_eq!(bare.input_schema, empty_schema());
     }

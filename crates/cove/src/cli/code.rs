@@ -13,9 +13,15 @@ use cove_core::process_env::ProcessEnv;
 /// The work of `cove run`: cells of one session, in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunArgs {
-    /// At least one.
+    /// At least one, unless the code comes from standard input.
     pub cells: Vec<CellSource>,
     pub language: Language,
+    /// What a cell that is read from standard input gets, if there is one to read.
+    pub stdin_args: Option<Vec<String>>,
+    /// The script whose folder is shown.
+    pub script: Option<PathBuf>,
+    /// Where files that the code writes are kept.
+    pub out: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,8 +38,11 @@ pub struct CellSource {
 #[derive(clap::Args)]
 #[command(arg = json_flag("Print one JSON object for each cell"), args = call_settings())]
 pub(super) struct CodeArgs {
-    /// File with the code of one cell
+    /// File with the code of one cell; `-` or nothing reads standard input
     file: Option<PathBuf>,
+    /// Arguments that the code sees; put `--` before those that begin with a dash
+    #[arg(value_name = "ARG", num_args = 0..)]
+    plain_args: Vec<String>,
     /// Code of one cell; several share one session
     #[arg(short, allow_hyphen_values = true)]
     code: Vec<String>,
@@ -41,42 +50,75 @@ pub(super) struct CodeArgs {
     /// [env: COVE_LANGUAGE] [default: by FILE's extension, else python]
     #[arg(short, long, overrides_with = "language", verbatim_doc_comment)]
     language: Option<String>,
+    /// Do not show the code the folder of FILE
+    #[arg(long)]
+    no_folder: bool,
+    /// Keep files that the code writes to its working directory in this directory
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
     /// Arguments that the code sees
-    #[arg(last = true, num_args = 0..)]
+    #[arg(last = true, num_args = 0.., hide = true)]
     args: Vec<String>,
 }
 
 /// Arguments and name travel escaped in the metadata of one message; half of its limit leaves room for both.
 const MAX_ARGS: usize = MAX_META / 2;
 
-const EXTENSIONS: [(&str, Language); 6] = [
+const EXTENSIONS: [(&str, Language); 7] = [
     ("py", Language::Python),
     ("js", Language::Node),
     ("mjs", Language::Node),
     ("cjs", Language::Node),
+    // The shim removes the types, by the name of the cell.
+    ("ts", Language::Node),
     ("bash", Language::Bash),
     ("sh", Language::Sh),
 ];
 
 pub(super) fn load_code(given: CodeArgs, env: &ProcessEnv) -> Result<RunArgs, Failure> {
-    let sources = match (&given.file, given.code.as_slice()) {
-        (Some(file), []) => vec![(file.to_string_lossy().into_owned(), read_file(file, env)?)],
-        (None, [_, ..]) => inline_cells(given.code)?,
-        (Some(file), _) => {
-            let file = display_value(&file.to_string_lossy());
-            return Err(Failure::usage(format!("could not choose between `{file}` and `-c`"))
-                .with_hint("name a file, or pass code with `-c`, not both"));
-        }
-        (None, []) => {
-            return Err(Failure::usage("could not find code to run")
-                .with_hint("name a file as in `cove run hello.py`, or pass code as in `cove run -c 'print(1)'`"));
-        }
+    let reads_stdin = match &given.file {
+        Some(file) => file == Path::new("-"),
+        None => given.code.is_empty() && !env.stdin_is_terminal,
     };
-    let language = choose_language(given.language, given.file.as_deref(), env)?;
-    check_args(&given.args)?;
-    let args = given.args;
+    let file = given.file.filter(|_| !reads_stdin);
+    let sources = match (&file, given.code.as_slice()) {
+        (None, []) if reads_stdin => Vec::new(),
+        (Some(file), []) => vec![(file.to_string_lossy().into_owned(), read_file(file, env)?)],
+        (None, [_, ..]) if !reads_stdin => inline_cells(given.code)?,
+        (_, [_, ..]) => {
+            let file = file.map_or_else(|| "-".into(), |file| display_value(&file.to_string_lossy()));
+            return Err(Failure::usage(format!("could not choose between `{file}` and `-c`"))
+                .with_hint("name a file, or pass code with `-c`, not both; put `--` before arguments of the code"));
+        }
+        (None, []) => return Err(no_code_error()),
+    };
+    let language = choose_language(given.language, file.as_deref(), env)?;
+    let args = [given.plain_args, given.args].concat();
+    check_args(&args)?;
+    let stdin_args = reads_stdin.then(|| args.clone());
     let cells = sources.into_iter().map(|(name, code)| CellSource { name, code, args: args.clone() }).collect();
-    Ok(RunArgs { cells, language })
+    let script = file.filter(|_| !given.no_folder).map(|file| env.cwd.join(file));
+    Ok(RunArgs { cells, language, stdin_args, script, out: given.out.map(|out| env.cwd.join(out)) })
+}
+
+fn no_code_error() -> Failure {
+    Failure::usage("could not find code to run")
+        .with_hint("name a file as in `cove run hello.py`, or pass code as in `cove run -c 'print(1)'`")
+}
+
+/// Reads the code of one cell from standard input. Fails if there is none.
+pub(super) fn read_stdin(args: Vec<String>) -> Result<CellSource, Failure> {
+    let refused = || Failure::usage("could not read code from standard input");
+    let mut code = Vec::new();
+    std::io::stdin()
+        .lock()
+        .take(MAX_CODE as u64 + 1)
+        .read_to_end(&mut code)
+        .map_err(|error| refused().because(error))?;
+    if code.is_empty() {
+        return Err(no_code_error());
+    }
+    Ok(CellSource { name: "<stdin>".to_owned(), code: check_code(code, refused)?, args })
 }
 
 fn inline_cells(codes: Vec<String>) -> Result<Vec<(String, String)>, Failure> {
@@ -89,11 +131,6 @@ fn inline_cells(codes: Vec<String>) -> Result<Vec<(String, String)>, Failure> {
 
 fn read_file(file: &Path, env: &ProcessEnv) -> Result<String, Failure> {
     let refused = || Failure::usage(format!("could not read code from `{}`", display_value(&file.to_string_lossy())));
-    if file == Path::new("-") {
-        return Err(refused()
-            .because("standard input belongs to the code")
-            .with_hint("name a file (`./-` if that is its name), or pass code with `-c`"));
-    }
     let unreadable = |error| refused().because(error).with_hint("name a file that can be read, or pass code with `-c`");
     let mut code = Vec::new();
     // One byte more than the limit shows that a file is too large, whatever its size.
@@ -137,7 +174,7 @@ fn check_args(args: &[String]) -> Result<(), Failure> {
         )))
 }
 
-/// The language of the flag or the environment; or else that of the file's extension; or else Python.
+/// The language of the flag or the environment; or else that of the file's extension; or else, without one, Python.
 pub(super) fn choose_language(
     flag: Option<String>,
     file: Option<&Path>,
@@ -149,7 +186,17 @@ pub(super) fn choose_language(
         (None, None) => {
             let extension = file.and_then(Path::extension);
             let known = EXTENSIONS.iter().find(|(name, _)| extension.is_some_and(|extension| extension == *name));
-            return Ok(known.map_or(Language::Python, |(_, language)| *language));
+            return match (known, extension) {
+                (Some((_, language)), _) => Ok(*language),
+                (None, None) => Ok(Language::Python),
+                (None, Some(extension)) => {
+                    let (file, ending) = (file.unwrap_or(Path::new("")).to_string_lossy(), extension.to_string_lossy());
+                    let file = display_value(&file);
+                    Err(Failure::usage(format!("could not tell the language of `{file}`"))
+                        .because(format!("`.{}` is not the ending of a language", display_value(&ending)))
+                        .with_hint(format!("name the language, as in `cove run -l node {file}`")))
+                }
+            };
         }
     };
     text.parse().map_err(|_| {

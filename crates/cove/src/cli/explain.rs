@@ -2,6 +2,7 @@
 
 use crate::cli::CommandContext;
 use crate::cli::image_library::image_library;
+use crate::cli::packages::add_shared_folders;
 use crate::cli::run::choose_backend;
 use crate::cli::runtime;
 use cove_core::backend::PlanFormat;
@@ -13,6 +14,8 @@ pub fn render(context: &CommandContext) -> Result<String, Failure> {
 }
 
 async fn explain(CommandContext { config, env, json }: &CommandContext) -> Result<String, Failure> {
+    let config = &mut config.clone();
+    add_shared_folders(config)?;
     let DefaultEnvironment { policy, reason, .. } = image_library(config, env).chosen_environment().await?;
     let backend = choose_backend(config, env)?;
     let form = if *json { PlanFormat::Json } else { PlanFormat::Text };

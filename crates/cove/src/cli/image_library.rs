@@ -3,7 +3,9 @@
 
 use cove_protocol::Language;
 
+use crate::cli::packages::add_shared_folders;
 use crate::cli::progress_line::ProgressLine;
+use crate::cli::tables::print_remark;
 use crate::config::Config;
 use cove_core::BoxFuture;
 use cove_core::backend::Backend;
@@ -29,8 +31,11 @@ fn library_config(config: &Config) -> ImageLibraryConfig {
     }
 }
 
-/// The configuration with the policy of sessions that name no image.
+/// The configuration with the policy of sessions that name no image, and with the packages of all sessions.
 pub(super) async fn resolve_default_image(mut config: Config, env: &ProcessEnv) -> Result<Config, Failure> {
+    if let Some(warning) = add_shared_folders(&mut config)? {
+        print_remark(format!("warning: {warning}"));
+    }
     config.policy = image_library(&config, env).default_environment().await?.policy;
     Ok(config)
 }

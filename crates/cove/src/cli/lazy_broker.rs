@@ -3,14 +3,13 @@
 
 use std::sync::Arc;
 
-use cove_protocol::CellId;
 use tokio::sync::OnceCell;
 
 use crate::config::Config;
 use cove_core::BoxFuture;
 use cove_core::process_env::ProcessEnv;
-use cove_core::session::CallHandler;
 use cove_core::session::registry::Principal;
+use cove_core::session::{CallHandler, CallingCell};
 use cove_server::manual;
 use cove_upstream::broker::{Broker, CallScope};
 
@@ -44,7 +43,7 @@ impl LazyBroker {
 }
 
 impl CallHandler for LazyBroker {
-    fn answer<'a>(&'a self, cell: CellId, request: Vec<u8>) -> BoxFuture<'a, Vec<u8>> {
+    fn answer<'a>(&'a self, cell: CallingCell, request: Vec<u8>) -> BoxFuture<'a, Vec<u8>> {
         Box::pin(async move { self.open().await.1.answer(cell, request).await })
     }
 }

@@ -2,9 +2,12 @@
 //! in them, so it gets neutralised text.
 
 use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
 
 use cove_protocol::OutputStream;
 
+use crate::cli::kept_files::save_image;
+use cove_core::error::display_path;
 use cove_core::output::CellOutput;
 use cove_core::output::TextNeutraliser;
 
@@ -16,12 +19,20 @@ pub(super) struct LiveOutput {
     /// One neutraliser for each stream that is a terminal.
     screens: [Option<TextNeutraliser>; 2],
     at_line_start: bool,
+    /// Where images are saved; None if they are only mentioned.
+    image_folder: Option<PathBuf>,
 }
 
 impl LiveOutput {
+    /// Saves images in a folder.
+    pub(super) fn with_image_folder(folder: &Path) -> Self {
+        Self { image_folder: Some(folder.to_owned()), ..Self::new() }
+    }
+
     pub(super) fn new() -> Self {
         let screens = [std::io::stdout().is_terminal(), std::io::stderr().is_terminal()];
-        Self { screens: screens.map(|is_terminal| is_terminal.then(TextNeutraliser::default)), at_line_start: true }
+        let screens = screens.map(|is_terminal| is_terminal.then(TextNeutraliser::default));
+        Self { screens, at_line_start: true, image_folder: None }
     }
 
     pub(super) fn show(&mut self, shown: CellOutput<'_>) {
@@ -34,7 +45,9 @@ impl LiveOutput {
                 None => write_stream(stream, bytes),
             },
             CellOutput::Image(format, bytes) => {
-                let note = format!("[an image was shown: {}, {} bytes]\n", format.mime(), bytes.len());
+                let saved = self.image_folder.as_ref().and_then(|folder| save_image(folder, format, bytes).ok());
+                let place = saved.map(|path| format!(", saved as {}", display_path(&path))).unwrap_or_default();
+                let note = format!("[an image was shown: {}, {} bytes{place}]\n", format.mime(), bytes.len());
                 write_stream(OutputStream::Stderr, note.as_bytes());
             }
         }

@@ -1,6 +1,7 @@
 //! `cove run`: runs cells from the shell, in the sandbox that agents get. Output is passed on as it arrives; standard
 //! error and the exit code report how each cell ended.
 
+use std::path::Path;
 use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -8,10 +9,12 @@ use std::sync::Arc;
 use cove_protocol::OutputStream;
 use serde::Serialize;
 
-use crate::cli::code::RunArgs;
+use crate::cli::code::{RunArgs, read_stdin};
 use crate::cli::image_library::{prepare_image, resolve_default_image};
+use crate::cli::kept_files::keep_files;
 use crate::cli::lazy_broker::LazyBroker;
 use crate::cli::live_output::{LiveOutput, write_stream};
+use crate::cli::script_folder::mount_folder;
 use crate::cli::tables::print_remark;
 use crate::cli::{CommandContext, INTERRUPTED, runtime};
 use crate::combined::CombinedBackend;
@@ -19,10 +22,10 @@ use crate::config::Config;
 use cove_core::advice::{self, Advice, Audience};
 use cove_core::backend::Backend;
 use cove_core::backend::jail::Jail;
-use cove_core::error::Failure;
+use cove_core::error::{Failure, display_path};
 use cove_core::image::BackendChoice;
 use cove_core::output::{CollectedOutput, OutputCollector};
-use cove_core::policy::Policy;
+use cove_core::policy::{EffectiveLimits, Policy};
 use cove_core::process_env::ProcessEnv;
 use cove_core::session::{Cell, CellEnd, Session, SessionOptions, SurvivingState};
 use cove_docker::{ContainerBackend, ContainerPermissions, Engine};
@@ -62,7 +65,17 @@ pub(super) fn container_backend(config: &Config, env: &ProcessEnv) -> Result<Con
 
 async fn run_cells(args: RunArgs, context: CommandContext) -> Result<u8, Failure> {
     let CommandContext { config, env, json } = context;
-    let config = &resolve_default_image(config, &env).await?;
+    let mut config = resolve_default_image(config, &env).await?;
+    let warning = args.script.as_ref().and_then(|script| mount_folder(&mut config.policy, script, &env));
+    if let Some(warning) = warning {
+        print_remark(format!("warning: {warning}"));
+    }
+    let config = &config;
+    let image_folder = args.out.clone().unwrap_or_else(|| env.cwd.clone());
+    let mut cells = args.cells;
+    if let Some(args) = args.stdin_args {
+        cells.push(read_stdin(args)?);
+    }
     let backend = choose_backend(config, &env)?;
     backend.sweep().await;
     prepare_image(&*backend, &config.policy).await?;
@@ -76,7 +89,7 @@ async fn run_cells(args: RunArgs, context: CommandContext) -> Result<u8, Failure
     };
     let calls = LazyBroker::new(config, env);
     let mut exit_code = 0;
-    for source in args.cells {
+    for source in cells {
         let cell = Cell {
             language: args.language,
             name: source.name,
@@ -88,7 +101,7 @@ async fn run_cells(args: RunArgs, context: CommandContext) -> Result<u8, Failure
         let end = if json {
             run_for_program(&session, cell, config, calls.clone()).await
         } else {
-            run_for_person(&session, cell, config, calls.clone()).await
+            run_for_person(&session, cell, config, &image_folder, calls.clone()).await
         };
         exit_code = end.exit_code();
         // Like a script that stops at its first error: later cells depend on earlier ones.
@@ -96,8 +109,22 @@ async fn run_cells(args: RunArgs, context: CommandContext) -> Result<u8, Failure
             break;
         }
     }
+    let kept = match &args.out {
+        Some(out) => keep_files(&session, &config.policy, out).await.map(Some),
+        None => Ok(None),
+    };
     tokio::join!(session.stop(), calls.close());
+    if let (Some(kept), Some(out)) = (kept?, &args.out) {
+        for left_out in &kept.left_out {
+            print_remark(format!("not kept: {left_out}"));
+        }
+        print_remark(format!("kept {} in `{}`", counted_files(kept.files), display_path(out)));
+    }
     Ok(exit_code)
+}
+
+fn counted_files(count: usize) -> String {
+    if count == 1 { "1 file".to_owned() } else { format!("{count} files") }
 }
 
 /// Starts a session. Returns `None` after Ctrl-C: Cove lets the start finish and then removes the sandbox, unless a
@@ -125,11 +152,17 @@ pub(super) async fn start_interruptibly(
     Ok(None)
 }
 
-async fn run_for_person(session: &Session, cell: Cell, config: &Config, calls: Arc<LazyBroker>) -> CellEnd {
-    let mut live = LiveOutput::new();
+async fn run_for_person(
+    session: &Session,
+    cell: Cell,
+    config: &Config,
+    image_folder: &Path,
+    calls: Arc<LazyBroker>,
+) -> CellEnd {
+    let mut live = LiveOutput::with_image_folder(image_folder);
     let end = session.run_with_calls(cell, |shown| live.show(shown), wait_for_ctrl_c(), calls).await;
     live.finish();
-    if let Some(text) = advice::advise(&end, config.bounds(), Audience::Person) {
+    if let Some(text) = advice::advise(&end, bounds(config), Audience::Person) {
         print_remark(text);
     }
     end
@@ -160,13 +193,18 @@ async fn run_for_program(session: &Session, cell: Cell, config: &Config, calls: 
             .iter()
             .map(|image| ImageSummary { format: image.format.mime(), bytes: image.bytes.len() })
             .collect(),
-        advice: advice::advise(&end, config.bounds(), Audience::Person),
+        advice: advice::advise(&end, bounds(config), Audience::Person),
         survived: end.survived(),
     };
     if let Ok(line) = serde_json::to_string(&result) {
         write_stream(OutputStream::Stdout, format!("{line}\n").as_bytes());
     }
     end
+}
+
+/// The limits of a cell. Nothing of it stays once `cove run` is over.
+fn bounds(config: &Config) -> EffectiveLimits {
+    EffectiveLimits { session_persists: false, ..config.bounds() }
 }
 
 #[derive(Serialize)]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::cli::CommandContext;
 use crate::cli::image_library::image_library;
+use crate::cli::packages::add_shared_folders;
 use crate::cli::run::choose_backend;
 use crate::cli::runtime;
 use crate::config::Config;
@@ -29,7 +30,10 @@ pub fn run(context: CommandContext) -> Result<ExitCode, Failure> {
     served.map(|()| ExitCode::SUCCESS)
 }
 
-async fn serve(config: Config, env: ProcessEnv) -> Result<(), Failure> {
+async fn serve(mut config: Config, env: ProcessEnv) -> Result<(), Failure> {
+    if let Some(warning) = add_shared_folders(&mut config)? {
+        tracing::warn!("{warning}");
+    }
     let backend = Arc::from(choose_backend(&config, &env)?);
     let library = image_library(&config, &env);
     for problem in library.read().await.problems {

@@ -10,31 +10,36 @@ use std::process::ExitCode;
 
 use clap::Arg;
 
+use super::tables::render_table;
 use super::{CommandContext, all_settings, json_flag};
-use cove_core::error::{Failure, display_path, display_value};
+use cove_core::error::{Failure, display_path, display_value, escape_control};
 use cove_core::process_env::ProcessEnv;
 use cove_core::spelling::nearest;
+use cove_core::text::{cut, is_invisible};
 use cove_upstream::catalog::Catalog;
-use cove_upstream::definition::{DefinitionPlaces, ServerDefinitions, check_name, trust};
-use cove_upstream::pool::{UpstreamPool, UpstreamSettings, UpstreamSummary};
+use cove_upstream::definition::{DefinitionPlaces, ServerDefinitions, ServerLaunch, check_name, trust};
+use cove_upstream::pool::{FailureRecords, UpstreamPool, UpstreamSettings, UpstreamSummary};
 
 pub use add::NewServer;
+
+/// Most bytes of a command that `trust` shows.
+const MAX_SHOWN_COMMAND: usize = 4_000;
 
 /// Show and change the upstream servers that code can call
 #[derive(Debug, Clone, PartialEq, clap::Subcommand)]
 pub enum ServersCommand {
     /// List every server with its state and where it is defined, and what is wrong with the rest
-    #[command(arg = json_flag("Print one object"), args = location_settings())]
+    #[command(visible_alias = "ls", arg = json_flag("Print one object"), args = location_settings())]
     List,
     Add(NewServer),
     /// Remove a server that `add` defined; for others, say where they are defined
-    #[command(args = location_settings())]
+    #[command(visible_alias = "rm", args = location_settings())]
     Remove {
         /// Name of the server
         name: String,
     },
     /// Start servers and keep the lists of their tools, so that they are found without a start
-    #[command(arg = json_flag("Print an array of objects"), args = location_settings())]
+    #[command(arg = json_flag("Print an array of objects"), args = start_settings())]
     Refresh {
         /// Servers to start; all of them if none is named
         #[arg(value_name = "NAME", num_args = 0..)]
@@ -59,10 +64,21 @@ pub(super) fn location_settings() -> impl Iterator<Item = Arg> {
     all_settings().filter(|arg| matches!(arg.get_id().as_str(), "config" | "state-dir"))
 }
 
+/// The same, for commands that start servers.
+pub(super) fn start_settings() -> impl Iterator<Item = Arg> {
+    all_settings().filter(|arg| matches!(arg.get_id().as_str(), "config" | "state-dir" | "start-timeout"))
+}
+
 /// Returns the text to print and the exit code. Remarks go to standard error at once.
 pub fn run(command: ServersCommand, context: CommandContext) -> Result<(String, ExitCode), Failure> {
     let CommandContext { config, env, json } = context;
-    let here = ServersContext { places: DefinitionPlaces::new(config.file, config.server.state_dir, &env), env };
+    let settings = UpstreamSettings {
+        start_timeout: config.start_timeout,
+        failures: FailureRecords::new(config.server.state_dir.as_deref()),
+        ..UpstreamSettings::from_env(&env)
+    };
+    let places = DefinitionPlaces::new(config.file, config.server.state_dir, &env);
+    let here = ServersContext { places, env, settings };
     let text = match command {
         ServersCommand::List => list::render(&here, json)?,
         ServersCommand::Add(added) => add::add(&here, &added)?,
@@ -78,11 +94,12 @@ pub fn run(command: ServersCommand, context: CommandContext) -> Result<(String, 
 struct ServersContext {
     places: DefinitionPlaces,
     env: ProcessEnv,
+    settings: UpstreamSettings,
 }
 
 impl ServersContext {
     fn definitions(&self) -> ServerDefinitions {
-        ServerDefinitions::load(&self.places, &UpstreamSettings::from_env(&self.env))
+        ServerDefinitions::load(&self.places, &self.settings)
     }
 
     fn state_dir(&self) -> Result<&Path, Failure> {
@@ -91,6 +108,10 @@ impl ServersContext {
                 .because("there is no home directory, so there is no state directory")
                 .with_hint("name one with `--state-dir`")
         })
+    }
+
+    fn summaries(&self, definitions: ServerDefinitions) -> Vec<UpstreamSummary> {
+        UpstreamPool::new(definitions, self.settings.clone()).summaries()
     }
 
     /// The catalog of tool lists from earlier runs, if there is a state directory.
@@ -115,8 +136,8 @@ impl ServersContext {
             Failure::operator(format!("could not trust `{}`", display_path(&directory))).because(error)
         })?;
         let project = DefinitionPlaces { project: Some(trusted.clone()), ..self.places.clone() };
-        let all = ServerDefinitions::load(&project, &UpstreamSettings::from_env(&self.env));
-        let own: Vec<&str> = all
+        let all = ServerDefinitions::load(&project, &self.settings);
+        let own = all
             .servers
             .iter()
             .filter(|server| {
@@ -126,11 +147,11 @@ impl ServersContext {
                 folder == Some(&trusted.join("mcp-servers"))
                     || (folder == Some(&trusted) && self.places.config.as_ref() != Some(file))
             })
-            .map(|server| server.name.as_str())
-            .collect();
-        let own = if own.is_empty() { "none yet".to_owned() } else { own.join(", ") };
+            .map(|server| [format!("  {}", server.name), describe_launch(&server.launch)]);
+        let own = render_table(own);
+        let own = if own.is_empty() { "  none yet\n".to_owned() } else { own };
         let trusted = display_path(&trusted);
-        Ok(format!("trusted `{trusted}`: where Cove is started there, its servers are used too ({own})\n"))
+        Ok(format!("trusted `{trusted}`: where Cove is started there, it runs its servers too, as you:\n{own}"))
     }
 
     fn untrust(&self, directory: &Path) -> Result<String, Failure> {
@@ -147,13 +168,27 @@ impl ServersContext {
     }
 }
 
+/// The command that Cove runs for a server, or its address, on one line. The text comes from the project.
+fn describe_launch(launch: &ServerLaunch) -> String {
+    let word = |word: &str| {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "@%+=:,./_-${}".contains(c);
+        let shown: String = word.chars().filter(|c| !is_invisible(*c)).collect();
+        let shown = escape_control(&shown);
+        if !word.is_empty() && word.chars().all(is_plain) { shown } else { format!("'{shown}'") }
+    };
+    match launch {
+        ServerLaunch::Stdio { command, args, .. } => {
+            let words: Vec<String> = [command].into_iter().chain(args).map(|one| word(one)).collect();
+            cut(&words.join(" "), MAX_SHOWN_COMMAND)
+        }
+        // The query may hold a secret.
+        ServerLaunch::Http { url, .. } => word(url.split('?').next().unwrap_or_default()),
+    }
+}
+
 /// Declares servers to a catalog, each with the tools that it listed before. Returns what is wrong with those lists.
 fn declare_servers(catalog: &Catalog, summaries: &[UpstreamSummary]) -> Vec<String> {
     summaries.iter().filter_map(|summary| catalog.declare(summary.to_declaration())).collect()
-}
-
-fn load_summaries(definitions: ServerDefinitions, env: &ProcessEnv) -> Vec<UpstreamSummary> {
-    UpstreamPool::new(definitions, UpstreamSettings::from_env(env)).summaries()
 }
 
 fn check_server_name(name: &str) -> Result<(), Failure> {

@@ -183,18 +183,19 @@ fn no_command_serves_or_prints_help() {
 
 #[test]
 fn usage_messages() {
-    assert_snapshot!(refusal_of(&["run"]), @"
+    let mut terminal = CliFixture::new();
+    terminal.process_env.stdin_is_terminal = true;
+    assert_snapshot!(terminal.refusal(&["run"]), @"
     could not find code to run
     hint: name a file as in `cove run hello.py`, or pass code as in `cove run -c 'print(1)'`
     ");
     assert_snapshot!(refusal_of(&["run", "hello.py", "-c", "1"]), @"
     could not choose between `hello.py` and `-c`
-    hint: name a file, or pass code with `-c`, not both
+    hint: name a file, or pass code with `-c`, not both; put `--` before arguments of the code
     ");
-    assert_snapshot!(refusal_of(&["run", "-"]), @"
-    could not read code from `-`
-    caused by: standard input belongs to the code
-    hint: name a file (`./-` if that is its name), or pass code with `-c`
+    assert_snapshot!(refusal_of(&["run", "-", "-c", "1"]), @"
+    could not choose between `-` and `-c`
+    hint: name a file, or pass code with `-c`, not both; put `--` before arguments of the code
     ");
     assert_snapshot!(refusal_of(&["run", "missing.py"]), @"
     could not read code from `missing.py`
@@ -232,17 +233,11 @@ fn usage_messages() {
       tip: a similar argument exists: '--memory'
       tip: to pass '--memry' as a value, use '-- --memry'
 
-    Usage: cove run --memory <SIZE> [FILE] [-- [ARGS]...]
+    Usage: cove run --memory <SIZE> [FILE] [ARG]...
 
     For more information, try '--help'.
     ");
-    assert_snapshot!(refusal_of(&["run", "hello.py", "argument"]), @"
-    error: unexpected argument 'argument' found
-
-    Usage: cove run [OPTIONS] [FILE] [-- [ARGS]...]
-
-    For more information, try '--help'.
-    ");
+    assert_eq!(CliFixture::new().run(&["run", "hello.py", "a", "b"]).0.cells[0].args, ["a", "b"]);
     assert_snapshot!(refusal_of(&["config"]), @"
     error: 'cove config' requires a subcommand but one was not provided
       [subcommands: show, help]
@@ -326,16 +321,21 @@ fn config_show_prints_every_setting() {
     user             65534:65534                      default
     timeout          30s                              default
     max-timeout      120s                             default
-    max-output       20000                            default
+    max-output       6000 tokens                      default
     workspace-size   256m                             default
     tmp-size         64m                              default
     rootfs           none                             default
     python           first `python3` on `PATH`        default
+    packages         none                             default
+    node-packages    none                             default
     mount            /usr:/data                       flag --mount
     mount            /usr:/more:rw                    flag --mount
+    workspace        none                             default
     allow-mount      none                             default
     allow-call       all                              default
     deny-call        none                             default
+    start-timeout    120s                             default
+    search           hybrid                           default
     state-dir        `~/.local/state/cove`            default
     tools            code                             default
     output           compact                          default

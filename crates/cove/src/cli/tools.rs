@@ -2,18 +2,23 @@
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use cove_protocol::{CellId, Language};
 use serde_json::Value;
 
 use super::lazy_broker::local_scope;
+use super::progress_line::ProgressLine;
 use super::tables::print_remark;
 use super::{CommandContext, INTERRUPTED, broker_settings, json_flag, parse_count, runtime};
 use cove_core::error::{Failure, display_value};
 use cove_core::output::neutralise;
+use cove_core::session::CallingCell;
 use cove_server::manual;
 use cove_upstream::broker::request::{BrokerRequest, CallError, CallErrorKind, CallRequest};
-use cove_upstream::broker::{Broker, DEFAULT_SEARCH_LIMIT, MAX_SEARCH_LIMIT};
+use cove_upstream::broker::{
+    Broker, CallScope, DEFAULT_SEARCH_LIMIT, MAX_SEARCH_LIMIT, StatusCallback, UNKNOWN_TOOL_HINT,
+};
 
 /// Find, show and call the tools of MCP servers
 #[derive(clap::Subcommand)]
@@ -27,8 +32,8 @@ pub(super) enum ToolsCommand {
 #[derive(clap::Args)]
 #[command(arg = json_flag("Print an object"), args = broker_settings())]
 pub(super) struct FindArgs {
-    /// What the tool is to do
-    #[arg(required = true, allow_negative_numbers = true)]
+    /// What the tool is to do; without words, the servers are listed
+    #[arg(allow_negative_numbers = true)]
     words: Vec<String>,
     #[arg(long, value_name = "NUMBER", help = format!("How many to show [default: {DEFAULT_SEARCH_LIMIT}]"))]
     limit: Option<String>,
@@ -37,7 +42,7 @@ pub(super) struct FindArgs {
     language: Option<String>,
 }
 
-/// Show the tools of a server, or one of them with its schema
+/// Show a server with its tools, or all about one tool
 #[derive(clap::Args)]
 #[command(arg = json_flag("Print an array of objects"), args = broker_settings())]
 pub(super) struct ShowArgs {
@@ -72,10 +77,10 @@ pub enum ToolsRequest {
         limit: usize,
         language: Language,
     },
-    /// Shows a server's tools, or one of them.
+    /// Shows a server with its tools, or everything about one of them.
     Show {
-        server: String,
-        tool: Option<String>,
+        /// `server` or `server.tool`.
+        topic: String,
     },
     Call(BrokerRequest),
 }
@@ -92,10 +97,7 @@ pub(super) fn parse_request(command: ToolsCommand) -> Result<ToolsRequest, Failu
             })?;
             ToolsRequest::Find { query: args.words.join(" "), limit, language }
         }
-        ToolsCommand::Show(ShowArgs { tool }) => match tool.split_once('.') {
-            Some((server, tool)) => ToolsRequest::Show { server: server.into(), tool: Some(tool.into()) },
-            None => ToolsRequest::Show { server: tool, tool: None },
-        },
+        ToolsCommand::Show(ShowArgs { tool }) => ToolsRequest::Show { topic: tool },
         ToolsCommand::Call(CallArgs { tool: named, arguments, call_timeout, raw }) => {
             let names = named.split_once('.').filter(|(server, tool)| !server.is_empty() && !tool.is_empty());
             let (server, tool) = names.ok_or_else(|| {
@@ -121,11 +123,13 @@ pub fn run(request: ToolsRequest, context: &CommandContext) -> Result<ExitCode, 
     let runtime = runtime::single_threaded()?;
     let CommandContext { config, env, json } = context;
     let broker = Broker::open(&config.broker(), env, manual::text(&config.server_setup()));
+    let progress = Arc::new(ProgressLine::new());
     let answered = runtime.block_on(async {
         let answered = tokio::select! {
-            answered = answer(&broker, request, *json) => answered,
+            answered = answer(&broker, request, *json, &progress) => answered,
             _ = tokio::signal::ctrl_c() => Ok(None),
         };
+        progress.clear();
         broker.close().await;
         answered
     });
@@ -136,31 +140,51 @@ pub fn run(request: ToolsRequest, context: &CommandContext) -> Result<ExitCode, 
         }
         Ok(None) => Ok(ExitCode::from(INTERRUPTED)),
         Err(problem) => {
-            let hint = problem.hint().map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
+            let hint = problem.hint().map(|hint| match hint {
+                UNKNOWN_TOOL_HINT => "\nhint: `cove tools find WORDS` searches all tools".to_owned(),
+                hint => format!("\nhint: {hint}"),
+            });
+            let hint = hint.unwrap_or_default();
             print_remark(neutralise(format!("{}{hint}", problem.message())));
             Ok(ExitCode::from(cove_runner::exit_status(problem.kind().as_str())))
         }
     }
 }
 
-async fn answer(broker: &Broker, request: ToolsRequest, json: bool) -> Result<Option<String>, CallError> {
-    let run = local_scope();
+async fn answer(
+    broker: &Broker,
+    request: ToolsRequest,
+    json: bool,
+    progress: &Arc<ProgressLine>,
+) -> Result<Option<String>, CallError> {
+    let progress = Arc::clone(progress);
+    let on_status: StatusCallback = Arc::new(move |words| progress.update(&words));
+    let run = CallScope { on_status: Some(on_status), ..local_scope() };
+    let cell = CallingCell::new(CellId(0));
     match request {
         ToolsRequest::Find { query, limit, language } => {
             let hits = broker.find(&run, &query, limit, language).await;
             Ok(Some(if json { pretty_json(&hits.to_json()) } else { hits.to_text() }))
         }
-        ToolsRequest::Show { server, tool } => {
-            let tools = broker.answer(&run, CellId(0), BrokerRequest::Tools { server: server.clone() }).await?;
-            render_tools(tools, &server, tool.as_deref(), json).map(Some)
+        ToolsRequest::Show { topic } if !json => {
+            let ask = BrokerRequest::Help { topic: Some(topic), language: Language::Python };
+            let answer = broker.answer(&run, &cell, ask).await?;
+            Ok(answer.as_str().map(str::to_owned))
+        }
+        ToolsRequest::Show { topic } => {
+            let (server, tool) = topic.split_once('.').map_or((&*topic, None), |(server, tool)| (server, Some(tool)));
+            let tools = broker.answer(&run, &cell, BrokerRequest::Tools { server: server.into() }).await?;
+            select_tool(tools, server, tool).map(|tools| Some(pretty_json(&tools)))
         }
         ToolsRequest::Call(ask) => {
-            let answer = broker.answer(&run, CellId(0), ask).await?;
+            let answer = broker.answer(&run, &cell, ask).await?;
             let value = match answer {
-                Value::Object(fields) if fields.len() == 1 => fields.into_iter().next().map(|(_, value)| value),
-                other => Some(other),
+                Value::Object(mut fields) => {
+                    ["value", "rich", "raw"].iter().find_map(|part| fields.remove(*part)).unwrap_or_default()
+                }
+                other => other,
             };
-            Ok(Some(match value.unwrap_or_default() {
+            Ok(Some(match value {
                 Value::String(text) if !json => text,
                 value => value.to_string(),
             }))
@@ -168,31 +192,18 @@ async fn answer(broker: &Broker, request: ToolsRequest, json: bool) -> Result<Op
     }
 }
 
-fn render_tools(tools: Value, server: &str, tool: Option<&str>, json: bool) -> Result<String, CallError> {
-    let Value::Array(mut tools) = tools else { return Ok(String::new()) };
-    if let Some(tool) = tool {
-        tools.retain(|one| one["name"] == tool || one["alias"] == tool);
-        if tools.is_empty() {
-            let message = format!("server `{}` has no tool `{}`", display_value(server), display_value(tool));
-            let hint = format!("`cove tools show {}` lists them", display_value(server));
-            return Err(CallError::new(CallErrorKind::UnknownTool, message).with_hint(hint));
-        }
+/// Returns the tools with this name, or all of them without a name. Fails if there is none.
+fn select_tool(mut tools: Value, server: &str, tool: Option<&str>) -> Result<Value, CallError> {
+    let Some(tool) = tool else { return Ok(tools) };
+    if let Value::Array(all) = &mut tools {
+        all.retain(|one| one["name"] == tool || one["alias"] == tool);
     }
-    if json {
-        return Ok(pretty_json(&Value::Array(tools)));
+    if tools.as_array().is_some_and(|all| !all.is_empty()) {
+        return Ok(tools);
     }
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    if let ([one], Some(_)) = (tools.as_slice(), tool) {
-        let schema = pretty_json(&one["input_schema"]);
-        return Ok(format!("{}\n\n{}\n\nparameters:\n{schema}", text(&one["python"]), text(&one["description"])));
-    }
-    let row = |one: &Value| {
-        let about = cove_upstream::catalog::signature::first_sentence(&text(&one["description"]));
-        let about = if about.is_empty() { String::new() } else { format!("\n# {about}") };
-        format!("{}{about}\n", text(&one["python"]))
-    };
-    let rows: String = tools.iter().map(row).collect();
-    Ok(format!("{rows}# {} tools", tools.len()))
+    let message = format!("server `{}` has no tool `{}`", display_value(server), display_value(tool));
+    let hint = format!("`cove tools show {}` lists them", display_value(server));
+    Err(CallError::new(CallErrorKind::UnknownTool, message).with_hint(hint))
 }
 
 fn pretty_json(value: &Value) -> String {

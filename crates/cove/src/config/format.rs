@@ -7,8 +7,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::{Config, root};
+use crate::packages::{PackageKind, PackageRequest};
 use cove_core::error::{Refusal, display_value};
 use cove_core::keyword::Keyword;
+use cove_core::output::OutputLimit;
 use cove_core::policy::grants::ToolPattern;
 use cove_core::policy::{AllowedMount, mounts as mount};
 use cove_core::policy::{MountAccess, SandboxMount, SandboxNetwork, SandboxUser};
@@ -16,6 +18,7 @@ use cove_core::process_env::ProcessEnv;
 use cove_core::units;
 use cove_server::http_config::{self as http, Authority, WebOrigin};
 use cove_server::server_config::{self as server, Toolsets};
+use cove_upstream::definition;
 
 /// One way to write a value.
 pub(super) struct ValueFormat<T> {
@@ -58,8 +61,29 @@ pub(super) const fn number<T: TryFrom<u64> + Display, const MOST: u64>() -> Valu
     ValueFormat::new("NUMBER", |text, _| units::whole_number(text, MOST), T::to_string)
 }
 
+/// Most characters or tokens of output in a result.
+const MAX_OUTPUT: u64 = 16_000_000;
+
+pub(super) const OUTPUT_LIMIT: ValueFormat<OutputLimit> = ValueFormat::new(
+    "NUMBER",
+    |text, _| match text.strip_suffix("tokens") {
+        Some(number) => units::whole_number(number.trim_end(), MAX_OUTPUT).map(OutputLimit::Tokens),
+        None => units::whole_number(text, MAX_OUTPUT).map(OutputLimit::Characters),
+    },
+    |limit| match limit {
+        OutputLimit::Characters(most) => most.to_string(),
+        OutputLimit::Tokens(most) => format!("{most} tokens"),
+    },
+);
+
 pub(super) const DURATION: ValueFormat<Duration> =
     ValueFormat::new("DURATION", |text, _| units::duration(text), |duration| units::show_duration(*duration));
+
+pub(super) const START_TIMEOUT: ValueFormat<Duration> = ValueFormat::new(
+    "DURATION",
+    |text, _| definition::parse_start_timeout(text),
+    |duration| units::show_duration(*duration),
+);
 
 pub(super) const CPUS: ValueFormat<f64> = ValueFormat::new("NUMBER", |text, _| units::cpus(text), f64::to_string);
 
@@ -92,8 +116,25 @@ pub(super) const MOUNT: ValueFormat<SandboxMount> = ValueFormat::new(
     },
 );
 
+/// A directory that all sessions write to.
+pub(super) const WORKSPACE: ValueFormat<SandboxMount> = ValueFormat::new(
+    "DIR",
+    |text, context| {
+        let allowed = mount::allowed(text, context.env)?;
+        let mount = format!("{}:/workspace/shared:rw", path_text(&allowed.directory));
+        mount::parse(&mount, &context.config.policy.mounts, context.env)
+    },
+    |mount| path_text(&mount.source),
+);
+
 pub(super) const ALLOWED_MOUNT: ValueFormat<AllowedMount> =
     ValueFormat::new("DIR[:rw]", |text, context| mount::allowed(text, context.env), AllowedMount::to_string);
+
+pub(super) const PYTHON_PACKAGE: ValueFormat<PackageRequest> =
+    ValueFormat::new("NAME", |text, _| PackageRequest::parse(PackageKind::Python, text), PackageRequest::to_string);
+
+pub(super) const NODE_PACKAGE: ValueFormat<PackageRequest> =
+    ValueFormat::new("NAME", |text, _| PackageRequest::parse(PackageKind::Node, text), PackageRequest::to_string);
 
 pub(super) const USER: ValueFormat<SandboxUser> =
     ValueFormat::new("UID:GID", |text, _| user(text), |user| format!("{}:{}", user.uid, user.gid));

@@ -7,6 +7,7 @@ use super::ProcessEnv;
 use cove_core::error::{Refusal, display_path, display_value};
 use cove_core::policy::SandboxRoot;
 use cove_core::policy::mounts as mount;
+use cove_core::search_path::programs;
 
 /// Parses a directory that looks like the root of a Linux system.
 pub(super) fn tree(text: &str, env: &ProcessEnv) -> Result<PathBuf, Refusal> {
@@ -49,17 +50,44 @@ pub(super) fn python(text: &str, root: &SandboxRoot, env: &ProcessEnv) -> Result
     let refusal = |problem: &str| {
         Refusal::new(
             format!("`{shown}` {problem}"),
-            "write the path of a python, such as `/usr/bin/python3` or `.venv/bin/python`",
+            "write a python or its folder, such as `python3.12`, `/usr/bin/python3` or `~/project/.venv`",
         )
     };
     // Keeps a link as it is: the Python of a virtual environment is a link, and Python finds its packages beside the
     // link. Collecting the components drops `.` and leaves links and `..` alone.
-    let path: PathBuf = env.cwd.join(text).components().collect();
+    let mut path: PathBuf = match (text.strip_prefix("~/"), env.home()) {
+        (Some(below), Some(home)) => home.join(below),
+        _ if text.contains('/') => env.cwd.join(text),
+        // A name, as shells look it up.
+        _ => {
+            let search = env.env.get("PATH").cloned().unwrap_or_default();
+            programs(text, &search).next().unwrap_or_else(|| env.cwd.join(text))
+        }
+    }
+    .components()
+    .collect();
+    if path.is_dir() {
+        let inside = ["bin/python", "bin/python3"].map(|name| path.join(name));
+        path = match inside.into_iter().find(|program| program.exists()) {
+            Some(program) => program,
+            None => return Err(refusal("is a directory without `bin/python`")),
+        };
+    }
     match path.metadata() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(refusal("does not exist")),
         Err(error) => Err(refusal(&format!("could not be looked at: {error}"))),
         Ok(metadata) if !metadata.is_file() => Err(refusal("is not a file")),
         Ok(metadata) if metadata.permissions().mode() & 0o111 == 0 => Err(refusal("is not executable")),
+        Ok(_) if !is_named_python(&path) => Err(refusal("is not a python: its name does not say so")),
         Ok(_) => Ok(path),
     }
+}
+
+/// True if the name of a program is that of a Python. To start any other program, to find out, could do harm.
+fn is_named_python(path: &Path) -> bool {
+    let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    [path, real.as_path()].iter().any(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        ["python", "pypy", "graalpy"].iter().any(|known| name.starts_with(known))
+    })
 }

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use super::Config;
 use super::format::{
     ADDRESS, ALLOWED_MOUNT, AUTHORITY, BOOLEAN, CALL_PATTERN, CPUS, DIRECTORY, DURATION, FILE, IMAGE, MOUNT, NETWORK,
-    PYTHON, ROOTFS, RUNTIME, SettingContext, TOOLSETS, USER, ValueFormat, WEB_ORIGIN, keyword, number, size,
+    NODE_PACKAGE, OUTPUT_LIMIT, PYTHON, PYTHON_PACKAGE, ROOTFS, RUNTIME, START_TIMEOUT, SettingContext, TOOLSETS, USER,
+    ValueFormat, WEB_ORIGIN, WORKSPACE, keyword, number, size,
 };
 use SettingKind::{List, Optional, WithDefault};
 use cove_core::error::Refusal;
@@ -17,9 +18,8 @@ use cove_core::process_env::ProcessEnv;
 use cove_core::units::{KIB, MAX_PIDS, MIB};
 use cove_server::http_config::HttpAuth;
 use cove_server::server_config::{LogFormat, LogLevel, OutputFormat};
+use cove_upstream::catalog::SearchMode;
 
-/// As much as is kept of one cell's output.
-const MAX_OUTPUT: u64 = 16_000_000;
 /// More sessions or connections than one machine can serve.
 const MAX_OPEN: u64 = 100_000;
 const MAX_RATE: u64 = 1_000_000;
@@ -202,9 +202,9 @@ pub static SETTINGS: &[Setting] = &[
     setting!(Sandbox, "max-timeout", "COVE_MAX_TIMEOUT", WithDefault("120s"),
         cell.max_timeout: DURATION,
         "Longest time limit that a cell may ask for"),
-    setting!(Sandbox, "max-output", "COVE_MAX_OUTPUT", WithDefault("20000"),
-        cell.max_output: number::<usize, MAX_OUTPUT>(),
-        "Maximum number of characters of output in a result"),
+    setting!(Sandbox, "max-output", "COVE_MAX_OUTPUT", WithDefault("6000 tokens"),
+        cell.max_output: OUTPUT_LIMIT,
+        "Most output in a result, in characters or `tokens`"),
     setting!(Sandbox, "workspace-size", "COVE_WORKSPACE_SIZE", WithDefault("256m"),
         policy.limits.workspace: size::<{ 64 * KIB }>(),
         "Size of `/workspace`"),
@@ -218,9 +218,18 @@ pub static SETTINGS: &[Setting] = &[
     setting!(Sandbox, "python", "COVE_PYTHON", Optional("first `python3` on `PATH`"),
         policy.python: PYTHON,
         "Python that runs the code; with `--rootfs`, its path inside that directory"),
+    setting!(Sandbox, "packages", "COVE_PACKAGES", List("none"),
+        packages.python: PYTHON_PACKAGE,
+        "Python package that sessions have once `cove packages sync` has installed it; repeatable"),
+    setting!(Sandbox, "node-packages", "COVE_NODE_PACKAGES", List("none"),
+        packages.node: NODE_PACKAGE,
+        "The same for a package of npm; repeatable"),
     setting!(Sandbox, "mount", "COVE_MOUNT", List("none"),
         policy.mounts: MOUNT,
         "File or directory to mount in the sandbox, read-only unless `:rw`; repeatable"),
+    setting!(Sandbox, "workspace", "COVE_WORKSPACE", Optional("none"),
+        workspace: WORKSPACE,
+        "Directory that code may write to, as `/workspace/shared`, to give files to you"),
     setting!(Sandbox, "allow-mount", "COVE_ALLOW_MOUNT", List("none"),
         server.allowed_mounts: ALLOWED_MOUNT,
         "Directory that agents and Compose files may mount from, read-only unless `:rw`; repeatable"),
@@ -230,6 +239,12 @@ pub static SETTINGS: &[Setting] = &[
     setting!(Calls, "deny-call", "COVE_DENY_CALL", List("none"),
         grants.denied: CALL_PATTERN,
         "Tools of MCP servers that code may not call, even if `--allow-call` matches; repeatable"),
+    setting!(Calls, "start-timeout", "COVE_START_TIMEOUT", WithDefault("120s"),
+        start_timeout: START_TIMEOUT,
+        "Time that an MCP server may take to start, at most `10m`; it does not count against the cell"),
+    setting!(Calls, "search", "COVE_SEARCH", WithDefault("hybrid"),
+        search: keyword::<SearchMode>(),
+        "How searches rank tools of MCP servers: `hybrid` (by words and meaning) or `bm25` (by words alone)"),
     setting!(Calls, "state-dir", "COVE_STATE_DIR", Optional("`~/.local/state/cove`"),
         server.state_dir: DIRECTORY,
         "Directory for data that Cove keeps between runs"),

@@ -100,14 +100,19 @@ fn samples(key: &str) -> [[&'static str; 2]; 3] {
         "image-dir" => [["a", "[DIR]/a"], ["b", "[DIR]/b"], ["/c", "/c"]],
         "pull" => [["1", "true"], ["false", "false"], ["true", "true"]],
         "allow-compose" => same(["ports", "privileged", "devices"]),
+        "packages" => [["Foo_Bar", "foo-bar"], ["a >= 2", "a>=2"], ["b[c]", "b[c]"]],
+        "node-packages" => same(["lodash", "@a/b@1", "c@^2"]),
+        "workspace" => [["a", "[DIR]/a"], ["b", "[DIR]/b"], ["./c", "[DIR]/c"]],
         "mount" => [["a:/a", "[DIR]/a:/a"], ["b:/b:rw", "[DIR]/b:/b:rw"], ["c:/c:ro", "[DIR]/c:/c"]],
         "allow-call" => [["a.b", "a.b"], ["c", "c.*"], ["D.e*", "d.e*"]],
         "deny-call" => [["a.b", "a.b"], ["c", "c.*"], ["D.e*", "d.e*"]],
+        "search" => same(["bm25", "hybrid", "bm25"]),
         "tools" => [["python", "python"], ["files,code", "code,files"], ["all", "all"]],
         "output" => same(["toon", "json", "compact"]),
         "idle-timeout" => [["1h", "3600s"], ["90s", "90s"], ["2m", "120s"]],
         "max-sessions" => same(["1", "2", "3"]),
         "allow-mount" => [["a", "[DIR]/a"], ["b:rw", "[DIR]/b:rw"], ["c", "[DIR]/c"]],
+        "start-timeout" => [["1m30s", "90s"], ["20", "20s"], ["10m", "600s"]],
         "state-dir" => [["a", "[DIR]/a"], ["b", "[DIR]/b"], ["/c", "/c"]],
         "log-level" => same(["off", "debug", "warn"]),
         "log-format" => same(["json", "text", "json"]),
@@ -167,10 +172,22 @@ fn defaults_are_what_the_design_says() {
     let limits = SandboxLimits { memory: 512 * mib, cpus: 1.0, pids: 256, workspace: 256 * mib, tmp: 64 * mib };
     let user = SandboxUser { uid: 65534, gid: 65534 };
     let (root, network) = (SandboxRoot::Host, SandboxNetwork::None);
-    assert_eq!(config.policy, Policy { root, python: None, mounts: Vec::new(), network, runtime: None, user, limits });
+    assert_eq!(
+        config.policy,
+        Policy {
+            root,
+            python: None,
+            mounts: Vec::new(),
+            packages: Default::default(),
+            network,
+            runtime: None,
+            user,
+            limits
+        }
+    );
     let seconds = Duration::from_secs;
     let [timeout, max_timeout, grace] = [seconds(30), seconds(120), seconds(1)];
-    assert_eq!(config.cell, CellLimits { timeout, max_timeout, grace, max_output: 20_000 });
+    assert_eq!(config.cell, CellLimits { timeout, max_timeout, grace, max_output: OutputLimit::Tokens(6000) });
     assert_eq!(config.backend, BackendChoice::Auto);
 }
 
@@ -230,7 +247,7 @@ fn refused_paths() {
         ("rootfs", "home", "`home` is a home directory"),
         ("python", "missing", "`missing` does not exist"),
         ("python", "plain", "`plain` is not executable"),
-        ("python", "tree1", "`tree1` is not a file"),
+        ("python", "tree1", "`tree1` is a directory without `bin/python`"),
         ("python", "", "it is empty"),
     ];
     for (key, value, cause) in cases {
@@ -280,7 +297,7 @@ fn messages() {
     assert_snapshot!(refused(base.fresh().file("[limits]\nmemory = \"1g\"\n")), @"
     could not read `limits` in `[DIR]/home/.config/cove/cove.toml`, line 1
     caused by: `limits` is not a setting
-    hint: known keys are `backend`, `network`, `runtime`, `image`, `image-dir`, `pull`, `allow-compose`, `memory`, `cpus`, `pids-limit`, `user`, `timeout`, `max-timeout`, `max-output`, `workspace-size`, `tmp-size`, `rootfs`, `python`, `mount`, `allow-mount`, `allow-call`, `deny-call`, `state-dir`, `tools`, `output`, `idle-timeout`, `max-sessions`, `log-level`, `log-format`, `http`, `auth`, `token-file`, `allow-host`, `allow-origin`, `max-connections`, `rate-limit`
+    hint: known keys are `backend`, `network`, `runtime`, `image`, `image-dir`, `pull`, `allow-compose`, `memory`, `cpus`, `pids-limit`, `user`, `timeout`, `max-timeout`, `max-output`, `workspace-size`, `tmp-size`, `rootfs`, `python`, `packages`, `node-packages`, `mount`, `workspace`, `allow-mount`, `allow-call`, `deny-call`, `start-timeout`, `search`, `state-dir`, `tools`, `output`, `idle-timeout`, `max-sessions`, `log-level`, `log-format`, `http`, `auth`, `token-file`, `allow-host`, `allow-origin`, `max-connections`, `rate-limit`
     ");
     assert_snapshot!(refused(base.fresh().file("memory = 1g\n")), @r#"
     could not read the configuration file `[DIR]/home/.config/cove/cove.toml`

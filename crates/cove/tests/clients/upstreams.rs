@@ -166,7 +166,7 @@ pub(crate) struct CoveAgent<'a> {
 }
 
 impl CoveAgent<'_> {
-    fn call(&mut self, tool: &str, arguments: Value) -> ToolAnswer {
+    pub(crate) fn call(&mut self, tool: &str, arguments: Value) -> ToolAnswer {
         let id = self.client.begin_call(tool, arguments);
         match self.client.answer_within(id, LONG) {
             Some(mut answer) if answer.get("error").is_none() => ToolAnswer(answer["result"].take()),

@@ -42,7 +42,7 @@ pub(crate) async fn open(backend: &Backend, policy: &Policy, name: &str) -> Resu
 }
 
 pub(crate) async fn run(session: &Session, language: Language, code: &str, timeout: Duration) -> (CellEnd, String) {
-    let mut collector = OutputCollector::new(20_000, None);
+    let mut collector = OutputCollector::new(20_000_usize, None);
     let cell = Cell { language, timeout, ..measure::cell(&measure::config(), code) };
     let end = session.run(cell, |shown| collector.push(shown), std::future::pending()).await;
     let collected = collector.finish();

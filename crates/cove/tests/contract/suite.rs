@@ -37,7 +37,7 @@ async fn run_within(
     code: &str,
     timeout: Duration,
 ) -> (CellEnd, CollectedOutput) {
-    let mut collector = OutputCollector::new(20_000, None);
+    let mut collector = OutputCollector::new(20_000_usize, None);
     let cell = Cell { timeout, ..cell(language, code) };
     let end = session.run(cell, |shown| collector.push(shown), std::future::pending()).await;
     (end, collector.finish())

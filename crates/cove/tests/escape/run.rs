@@ -113,7 +113,8 @@ pub(crate) fn run(
     let canaries = HostCanaries::new(who, sleep);
     let file = canaries.program_file();
     fs::write(&file, canaries.fill_in(&format!("{prelude}\n{program}"))).expect("the program can be written");
-    let mut arguments = vec!["run".to_owned(), "--json".to_owned()];
+    // The folder of the program has the canaries, and belongs to the host.
+    let mut arguments = ["run", "--json", "--no-folder"].map(str::to_owned).to_vec();
     arguments.extend(flags.iter().cloned());
     let images = attacked_image_dir();
     if let CaseEnvironment::Container(engine) = way {

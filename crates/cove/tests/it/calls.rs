@@ -9,8 +9,10 @@ use cove::config::Config;
 use cove_core::BoxFuture;
 use cove_core::output::{CollectedOutput, OutputCollector};
 use cove_core::session::calls::{MAX_CALLS_PER_CELL, error_reply};
-use cove_core::session::{CallHandler, Cell, CellEnd, Session, SessionOptions, StopReason, SurvivingState};
-use cove_protocol::{CellId, Language};
+use cove_core::session::{
+    CallHandler, CallingCell, Cell, CellEnd, Session, SessionOptions, StopReason, SurvivingState,
+};
+use cove_protocol::Language;
 use cove_testkit::{TestUser, measure};
 use serde_json::{Value, json};
 
@@ -44,7 +46,7 @@ impl Drop for OpenCallCount<'_> {
 }
 
 impl CallHandler for ScriptedHost {
-    fn answer<'a>(&'a self, _cell: CellId, request: Vec<u8>) -> BoxFuture<'a, Vec<u8>> {
+    fn answer<'a>(&'a self, _cell: CallingCell, request: Vec<u8>) -> BoxFuture<'a, Vec<u8>> {
         Box::pin(async move {
             let mut under_way = OpenCallCount::new(self);
             let request: Value = serde_json::from_slice(&request).expect("the runner checks that it is JSON");
@@ -112,7 +114,7 @@ impl CallsFixture {
 
     async fn run(&self, language: Language, code: &str, timeout: Duration) -> (CellEnd, CollectedOutput) {
         let cell = Cell { language, timeout, ..measure::cell(&self.config, code) };
-        let mut collector = OutputCollector::new(100_000, None);
+        let mut collector = OutputCollector::new(100_000_usize, None);
         let calls = Arc::clone(&self.script) as Arc<dyn CallHandler>;
         let end = self.session.run_with_calls(cell, |shown| collector.push(shown), std::future::pending(), calls).await;
         (end, collector.finish())

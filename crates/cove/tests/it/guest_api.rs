@@ -9,8 +9,10 @@ use std::time::Duration;
 use cove::config::Config;
 use cove_core::BoxFuture;
 use cove_core::output::{CollectedOutput, OutputCollector};
-use cove_core::session::{CallHandler, Cell, CellEnd, Session, SessionOptions, StopReason, SurvivingState};
-use cove_protocol::{CellId, Language};
+use cove_core::session::{
+    CallHandler, CallingCell, Cell, CellEnd, Session, SessionOptions, StopReason, SurvivingState,
+};
+use cove_protocol::Language;
 use cove_testkit::measure;
 use serde_json::{Value, json};
 
@@ -81,7 +83,7 @@ impl GuestApiHost {
 }
 
 impl CallHandler for GuestApiHost {
-    fn answer<'a>(&'a self, _cell: CellId, request: Vec<u8>) -> BoxFuture<'a, Vec<u8>> {
+    fn answer<'a>(&'a self, _cell: CallingCell, request: Vec<u8>) -> BoxFuture<'a, Vec<u8>> {
         Box::pin(async move {
             self.most.fetch_max(self.now.fetch_add(1, SeqCst) + 1, SeqCst);
             let request: Value = serde_json::from_slice(&request).expect("libraries send JSON");
@@ -109,7 +111,7 @@ impl GuestApiFixture {
 
     async fn run(&self, language: Language, code: &str, timeout: Duration) -> (CellEnd, CollectedOutput) {
         let cell = Cell { language, timeout, ..measure::cell(&self.config, code) };
-        let mut collector = OutputCollector::new(100_000, None);
+        let mut collector = OutputCollector::new(100_000_usize, None);
         let calls = Arc::clone(&self.script) as Arc<dyn CallHandler>;
         let end = self.session.run_with_calls(cell, |shown| collector.push(shown), std::future::pending(), calls).await;
         (end, collector.finish())
@@ -289,7 +291,7 @@ async fn code_learns_that_no_servers_are_configured() {
         &fixture.config,
         "try:\n    mcp.find('x')\nexcept mcp.ServerUnavailable as e:\n    print(e)\ntime.x",
     );
-    let mut collector = OutputCollector::new(100_000, None);
+    let mut collector = OutputCollector::new(100_000_usize, None);
     let end = fixture.session.run(cell, |shown| collector.push(shown), std::future::pending()).await;
     assert!(matches!(&end, CellEnd::Raised { exception, .. } if exception == "NameError"), "{end:?}");
     assert!(collector.finish().stdout.text.contains("no MCP servers are configured"));

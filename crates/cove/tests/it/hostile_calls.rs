@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use cove_core::BoxFuture;
 use cove_core::backend::SandboxEnd;
-use cove_core::session::{CallHandler, Cell, CellEnd, Session, SessionOptions, StopReason, SurvivingState};
+use cove_core::session::{
+    CallHandler, CallingCell, Cell, CellEnd, Session, SessionOptions, StopReason, SurvivingState,
+};
 use cove_protocol::limits::{FREE_REPLY, MAX_CALL, MAX_CALLS};
 use cove_protocol::{CallId, CellId, CellOutcome, FromRunner, Language, ToRunner};
 use cove_testkit::fake::FakeRunner;
@@ -28,7 +30,7 @@ impl Drop for DropCounter {
 }
 
 impl CallHandler for SlowHost {
-    fn answer<'a>(&'a self, _cell: CellId, request: Vec<u8>) -> BoxFuture<'a, Vec<u8>> {
+    fn answer<'a>(&'a self, _cell: CallingCell, request: Vec<u8>) -> BoxFuture<'a, Vec<u8>> {
         Box::pin(async move {
             match &request[..] {
                 b"now" => b"{\"ok\":1}".to_vec(),

@@ -19,6 +19,7 @@ fn policy() -> Policy {
         root: SandboxRoot::Host,
         python: None,
         mounts: vec![],
+        packages: Default::default(),
         network: SandboxNetwork::None,
         runtime: None,
         user: SandboxUser { uid: 65534, gid: 65534 },

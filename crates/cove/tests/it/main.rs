@@ -1,5 +1,6 @@
 //! The real program and the real session, tested from outside: one test binary, so that they are linked once.
 
+mod agent_code;
 mod bad_input;
 mod broker;
 mod calls;
@@ -13,17 +14,22 @@ mod install;
 mod interpreters;
 mod layers;
 mod leftovers;
+mod packages;
 mod process;
 mod repl;
 mod repl_editing;
 mod run;
 mod runner;
+mod script_files;
 mod serve;
 mod serve_http;
+mod server_mistakes;
+mod server_starts;
 mod servers;
 mod sessions;
 mod terminal;
 mod tls;
+mod tool_documentation;
 mod workloads;
 
 use std::time::{Duration, Instant};

@@ -71,7 +71,7 @@ fn bad_arguments_get_the_allowed_ones() {
         ("execute_code", json!({"code": "1", "lang": "sh"}), "no parameter `lang`"),
         ("execute_code", json!({}), "`code` is missing"),
         ("execute_code", json!({"code": 7}), "`code` is a number"),
-        ("execute_code", json!({"code": "1", "language": "cobol"}), "pass python, node, bash or sh"),
+        ("execute_code", json!({"code": "1", "language": "cobol"}), "pass python, node, typescript, bash or sh"),
         ("execute_code", json!({"code": "1", "timeout": 500}), "at most 120"),
         ("execute_code", json!({"code": "1", "timeout": "soon"}), "`soon` is not a duration"),
         ("execute_code", json!({"code": "a\0b"}), "NUL byte at offset 1"),
@@ -411,9 +411,13 @@ fn large_output_is_truncated_and_readable_as_a_resource() {
         let called = client.call("execute_code", json!({"code": "for n in range(20_000): print('line', n)"}));
         let text = called.ok();
         assert!(text.len() < 21_000 && text.starts_with("line 0\n"), "{}", text.len());
-        assert!(text.contains("characters left out"), "{text}");
+        assert!(text.contains("[... truncated: ") && text.contains("characters left out"), "{text}");
         let uri = called.block("resource_link").unwrap()["uri"].as_str().unwrap().to_owned();
-        assert!(text.contains(&format!("note: whole output at {uri} (")), "{text}");
+        let handle = uri.rsplit('/').next().unwrap();
+        assert!(text.contains(&format!("note: output truncated; `mcp.output(\"{handle}\")` in code")), "{text}");
+        assert!(text.contains(&uri), "{text}");
+        let again = json!({"code": format!("len(mcp.output('{handle}'))")});
+        assert_eq!(client.call("execute_code", again).ok(), "208890\n");
         let read = client.request("resources/read", json!({"uri": uri})).unwrap();
         let whole: String = (0..20_000).map(|n| format!("line {n}\n")).collect();
         assert_eq!(read["contents"][0]["text"], whole);

@@ -71,26 +71,44 @@ fn legacy_connection_has_its_own_session() {
 }
 
 #[test]
-fn stateless_call_returns_a_new_session_handle() {
+fn stateless_calls_of_a_client_share_its_default_session() {
     let served = serve_open(&[]);
-    let mut client = TestHttpClient::new(served.server.address, None, ClientEra::Modern);
-    let called = client.call("execute_code", json!({"code": "x = 7\nx"}));
+    let client = |name: &str| TestHttpClient::new(served.server.address, None, ClientEra::Modern).with_name(name);
+    let mut first = client("editor");
+    let called = first.call("execute_code", json!({"code": "x = 7\nx"}));
     let session = called.session();
-    assert_eq!(called.ok(), format!("7\nsession: {session}"));
-    let again = client.call("execute_code", json!({"code": "x", "session": session}));
-    assert_eq!(again.ok(), "7\n");
-    let other = client.call("execute_code", json!({"code": "x"}));
-    assert!(other.failed().contains("NameError"), "a new one: {other:?}");
-    for tool in ["sandbox_read_file", "sandbox_list_files"] {
-        let arguments = if tool == "sandbox_read_file" { json!({"path": "f"}) } else { json!({}) };
-        let text = client.call(tool, arguments).failed();
-        assert!(text.contains("could not choose a session") && text.contains("pass `session`"), "{text}");
-    }
-    let listed = client.call("sandbox_list_files", json!({"session": session}));
-    assert_eq!(listed.ok(), "(empty)");
-    let named = client.call("execute_code", json!({"code": "y = 1", "session": "mine"}));
+    assert_eq!(called.ok(), format!("7\nsession: {session} (pass it as `session` to go on here)"));
+    // Every request has a connection of its own, so what counts is the client's name.
+    let again = client("editor").call("execute_code", json!({"code": "x"}));
+    assert_eq!((again.ok().lines().next().unwrap(), again.session()), ("7", session.clone()));
+    assert_eq!(first.call("execute_code", json!({"code": "x", "session": session})).ok(), "7\n");
+    first.call("sandbox_write_file", json!({"path": "f", "content": "kept"})).ok();
+    assert_eq!(first.call("sandbox_read_file", json!({"path": "f"})).ok(), "kept");
+    let named = first.call("execute_code", json!({"code": "y = 1", "session": "mine"}));
     assert_eq!(named.ok(), "(no output)");
-    assert_eq!(client.call("execute_code", json!({"code": "y", "session": "mine"})).ok(), "1\n");
+    assert_eq!(first.call("execute_code", json!({"code": "y", "session": "mine"})).ok(), "1\n");
+    // Other clients have other sessions, also if their names look like names or handles of sessions.
+    for name in ["Editor", "", "mine", session.as_str(), "../editor", "editor\0", "\u{202e}editor"] {
+        let text = client(name).call("execute_code", json!({"code": "x, y"})).failed();
+        assert!(text.contains("NameError"), "{name:?}: {text}");
+    }
+    for name in ["client/editor", "client:editor"] {
+        let text = first.call("execute_code", json!({"code": "x", "session": name})).failed();
+        assert!(text.contains("NameError") || text.contains("could not use"), "{name}: {text}");
+    }
+    // A client that does not say its name properly has a default session too.
+    for info in [json!(null), json!(5), json!({"name": 5}), json!({"version": "1"})] {
+        let meta = json!({
+            "io.modelcontextprotocol/protocolVersion": ClientEra::Modern.version(),
+            "io.modelcontextprotocol/clientCapabilities": {},
+            "io.modelcontextprotocol/clientInfo": info,
+        });
+        let params = json!({"name": "execute_code", "arguments": {"code": "x"}, "_meta": meta});
+        let message = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+        let answer = send_raw(served.server.address, &first.post(&message));
+        let text = answer.body;
+        assert!(text.contains("NameError") || text.contains("clientInfo"), "{info}: {text}");
+    }
 }
 
 #[test]
@@ -149,6 +167,8 @@ fn isolates_principals_from_each_other() {
     let mut bob = TestHttpClient::new(server.address, Some("bob-0123456789abcdef"), ClientEra::Modern);
     let called = alice.call("execute_code", json!({"code": "secret = 1\nprint('x' * 50_000)"}));
     let (session, uri) = (called.session(), called.block("resource_link").unwrap()["uri"].clone());
+    let text = bob.call("execute_code", json!({"code": "secret"})).failed();
+    assert!(text.contains("NameError"), "a client of the same name, for another principal: {text}");
     alice.request("resources/read", json!({"uri": uri})).unwrap();
     alice.call("execute_code", json!({"code": "secret = 2", "session": "shared name"})).ok();
     // By handle, by name, by address: bob cannot use the session, and no answer reveals that it exists.
@@ -255,21 +275,17 @@ fn unnamed_sessions_end_to_make_room() {
     let served = serve_open(&["--max-sessions", "3"]);
     let mut client = TestHttpClient::new(served.server.address, None, ClientEra::Modern);
     client.call("execute_code", json!({"code": "kept = 1", "session": "named"})).ok();
+    // A client may invent any number of names.
     let first = client.call("execute_code", json!({"code": "1"})).session();
-    for _ in 0..6 {
-        client.call("execute_code", json!({"code": "1"})).ok();
+    for number in 0..6 {
+        let mut other = client.clone().with_name(&format!("{number}{}", "x".repeat(10_000)));
+        other.call("execute_code", json!({"code": "1"})).ok();
     }
     let text = client.call("execute_code", json!({"code": "1", "session": first})).failed();
     assert!(text.contains("ended to make room"), "{text}");
+    let text = client.call("execute_code", json!({"code": "1"})).ok();
+    assert!(text.contains("note: the session before this one ended to make room"), "{text}");
     assert_eq!(client.call("execute_code", json!({"code": "kept", "session": "named"})).ok(), "1\n");
-    // A client that disconnects before it got the handle leaves nothing behind.
-    let sleeps = || process::pids_with_text("sleep\u{0}6464").len();
-    let code = "import subprocess\nsubprocess.run(['sleep', '6464'])";
-    let stream = client.begin("tools/call", json!({"name": "execute_code", "arguments": {"code": code}}));
-    wait_until("the process inside runs", || sleeps() == 1);
-    let during = process::children(served.server.pid()).len();
-    drop(stream);
-    wait_until("its session is gone", || sleeps() == 0 && process::children(served.server.pid()).len() < during);
 }
 
 #[test]

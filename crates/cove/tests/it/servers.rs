@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::process::Command;
 
 use cove_testkit::mcp::HttpServerProcess;
 use cove_testkit::program::FinishedProgram;
@@ -12,39 +13,43 @@ use tempfile::TempDir;
 
 use crate::cove;
 
-struct ServersHome {
+pub(crate) struct ServersHome {
     dir: TempDir,
 }
 
 impl ServersHome {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let dir = TempDir::new().unwrap();
         fs::create_dir_all(dir.path().join("project")).unwrap();
         Self { dir }
     }
 
-    fn at(&self, path: &str) -> PathBuf {
+    pub(crate) fn at(&self, path: &str) -> PathBuf {
         self.dir.path().join(path)
     }
 
-    fn with(self, path: &str, content: &str) -> Self {
+    pub(crate) fn with(self, path: &str, content: &str) -> Self {
         let path = self.at(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, content).unwrap();
         self
     }
 
-    /// Runs `cove servers …` in the project, without the machine's own configuration.
-    fn run_servers(&self, args: &[&str]) -> FinishedProgram {
+    /// `cove servers …` in the project, without the machine's own configuration.
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = cove().command(TestUser::Root);
         command.env("HOME", self.dir.path()).env("TOKEN_OF_TEST", "canary-token").arg("servers").args(args);
         command.current_dir(self.at("project"));
-        FinishedProgram::from_output(command.output().unwrap())
+        command
+    }
+
+    pub(crate) fn run_servers(&self, args: &[&str]) -> FinishedProgram {
+        FinishedProgram::from_output(self.command(args).output().unwrap())
     }
 
     /// Its standard output, with the home folder replaced by a placeholder.
     #[track_caller]
-    fn stdout_of(&self, args: &[&str]) -> String {
+    pub(crate) fn stdout_of(&self, args: &[&str]) -> String {
         let finished = self.run_servers(args);
         assert_eq!(finished.code, Some(0), "{args:?}: {finished:?}");
         self.normalized(&finished.stdout)
@@ -52,7 +57,7 @@ impl ServersHome {
 
     /// Its standard error after a usage error.
     #[track_caller]
-    fn refusal_of(&self, args: &[&str]) -> String {
+    pub(crate) fn refusal_of(&self, args: &[&str]) -> String {
         let finished = self.run_servers(args);
         assert_eq!((finished.code, finished.stdout.as_str()), (Some(2), ""), "{args:?}: {finished:?}");
         self.normalized(&finished.stderr)
@@ -62,7 +67,7 @@ impl ServersHome {
         text.replace(&self.dir.path().canonicalize().unwrap().display().to_string(), "[HOME]")
     }
 
-    fn list_json(&self) -> Value {
+    pub(crate) fn list_json(&self) -> Value {
         serde_json::from_str(&self.stdout_of(&["list", "--json"])).unwrap()
     }
 }
@@ -254,7 +259,13 @@ fn uses_project_servers_only_after_trust() {
     let home = ServersHome::new().with("project/.mcp.json", &fixture_entry(&[])).with("project/below/x", "");
     assert_eq!(home.list_json()["servers"], json!([]));
     let trusted = home.stdout_of(&["trust"]);
-    assert_eq!(trusted, "trusted `[HOME]/project`: where Cove is started there, its servers are used too (fixture)\n");
+    assert_eq!(
+        trusted,
+        format!(
+            "trusted `[HOME]/project`: where Cove is started there, it runs its servers too, as you:\n  fixture  {}\n",
+            fixture::program().display()
+        )
+    );
     assert_eq!(home.list_json()["servers"][0]["name"], "fixture");
     assert_eq!(home.stdout_of(&["untrust", "below"]), "`[HOME]/project/below` was not trusted; nothing was changed\n");
     assert_eq!(
@@ -314,4 +325,33 @@ fn cove_over_http_works_as_an_upstream_server() {
     let count: usize = refreshed.split_whitespace().nth(1).unwrap().parse().unwrap();
     assert!(count > 5, "{refreshed}");
     assert!(!home.stdout_of(&["list"]).contains(&token) && !home.stdout_of(&["list", "--json"]).contains(&token));
+}
+
+#[test]
+fn list_shows_failures_of_other_processes_until_the_server_works() {
+    let home = ServersHome::new();
+    let works = home.at("works").display().to_string();
+    let script = "test -e \"$1\" && exec \"$0\"; echo $KEY >&2; exit 3";
+    let flaky = json!({
+        "command": "/bin/sh", "args": ["-c", script, fixture::program(), works], "env": {"KEY": "${TOKEN_OF_TEST}"},
+    });
+    let home = home.with("MCPs/all.json", &json!({"mcpServers": {"flaky": flaky}}).to_string());
+    assert!(home.stdout_of(&["list"]).starts_with("flaky  idle  not listed yet"));
+    let refreshed = home.run_servers(&["refresh"]);
+    assert_eq!(refreshed.code, Some(1), "{refreshed:?}");
+    let list = home.stdout_of(&["list"]);
+    assert!(list.starts_with("flaky  failed: it ended with exit code 3 before it answered ("), "{list}");
+    assert!(list.contains(" s ago)  not listed yet  [HOME]/MCPs/all.json line 1\n"), "{list}");
+    let row = &home.list_json()["servers"][0];
+    assert_eq!(row["failure"]["reason"], "it ended with exit code 3 before it answered", "{row}");
+    assert!(row["failure"]["at"].as_u64().is_some_and(|at| at > 1_700_000_000), "{row}");
+    let record = home.at(".local/state/cove/failures/flaky.json");
+    assert_eq!(fs::metadata(&record).unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(!fs::read_to_string(&record).unwrap().contains("canary-token"));
+
+    let home = home.with("works", "");
+    assert_eq!(home.stdout_of(&["refresh"]), "flaky  21 tools\n");
+    assert!(home.stdout_of(&["list"]).starts_with("flaky  idle  21 tools"));
+    assert_eq!(home.list_json()["servers"][0]["failure"], Value::Null);
+    assert!(!record.exists());
 }

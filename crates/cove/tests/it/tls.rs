@@ -91,7 +91,7 @@ impl SecureFront {
         let finished = self.refresh(host, authority);
         let text = format!("{}{}", finished.stdout, finished.stderr);
         assert_ne!(finished.code, Some(0), "{text}");
-        assert!(text.contains("it could not be reached") && text.contains(cause), "{text}");
+        assert!(text.contains("could not be reached: no connection: ") && text.contains(cause), "{text}");
         assert!(self.front.requests().is_empty(), "no request is sent to a server that is not trusted");
     }
 }

@@ -2,6 +2,7 @@
 //! questions as agents ask them, each with the tools that answer it. The tests measure how well search finds them,
 //! and check that every signature is valid code.
 
+mod real_servers;
 mod recall;
 mod signatures;
 

@@ -5,8 +5,8 @@ use std::process::{Command, Stdio};
 
 use cove_protocol::Language;
 use cove_testkit::skip::{skip, skip_without_all};
-use cove_upstream::catalog::ToolDocument;
-use cove_upstream::catalog::signature::render_stub;
+use cove_upstream::catalog::signature::{CommentDetail, ToolReference};
+use cove_upstream::catalog::{Catalog, ToolDocument};
 use serde_json::{Value, json};
 
 /// Reads code separated by NUL bytes from standard input.
@@ -52,12 +52,17 @@ fn without_server(code: &str, before: &str) -> String {
 
 /// Stubs with their calls turned into definitions.
 fn all_stubs(language: Language, definition: impl Fn(&str) -> String) -> Vec<String> {
-    let catalog = super::catalog();
-    let mut stubs: Vec<String> = hostile_tools().iter().map(|tool| render_stub(language, "s", "t", tool)).collect();
-    for server in catalog.servers() {
+    let details = [CommentDetail::Brief, CommentDetail::Whole, CommentDetail::Everything];
+    let mut stubs: Vec<String> = Vec::new();
+    for document in &hostile_tools() {
+        let tool = ToolReference { language, server: "s", tool: "t", document, learned: None };
+        stubs.extend(details.map(|detail| tool.stub(detail)));
+    }
+    for server in [super::catalog(), super::real_servers::catalog()].iter().flat_map(Catalog::servers) {
         let listing = server.listing.clone().expect("listed");
         for (at, document) in listing.documents().enumerate() {
-            stubs.push(render_stub(language, &server.alias, listing.alias(at), &document));
+            let tool = server.reference(language, listing.alias(at), &document);
+            stubs.extend(details.map(|detail| tool.stub(detail)));
         }
     }
     let written = |stub: &String| {
@@ -81,7 +86,8 @@ fn hostile_tools() -> Vec<ToolDocument> {
             "q": {"type": "object", "properties": {bad.as_str(): {"const": bad}}},
             "r": {"$ref": "#/$defs/D"}
         }, "$defs": {"D": {"properties": {bad.as_str(): {"$ref": "#/$defs/D"}}}}});
-        tools.push(tool(&bad, schema.clone(), Some(schema)));
+        let hostile = tool(&bad, schema.clone(), Some(schema));
+        tools.push(ToolDocument { title: Some(bad), destructive: true, ..hostile });
     }
     let wide: serde_json::Map<String, Value> =
         (0..500).map(|n| (format!("p-{n}"), json!({"type": "array", "items": {"properties": {"a": {}}}}))).collect();
@@ -105,17 +111,16 @@ fn tool(description: &str, input: Value, output: Option<Value>) -> ToolDocument 
     let object = |value: Value| value.as_object().cloned().expect("an object");
     ToolDocument {
         name: "t".into(),
-        title: None,
         description: description.into(),
         input_schema: object(input),
         output_schema: output.map(object),
-        read_only: false,
+        ..Default::default()
     }
 }
 
 /// Returns why the interpreter could not be run. Panics if it rejects the code.
 fn run(command: &mut Command, codes: Vec<String>) -> Result<(), String> {
-    assert!(codes.len() > 387, "{}", codes.len());
+    assert!(codes.len() > 3 * (387 + 200), "{}", codes.len());
     let child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child = child.map_err(|error| format!("{command:?} does not start: {error}"))?;
     // A failed write means that the interpreter ended early, and its output says why.

@@ -107,7 +107,7 @@ fn quotes_addresses_that_are_not_mcp_servers() {
         }
         let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let (_, shown) = call_failure(&pool_at(nobody, settings())).await;
-        assert!(shown.contains("it could not be reached: Connection refused"), "{shown}");
+        assert!(shown.contains("could not be reached: no connection: Connection refused"), "{shown}");
         let silent = listen(|_, stream| {
             std::thread::sleep(Duration::from_secs(20));
             drop(stream.flush());

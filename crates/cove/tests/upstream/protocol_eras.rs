@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use cove_upstream::pool::{ProtocolEra, UpstreamError, UpstreamSettings};
+use cove_testkit::fixture;
+use cove_upstream::pool::{ProtocolEra, UpstreamError, UpstreamPool, UpstreamSettings};
 use serde_json::json;
 
-use crate::{call, pool, pool_with, run, settings};
+use crate::{call, definitions, pool, pool_with, run, settings, text};
 
 #[test]
 fn speaks_to_each_server_in_its_own_era() {
@@ -26,27 +27,43 @@ fn speaks_to_each_server_in_its_own_era() {
     });
 }
 
+/// A slow server finds both requests when it wakes up, and the first one may decide its era. A second process would
+/// start over.
 #[test]
-fn falls_back_if_the_modern_handshake_is_not_answered() {
+fn slow_and_silent_servers_are_reached_by_one_process() {
     run(async {
-        let impatient = UpstreamSettings { discover_timeout: Duration::from_millis(500), ..settings() };
-        let pool = pool_with(&["--era", "silent"], impatient);
-        call(&pool, "echo", json!({})).await.unwrap();
-        assert_eq!(pool.summaries()[0].era, Some(ProtocolEra::Legacy));
-        pool.close().await;
+        let folder = tempfile::tempdir().unwrap();
+        let impatient = UpstreamSettings { discover_timeout: Duration::from_millis(300), ..settings() };
+        for (era, slow, expected) in [
+            ("silent", "0", ProtocolEra::Legacy),
+            ("silent", "1500", ProtocolEra::Legacy),
+            ("legacy", "1500", ProtocolEra::Legacy),
+            ("modern", "1500", ProtocolEra::Modern),
+            ("both", "1500", ProtocolEra::Modern),
+        ] {
+            let starts = folder.path().join(format!("{era}-{slow}"));
+            let flags = ["--era", era, "--slow", slow, "--starts", starts.to_str().unwrap()];
+            let pool = pool_with(&flags, impatient.clone());
+            assert_eq!(text(&call(&pool, "add", json!({"a": 1, "b": 1})).await.unwrap()), "2", "{era}");
+            assert_eq!(pool.summaries()[0].era, Some(expected), "{era} {slow}");
+            pool.close().await;
+            assert_eq!(std::fs::read_to_string(&starts).unwrap().lines().count(), 1, "{era} {slow}");
+        }
     });
 }
 
-/// A slow server finds both requests when it wakes up, and the first one decides its era.
 #[test]
-fn slow_modern_server_is_not_taken_for_legacy() {
+fn only_a_server_that_ended_is_started_again() {
     run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let starts = folder.path().join("starts");
         let impatient = UpstreamSettings { discover_timeout: Duration::from_millis(300), ..settings() };
-        for era in ["modern", "both"] {
-            let pool = pool_with(&["--era", era, "--slow", "1000"], impatient.clone());
-            call(&pool, "echo", json!({})).await.unwrap();
-            pool.close().await;
-        }
+        let flags = ["--era", "fragile", "--slow", "1000", "--starts", starts.to_str().unwrap()];
+        let pool = pool_with(&flags, impatient);
+        call(&pool, "echo", json!({})).await.unwrap();
+        assert_eq!(pool.summaries()[0].era, Some(ProtocolEra::Legacy));
+        pool.close().await;
+        assert_eq!(std::fs::read_to_string(&starts).unwrap().lines().count(), 2);
     });
 }
 
@@ -85,6 +102,14 @@ fn slow_server_fails_at_the_start_timeout() {
         let error = call(&pool, "echo", json!({})).await.unwrap_err();
         let UpstreamError::NotStarted { reason, .. } = &error else { panic!("{error}") };
         assert_eq!(reason, "it did not answer within 0.7 s");
+        pool.close().await;
+
+        // A definition may allow another time than the setting.
+        let mut definition = fixture::definition(&["--slow", "60000"]);
+        definition.insert("start_timeout".into(), json!("200ms"));
+        let pool = UpstreamPool::new(definitions(&json!({"fixture": definition})), settings());
+        let error = call(&pool, "echo", json!({})).await.unwrap_err();
+        assert!(error.to_string().contains("it did not answer within 0.2 s"), "{error}");
         pool.close().await;
     });
 }

@@ -33,8 +33,8 @@ fn failed_start_quotes_the_servers_stderr() {
         assert_eq!(stderr_tail.lines().count(), 20);
         assert!(stderr_tail.ends_with("noise 99\nfixture: no database at [redacted]"), "{stderr_tail}");
         assert!(!format!("{error:?} {error}").contains("hunter2"));
-        let UpstreamState::Failed(reason) = &pool.summaries()[0].state else { panic!("{:?}", pool.summaries()) };
-        assert!(reason.contains("exit code 3"));
+        let UpstreamState::Failed(failure) = &pool.summaries()[0].state else { panic!("{:?}", pool.summaries()) };
+        assert!(failure.reason.contains("exit code 3"));
     });
 }
 

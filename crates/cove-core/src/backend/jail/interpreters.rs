@@ -68,6 +68,11 @@ fn find_in_root(root: &SandboxRoot, name: &str) -> Option<String> {
     program_in_tree(name, tree)?.to_str().map(str::to_owned)
 }
 
+/// Returns the real path of the program that code inside starts by this name, on this machine's own root.
+pub(super) fn default_program(name: &str) -> Option<String> {
+    fs::canonicalize(find_in_root(&SandboxRoot::Host, name)?).ok()?.to_str().map(str::to_owned)
+}
+
 fn find_node(root: &SandboxRoot, search: &OsStr) -> Option<(String, Vec<SandboxMount>)> {
     if let SandboxRoot::Tree(_) = root {
         return find_in_root(root, "node").map(|program| (program, Vec::new()));

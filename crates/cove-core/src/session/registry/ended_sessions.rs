@@ -38,7 +38,7 @@ impl fmt::Display for EndReason {
             Self::Idle(after) => write!(f, "ended because it was not used for {}", show_duration(*after)),
             Self::Ended(ending) => write!(f, "is gone: its sandbox {}", describe_end(ending)),
             Self::Stopped => f.write_str("was stopped"),
-            Self::Evicted => f.write_str("ended to make room: it had no name and was not in use"),
+            Self::Evicted => f.write_str("ended to make room: no name was chosen for it, and it was not in use"),
         }
     }
 }

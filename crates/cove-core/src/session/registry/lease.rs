@@ -256,6 +256,7 @@ mod tests {
             root: SandboxRoot::Host,
             python: None,
             mounts: Vec::new(),
+            packages: Default::default(),
             network: SandboxNetwork::None,
             runtime: None,
             user: SandboxUser { uid: 1, gid: 1 },

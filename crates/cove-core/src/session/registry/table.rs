@@ -31,7 +31,7 @@ impl SessionTable {
         }
         let entry = match which {
             SessionRef::Handle(id) => Some(self.find(owner, id)?),
-            SessionRef::Name(_) | SessionRef::New => self.get(owner, which),
+            SessionRef::Name(_) | SessionRef::Client(_) | SessionRef::New => self.get(owner, which),
         };
         Ok(entry.map(UseGuard::new))
     }
@@ -40,8 +40,9 @@ impl SessionTable {
     pub(super) fn get(&self, owner: &Principal, which: &SessionRef) -> Option<Arc<SessionEntry>> {
         let id = match which {
             SessionRef::Handle(id) => id,
-            SessionRef::Name(name) => self.names.get(&(owner.clone(), name.clone()))?,
-            SessionRef::New => return None,
+            SessionRef::Name(_) | SessionRef::Client(_) | SessionRef::New => {
+                self.names.get(&(owner.clone(), which.key()?))?
+            }
         };
         self.entries.get(id).cloned()
     }

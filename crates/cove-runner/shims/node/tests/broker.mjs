@@ -104,12 +104,20 @@ function respelled(tool, args) {
 const ASKS = {
   servers: () => SERVERS,
   tools: ({ server }) => TOOLS[server],
-  help: () => "the manual\nof two lines",
-  find: ({ query, limit, language }) => ({
-    tools: [{ server: "github", tool: "list_issues", signature: language, description: "Lists. Really." }].slice(0, limit),
-    total: 7,
-    hint: `for ${query}`,
-  }),
+  help: ({ topic, language }) => {
+    if (topic === undefined) return "the manual\nof two lines";
+    const [server, name] = topic.split(".");
+    const hint = "did you mean `github`?";
+    if (!TOOLS[server]) throw new Problem("unknown_server", `there is no server \`${server}\``, { hint, server });
+    const tools = TOOLS[server].filter((one) => !name || one.name === name);
+    if (!tools.length) throw new Problem("unknown_tool", `no tool \`${name}\``, { server, tool: name });
+    return tools.map((one) => one[language]).join("\n");
+  },
+  find: ({ query, limit, language }) => {
+    if (!query) return { tools: [], servers: ["github (2 tools): Code", "time (1 tool)"], total: 0, hint: "search" };
+    const tool = { server: "github", tool: "list_issues", signature: language, comment: "// Lists. Really." };
+    return { tools: [tool].slice(0, limit), also: ["github.a", "time.b"], total: 7, hint: `for ${query}` };
+  },
   output: ({ handle }) => {
     if (handle !== "o_1") throw new Problem("not_found", `no output \`${handle}\``);
     return { text: "all of it" };
@@ -141,6 +149,9 @@ export class Broker {
     this.folder = mkdtempSync(join(tmpdir(), "cove-broker-"));
     this.path = join(this.folder, "mcp");
     this.requests = [];
+    // The requests as text, and the JSON that the tool `literal` answers with.
+    this.texts = [];
+    this.literal = "null";
     // Wrong answers to give, by kind of request.
     this.instead = {};
     this.sockets = new Set();
@@ -163,6 +174,7 @@ export class Broker {
       buffer = Buffer.concat([buffer, bytes]);
       while (buffer.length >= 4 && buffer.length >= 4 + buffer.readUInt32BE()) {
         const end = 4 + buffer.readUInt32BE();
+        this.texts.push(buffer.toString("utf8", 4, end));
         this.answer(socket, JSON.parse(buffer.subarray(4, end)));
         buffer = buffer.subarray(end);
       }
@@ -173,6 +185,7 @@ export class Broker {
     this.requests.push(request);
     const { id, ask, tool: name, arguments: args } = request;
     if (name === "hang_up") return socket.destroy();
+    if (name === "literal") return socket.write(frame(`{"id":${id},"ok":{"value":${this.literal}}}`));
     if (name === "garbage") {
       const bytes = GARBAGE[args.how](id);
       if (args.how !== "bytes") return socket.write(bytes);

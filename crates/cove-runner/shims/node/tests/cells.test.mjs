@@ -297,3 +297,31 @@ test(
     assert(Number(used) < 500, used);
   }),
 );
+
+test(
+  "typescript",
+  withShim(async (shim) => {
+    const options = { name: "<cell.ts>" };
+    if (MAJOR < 22) {
+      const done = await shim.run("const a: number = 1", options);
+      assert.equal(done.kind, "r");
+      assert.match(done.message, /TypeScript needs Node 22.13 or newer, and this is v/);
+      // A cell that is not TypeScript is not touched.
+      await shim.check("1 + 1", "2\n");
+      // As a newer Node would.
+      const strip = (code, { mode }) => {
+        const isUnsupported = code.includes("enum") && mode === "strip";
+        if (isUnsupported) throw Object.assign(new Error("no"), { code: "ERR_UNSUPPORTED_TYPESCRIPT_SYNTAX" });
+        if (code.includes("<<<")) throw new SyntaxError("Expression expected");
+        process.emitWarning("it is experimental", "ExperimentalWarning");
+        return code.replace(": number", "        ").replace("enum A { B = 7 }", "var A = { B: 7 };");
+      };
+      await shim.check(`require("module").stripTypeScriptTypes = ${strip}; undefined`, "");
+    }
+    await shim.check("const a: number = 40;\na + 2", "42\n", options);
+    await shim.check("a + (await Promise.resolve(1))", "41\n", { name: "x.ts" });
+    await shim.check("enum A { B = 7 }\nA.B", "7\n", options);
+    assert.equal((await shim.run("let x = <<<", options)).type, "SyntaxError");
+    await shim.check("a", "40\n");
+  }),
+);

@@ -121,6 +121,33 @@ test(
 );
 
 test(
+  "descriptors that a cell has closed before their first use",
+  withShim(async (shim) => {
+    await shim.run("require('fs').closeSync(1); require('fs').closeSync(2); undefined");
+    await shim.check("console.log('back'); 2", "back\n2\n");
+    assert.equal((await shim.run("console.error('err')")).err, "err\n");
+  }),
+);
+
+test(
+  "descriptors that a cell has closed",
+  withShim(async (shim) => {
+    await shim.check("console.log('open'); const { closeSync } = require('fs'); closeSync(1); undefined", "open\n");
+    await shim.check("console.log('back'); 2", "back\n2\n");
+    await shim.run("closeSync(1); closeSync(2)");
+    const both = await shim.run("console.log('out'); console.error('err'); require('child_process').execSync('echo child >&2')");
+    assert.deepEqual([both.out.split("\n")[0], both.err], ["out", "err\nchild\n"]);
+    // A write fails at once, and the next cell writes again.
+    await shim.run("closeSync(1); console.log('nowhere')");
+    await shim.check("console.log('back')", "back\n");
+    await shim.run("closeSync(0); closeSync(1)");
+    await shim.check("console.log('back')", "back\n");
+    // Children do not inherit the shim's copies.
+    await shim.check("`${require('child_process').execSync('ls -l /proc/self/fd')}`.includes(require('fs').readlinkSync('/proc/self/fd/1'))", "false\n");
+  }),
+);
+
+test(
   "a flood between cells waits for the next one",
   withShim(async (shim) => {
     await shim.check("setTimeout(() => console.log('x'.repeat(1e6)), 5); 1", "1\n");

@@ -38,6 +38,34 @@ test(
     await shim.check("await mcp.github.null()", "null\n");
     await shim.check("await mcp.call('github', 'echo', {}, { timeout: 1.5 })", "{}\n");
     assert.equal(broker.calls().at(-1).timeout, 1.5);
+    await shim.check("[await mcp.call('github.echo', { a: 1 }), await mcp.call('my_files.read', { path: 'x' }), await mcp.call('github.echo')]", "[ { a: 1 }, { path: 'x' }, {} ]\n");
+    await shim.check("await mcp.call('github.echo', {}, { raw: true })", "{ content: [], isError: false }\n");
+    await shim.check("await mcp['my-files'].read({ path: 'x' })", "{ path: 'x' }\n");
+    assert.match((await raises(shim, "await mcp.call('githup.echo')", "UnknownServer")).message, /did you mean `github`/);
+    await raises(shim, "await mcp.call('../../etc.passwd')", "UnknownServer");
+    await raises(shim, "await mcp.call('github')", "BadArguments");
+  }),
+);
+
+test(
+  "integers beyond 2^53 stay exact",
+  withBroker(async (shim, broker) => {
+    const code = "await mcp.github.echo({ a: 9007199254740993n, b: [-(2n ** 70n)], c: 5n, d: 2 ** 53, e: '1234567890123456789' })";
+    assert.equal((await shim.run(code)).kind, "c");
+    const whole = '{"a":9007199254740993,"b":[-1180591620717411303424],"c":5,"d":9007199254740992,"e":"1234567890123456789"}';
+    assert.equal(broker.texts.at(-1).match(/"arguments":(.*})}$/)[1], whole);
+    broker.literal = whole;
+    await shim.check("const big = await mcp.github.literal(); big", "{\n  a: 9007199254740993n,\n  b: [ -1180591620717411303424n ],\n  c: 5,\n  d: 9007199254740992n,\n  e: '1234567890123456789'\n}\n");
+    // `JSON.stringify` works with them, and so does passing them on.
+    await shim.check("JSON.parse(JSON.stringify(big)).e.length && JSON.stringify(big).includes('9007199254740993')", "true\n");
+    await shim.check("await mcp.github.echo(big); big.a === 9007199254740993n", "true\n");
+    // Digits in strings and keys, fractions and exponents are no integers.
+    for (const text of ['"\\\\\\"12345678901234567890"', '{"12345678901234567890":1}', "0.1234567890123456789", "1234567890123456789.5", "1e1234567890123456789", '"a\\\\"']) {
+      broker.literal = text;
+      await shim.check(`JSON.stringify(await mcp.github.literal()) === JSON.stringify(JSON.parse(${JSON.stringify(text)}))`, "true\n");
+    }
+    broker.literal = '[12345678901234567890,"x\\\\",-12345678901234567890]';
+    await shim.check("await mcp.github.literal()", "[ 12345678901234567890n, 'x\\\\', -12345678901234567890n ]\n");
   }),
 );
 
@@ -77,7 +105,7 @@ test(
     assert.match(unknown.message, /did you mean `list_issues`/);
     await raises(shim, "await mcp.nope.echo()", "UnknownServer");
     await raises(shim, "await mcp.help('nope')", "UnknownServer");
-    for (const value of ["NaN", "1n", "Buffer.from('x')", "'\\ud800'", "(() => { const a = []; a.push(a); return a })()"]) {
+    for (const value of ["NaN", "Buffer.from('x')", "'\\ud800'", "(() => { const a = []; a.push(a); return a })()"]) {
       await raises(shim, `await mcp.github.echo({ a: ${value} })`, "BadArguments");
     }
     await shim.check("await mcp.github.echo({ a: '\\\\ud800 \\u{1f600}', s: new Set([1]) })", "{ a: '\\\\ud800 \u{1f600}', s: [ 1 ] }\n");
@@ -87,11 +115,16 @@ test(
 test(
   "search",
   withBroker(async (shim) => {
-    const text = "node\n    // Lists.\n// 1 of 7 matching tools\n// for issues\n";
+    const text = "node\n// Lists. Really.\n// also: github.a, time.b\n// 1 of 7 matches\n// for issues\n";
     await shim.check("await mcp.find('issues')", text);
+    await shim.check("await mcp.find()", "github (2 tools): Code\ntime (1 tool)\n// search\n");
     await shim.check("const f = await mcp.find('issues', { limit: 1 }); console.log(f); [f.length, f[0].tool, f.map((t) => t.server), f.total]", `${text}[ 1, 'list_issues', [ 'github' ], 7 ]\n`);
     await shim.check("mcp.help()", "the manual\nof two lines\n");
-    assert.match(await shim.out("await mcp.help('github')"), /^\/\/ github: 5 tools\nmcp\.github\.list_issues/);
+    assert.match(await shim.out("await mcp.help('github')"), /^mcp\.github\.list_issues/);
+    for (const topic of ["'github.echo'", "mcp.github.echo"]) {
+      await shim.check(`await mcp.help(${topic})`, "mcp.github.echo({  })\n");
+    }
+    await raises(shim, "await mcp.help('github.nope')", "UnknownTool");
     await shim.check("(await mcp.servers).map((s) => s.name)", "[ 'github', 'my-files' ]\n");
     await shim.check("(await mcp.servers()).length", "2\n");
     await shim.check("await mcp.output('o_1')", "'all of it'\n");

@@ -49,7 +49,7 @@ test(
     await shim.check("(await r.list_loaded_server_metadata()).map((s) => [s.name, s.tools.length])", "[ [ 'github', 5 ], [ 'my-files', 1 ] ]\n");
     for (const [code, pattern] of [
       ["await mcp.help('githup')", /did you mean `github`\?/],
-      ["await mcp.help('zzz')", /await mcp\.find/],
+      ["await r.describe_server('zzz')", /await mcp\.find/],
       ["await r.query_tool_docs('github', 'ecko')", /did you mean `echo`\?/],
       ["await r.query_tool_docs('github', 'echo', 'some')", /"summary" or "full"/],
     ]) {
@@ -64,10 +64,10 @@ test(
   "malformed answers",
   withBroker(async (shim, broker) => {
     const asks = {
-      servers: ["await mcp.servers", "await mcp.help('github')", "await mcp.runtime.discovered_servers()"],
-      tools: ["await mcp.help('github')", "await mcp.github.echo(1, 2)"],
+      servers: ["await mcp.servers", "await mcp.runtime.discovered_servers()"],
+      tools: ["await mcp.runtime.list_tools('github')", "await mcp.github.echo(1, 2)"],
       find: ["await mcp.find('x')"],
-      help: ["await mcp.help()"],
+      help: ["await mcp.help()", "await mcp.help('github')"],
       call: ["await mcp.github.echo()", "mcp.github.echo()"],
       resources: ["await mcp.github.resources.list()"],
       read_resource: ["await mcp.github.resources.read('x')"],

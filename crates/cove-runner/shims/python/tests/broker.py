@@ -166,12 +166,23 @@ class Broker:
         return self.tools[request["server"]]
 
     def on_help(self, request):
-        return "the manual\nof two lines"
+        if "topic" not in request:
+            return "the manual\nof two lines"
+        server, _, name = request["topic"].partition(".")
+        if server not in self.tools:
+            raise Problem("unknown_server", f"there is no server `{server}`", hint="did you mean `github`?", server=server)
+        tools = self_or_alias(self.tools[server], name) if name else self.tools[server]
+        if not tools:
+            raise Problem("unknown_tool", f"server `{server}` has no tool `{name}`", server=server, tool=name)
+        return "\n".join(tool[request["language"]] for tool in tools)
 
     def on_find(self, request):
-        found = {"server": "github", "tool": "list_issues", "description": "Lists. Really."}
+        found = {"server": "github", "tool": "list_issues", "description": "Lists.", "comment": "# Lists. Really."}
         found["signature"] = {"python": "mcp.github.list_issues(owner, repo)"}.get(request["language"], "other")
-        return {"tools": [found][: request["limit"]], "total": 7, "hint": f"for {request['query']}"}
+        if not request["query"]:
+            return {"tools": [], "servers": ["github (2 tools): Code", "time (1 tool)"], "total": 0, "hint": "search"}
+        also = ["github.a", "time.b"]
+        return {"tools": [found][: request["limit"]], "also": also, "total": 7, "hint": f"for {request['query']}"}
 
     def on_output(self, request):
         if request["handle"] != "o_1":

@@ -84,8 +84,17 @@ class Names(Calls):
         self.check("mcp.call('github', 'echo', raw=True)", "{'content': [], 'isError': False}\n")
         self.check("mcp.call('github', 'echo', timeout=1.5)", "{}\n")
         self.assertEqual(self.asked()[-1]["timeout"], 1.5)
+        self.check("mcp.call('github.echo', {'a': 1}), mcp.call('github.echo', a=2, from_=3), mcp.call('my_files.read', {'path': 'x'}, encoding='y')", "({'a': 1}, {'a': 2, 'from': 3}, {'path': 'x', 'encoding': 'y'})\n")
+        self.check("mcp.call(mcp.github.echo, {'a': 1}), mcp.call(mcp.github, 'echo', a=1), mcp.call(server='github', tool='echo', arguments={'a': 1})", "({'a': 1}, {'a': 1}, {'a': 1})\n")
+        self.check("mcp['github'].echo(a=1), mcp['my-files']['read'](path='x')", "({'a': 1}, {'path': 'x'})\n")
+        self.assertIn("did you mean `github`?", self.raises("mcp['githup']", "mcp.UnknownServer").message)
+        self.assertIn("did you mean `github`?", self.raises("mcp.call('githup.echo')", "mcp.UnknownServer").message)
+        self.raises("mcp.call('github')", "mcp.BadArguments")
+        self.raises("mcp.call('../../etc.passwd')", "mcp.UnknownServer")
         self.check("LOADED_MCP_SERVERS", "('github', 'time', 'my-files')\n")
         self.check("'github' in LOADED_MCP_SERVERS, len(mcp_servers), list(mcp.servers)[1]", "(True, 3, 'time')\n")
+        self.broker.add("a.b", "c.d")
+        self.check("mcp.call('a.b.c.d', x=1)", "['a.b', 'c.d', {'x': 1}]\n")
 
     def test_bare_names_hide_nothing(self):
         self.check("github.echo(a=1)", "{'a': 1}\n")
@@ -141,8 +150,8 @@ class Names(Calls):
 
     def test_shown(self):
         done = self.shim.run("mcp.github")
-        self.assertIn("# github: 7 tools\nlist_issues(*, owner, repo)\n    # Does list_issues.\n", done.out)
-        self.check("mcp.github.list_issues", "list_issues(*, owner, repo)\n    # Does list_issues.\n")
+        self.assertIn("list_issues(*, owner, repo)\necho(*, )\n", done.out)
+        self.check("mcp.github.list_issues", "list_issues(*, owner, repo)\n")
         self.check("mcp.servers", "github (7 tools, ready): Issues.\ntime (1 tool, idle)\nmy-files (needs npx): Files\n")
         self.check("sorted(set(dir(mcp)) & {'find', 'github', 'my_files'})", "['find', 'github', 'my_files']\n")
         self.check("'get_sum' in dir(mcp.github), 'a-b' in mcp.github, len(list(mcp.github))", "(True, True, 7)\n")
@@ -151,15 +160,21 @@ class Names(Calls):
 
 class Discovery(Calls):
     def test_find(self):
-        text = "mcp.github.list_issues(owner, repo)\n    # Lists.\n# 1 of 7 matching tools\n# for issues\n"
+        text = "mcp.github.list_issues(owner, repo)\n# Lists. Really.\n# also: github.a, time.b\n# 1 of 7 matches\n# for issues\n"
         self.check("mcp.find('issues')", text)
         self.check("found = mcp.find('issues', limit=1)\nprint(found)", text)
         self.check("[one.tool for one in found], len(found), found[0].server, found.total", "(['list_issues'], 1, 'github', 7)\n")
         self.assertEqual([request["limit"] for request in self.asked("find")], [5, 1])
+        self.check("mcp.find()", "github (2 tools): Code\ntime (1 tool)\n# search\n")
 
     def test_help_and_output(self):
         self.check("mcp.help()", "the manual\nof two lines\n")
         self.assertIn("list_issues", self.shim.run("mcp.help('github')").out)
+        for topic in ("'github.list_issues'", "mcp.github.list_issues", "github.list_issues"):
+            self.check(f"mcp.help({topic})", "list_issues(*, owner, repo)\n")
+        self.check("mcp.help(mcp.time), repr(mcp.time.now), repr(mcp.time.nope)", "(now(*, ), 'now(*, )', 'server `time` has no tool `nope`')\n")
+        self.raises("mcp.help('nope')", "mcp.UnknownServer")
+        self.raises("mcp.help('github.nope')", "mcp.UnknownTool")
         self.check("mcp.output('o_1')", "'all of it'\n")
         done = self.raises("mcp.output('o_2')", "mcp.MCPError", "no output `o_2`")
         self.check("try:\n    mcp.output('o_2')\nexcept mcp.MCPError as e:\n    print(e.kind)", "not_found\n")
@@ -207,10 +222,74 @@ class Values(Calls):
         self.check("hasattr(x, '__len__'), hasattr(x, 'nope')", "(True, False)\n")
         self.check("import pprint\npprint.pprint(mcp.github.echo(a=1))", "{'a': 1}\n")
 
+    def test_keys_named_like_methods(self):
+        names = "clear copy get items keys pop popitem setdefault update values".split()
+        for value in ([1, 2], {"a": 1}, "text", 7, 2.5, None, True, [], {}):
+            self.check(f"r = mcp.github.echo(**{{n: {value!r} for n in {names}}})", "")
+            self.check(f"all(getattr(r, n) == {value!r} and isinstance(getattr(r, n), type({value!r})) for n in {names})", "True\n")
+            # Libraries see a dict, whatever its keys are.
+            self.check(
+                f"""
+                import collections, copy, csv, io, json, pickle, pprint, string
+                whole = {{n: {value!r} for n in {names}}}
+                def same(**named): return named
+                writer = csv.DictWriter(io.StringIO(), {names})
+                pprint.pprint(r, io.StringIO())
+                new = dict(r, extra=1)
+                new.update(r)
+                print(
+                    dict(r) == whole, {{**r}} == whole, same(**r) == whole, json.loads(json.dumps(r)) == whole,
+                    json.loads(json.dumps([r], indent=1)) == [whole], list(r) == {names}, len(r), new["extra"],
+                    copy.copy(r) == copy.deepcopy(r) == whole, pickle.loads(pickle.dumps(r)) == whole,
+                    collections.ChainMap(r)["items"] == r["items"], string.Template("$items").substitute(r) == str(r["items"]),
+                    writer.writerow(r) > 10, collections.UserDict(r) == whole, r == whole, repr(r) == repr(whole),
+                    mcp.github.echo(a=r)["a"] == whole, (await mcp_github.echo(a=r))["a"] == whole,
+                )
+                """,
+                "True True True True True True 10 1 True True True True True True True True True True\n",
+            )
+        # The value of most types is the method too, for code that walks over any object.
+        self.check("r = mcp.github.echo(items=[3, 4], get={'a': 1}, pop=12)\nr.items[0], r.items + [5], r.get.a, r.pop + 1", "(3, [3, 4, 5], 1, 13)\n")
+        self.check("[k for k, v in r.items()], r.get('pop'), r.get('x', 2), r.pop('get').a", "(['items', 'get', 'pop'], 12, 2, 1)\n")
+        self.check("r.items.append(5)\nr['items'], r.items is r['items'], type(pickle.loads(pickle.dumps(r))['items']) is list", "([3, 4, 5], True, True)\n")
+        self.check("sum(one.values[0] for one in [mcp.github.echo(values=[n]) for n in (1, 2)])", "3\n")
+        self.check("mcp_github.echo(items=[1]).items[0], (await mcp_github.echo(items=[2])).items", "(1, [2])\n")
+        self.check("r = mcp.github.echo(a=1)\nlist(r.items()), r.get('a'), r.copy(), mcp.Record.keys(r)", "([('a', 1)], 1, {'a': 1}, dict_keys(['a']))\n")
+
+    def test_text(self):
+        self.check("x = mcp.github.a_b()\nx, x.upper(), x.text, isinstance(x, str), x + '!'", "('underscore', 'UNDERSCORE', 'underscore', True, 'underscore!')\n")
+        self.check("x.content[0].text, x.raw, x.images, type(x.text) is str", "('underscore', {'content': [{'type': 'text', 'text': 'underscore'}], 'isError': False}, (), True)\n")
+        self.check("import json, pickle, copy\njson.dumps([x]), {x: 1}['underscore'], type(pickle.loads(pickle.dumps(x))) is str, copy.deepcopy(x) == x", "('[\"underscore\"]', 1, True, True)\n")
+        self.broker.instead["call"] = {"value": "a\nb", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
+        self.check("x = mcp.github.a_b()\nx, [one.text for one in x.content]", "('a\\nb', ['a', 'b'])\n")
+
     def test_arguments(self):
         self.check("from pathlib import Path\nimport datetime", "")
         self.check("mcp.github.echo(a={1}, b=Path('/x'), c=datetime.date(2020, 1, 2), d=(1, 2))", "{'a': [1], 'b': '/x', 'c': '2020-01-02', 'd': [1, 2]}\n")
         self.check("mcp.github.echo(a=mcp_github.echo(b=1))", "{'a': {'b': 1}}\n")
+        self.check(
+            """
+            from dataclasses import dataclass, field
+            from decimal import Decimal
+            from enum import Enum, IntEnum
+            from uuid import UUID
+            class Colour(Enum): RED = "red"
+            class Level(IntEnum): HIGH = 3
+            @dataclass
+            class Part: name: str
+            @dataclass
+            class Whole:
+                parts: list
+                colour: Colour = Colour.RED
+            """,
+            "",
+        )
+        self.check("mcp.github.echo(a=Decimal('1.50'), b=Decimal(10) ** 20, c=Decimal('-2E+3'))", "{'a': 1.5, 'b': 100000000000000000000, 'c': -2000}\n")
+        self.check("mcp.github.echo(a=Whole([Part('x')]), b=Level.HIGH)", "{'a': {'parts': [{'name': 'x'}], 'colour': 'red'}, 'b': 3}\n")
+        self.check("mcp.github.echo(a=datetime.timedelta(minutes=1), b=UUID(int=1), c={'x': 1}.keys(), d=range(2), e=frozenset())", "{'a': 60.0, 'b': '00000000-0000-0000-0000-000000000001', 'c': ['x'], 'd': [0, 1], 'e': []}\n")
+        self.check("mcp.github.echo(a=datetime.datetime(2020, 1, 2, 3, 4))", "{'a': '2020-01-02T03:04:00'}\n")
+        for value in ("Decimal('nan')", "Whole", "Colour", "Decimal"):
+            self.raises(f"mcp.github.echo(a={value})", "mcp.BadArguments")
         self.assertIn("base64", self.raises("mcp.github.echo(a=b'x')", "mcp.BadArguments").message)
         for value in ("float('nan')", "object()", "'\\udc80'", "(lambda l: l.append(l) or l)([])"):
             self.raises(f"mcp.github.echo(a={value})", "mcp.BadArguments")

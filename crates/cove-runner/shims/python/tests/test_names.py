@@ -84,9 +84,9 @@ class MalformedAnswers(Calls):
         self.check("mcp.github.echo()", "{}\n")
         asks = {
             "servers": ("mcp.nope.x()", "list(mcp_servers)", "mcp.runtime.discovered_servers()", "await mcp.runtime.list_servers()"),
-            "tools": ("mcp.help('github')", "mcp.github.list_issues('a')", "dir(mcp.github)", "await mcp.runtime.list_tools('github')"),
+            "tools": ("mcp.github.list_issues('a')", "dir(mcp.github)", "await mcp.runtime.list_tools('github')"),
             "find": ("mcp.find('x')",),
-            "help": ("mcp.help()",),
+            "help": ("mcp.help()", "mcp.help('github')", "mcp.help('github.echo')"),
             "call": ("mcp.github.echo()", "await mcp_github.echo()", "mcp_github.echo().x"),
             "resources": ("mcp.github.resources.list()",),
             "read_resource": ("mcp.github.resources.read('x')",),

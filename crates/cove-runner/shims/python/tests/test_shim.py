@@ -353,8 +353,20 @@ class Streams(Case):
 
     def test_descriptor_closed(self):
         self.check("import os, sys\nos.close(1)\nsys.stdout.close()")
-        self.raises("print('nowhere')", "ValueError")
+        self.check("print('back')", "back\n")
+        self.check("os.close(1)\nos.close(2)")
+        self.check("print('out'); print('err', file=sys.stderr); os.system('echo child');", "out\nchild\n", "err\n")
+        self.raises("os.close(1)\nprint('nowhere', flush=True)", "OSError")
+        self.check("os.close(1)\nraise SystemExit", kind="x")
+        # The buffer still had it.
+        self.check("1 + 1", "nowhere\n2\n")
+        # A cell that closes the copies too gets what it asked for, and the session goes on.
+        self.check("os.closerange(4, 1000)\nos.close(1)")
+        self.raises("print('nowhere', flush=True)", "OSError")
         self.assertEqual(self.shim.run("sys.exit(3)").code, 3)
+
+    def test_children_inherit_no_copies(self):
+        self.check("import os\n[fd for fd in os.popen('ls /proc/self/fd').read().split() if fd in ('232', '233')]", "[]\n")
 
     def test_stdin(self):
         os.write(self.shim.stdin, "grüß\n".encode())

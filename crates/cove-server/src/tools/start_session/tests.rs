@@ -12,7 +12,7 @@ use super::*;
 use crate::Server;
 use crate::ServerSetup;
 use crate::arguments::ToolArguments;
-use crate::caller::{DefaultSession, ToolCaller};
+use crate::caller::ToolCaller;
 use crate::server_config::{ServerConfig, toolsets};
 use cove_core::BoxFuture;
 use cove_core::backend::{Backend, PlanFormat, ProgressCallback, Sandbox, SandboxOwner};
@@ -23,8 +23,9 @@ use cove_core::policy::grants::Grants;
 use cove_core::policy::{CellLimits, SandboxLimits, SandboxNetwork, SandboxUser};
 use cove_core::policy::{Policy, SandboxRoot};
 use cove_core::process_env::ProcessEnv;
-use cove_core::session::registry::Principal;
+use cove_core::session::registry::{Principal, SessionRef};
 use cove_upstream::broker::BrokerConfig;
+use cove_upstream::catalog::SearchMode;
 
 /// The outcome of a preparation; `None` never finishes.
 type PrepareOutcome = Option<Result<Option<String>, String>>;
@@ -92,6 +93,7 @@ fn setup() -> ServerSetup {
             root: SandboxRoot::Host,
             python: None,
             mounts: Vec::new(),
+            packages: Default::default(),
             network: SandboxNetwork::None,
             runtime: None,
             user: SandboxUser { uid: 65534, gid: 65534 },
@@ -101,7 +103,7 @@ fn setup() -> ServerSetup {
             timeout: Duration::from_secs(30),
             max_timeout: Duration::from_secs(120),
             grace: Duration::from_secs(1),
-            max_output: 20_000,
+            max_output: cove_core::output::OutputLimit::Characters(20_000),
         },
         server: ServerConfig {
             tools: toolsets("all").unwrap(),
@@ -109,7 +111,13 @@ fn setup() -> ServerSetup {
             max_sessions: 64,
             ..ServerConfig::default()
         },
-        broker: BrokerConfig { config_file: None, state_dir: None, grants: Grants::default() },
+        broker: BrokerConfig {
+            config_file: None,
+            state_dir: None,
+            grants: Grants::default(),
+            start_timeout: Duration::from_secs(1),
+            search: SearchMode::default(),
+        },
     }
 }
 
@@ -131,7 +139,7 @@ fn start_fixture(outcome: PrepareOutcome) -> StartFixture {
     let server = Server::new(setup, None, process_env, Arc::clone(&backend) as Arc<dyn Backend>, shelf);
     let caller = ToolCaller {
         principal: Principal("alice".into()),
-        default_session: DefaultSession::New,
+        default_session: SessionRef::New,
         progress: None,
         cancellation: CancellationToken::new(),
         knows_links: true,

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::super::{ToolListing, names};
+use super::embedding::{MeaningVector, TextEmbedder, WordEmbedding, similarity};
 use super::words;
 use cove_core::spelling::distance;
 
@@ -41,6 +42,10 @@ pub(crate) struct ServerIndex {
     trigrams: Vec<(u32, u32)>,
     /// Sorted pairs of a name's letters and digits and its tool.
     names: Vec<(Box<str>, u32)>,
+    /// Deprecated tools, in sorted order.
+    deprecated: Vec<u32>,
+    /// The meaning of each tool. Empty if search compares words only.
+    meanings: Vec<MeaningVector>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -69,8 +74,10 @@ struct IndexedInput<'a> {
 }
 
 impl ServerIndex {
-    pub(in super::super) fn build(listing: &ToolListing) -> Self {
+    pub(in super::super) fn build(listing: &ToolListing, table: Option<&WordEmbedding>) -> Self {
         let mut index = IndexBuilder::default();
+        let mut embedder = table.map(TextEmbedder::new);
+        let (mut deprecated, mut meanings) = (Vec::new(), Vec::new());
         for at in 0..listing.len() {
             let text = listing.document_text(at).unwrap_or_default();
             // If the properties are not an object, the tool is still found by its name.
@@ -81,8 +88,23 @@ impl ServerIndex {
                 input_schema: IndexedInput::default(),
             });
             index.add(at as u32, &tool);
+            if says_deprecated(&tool.description) {
+                deprecated.push(at as u32);
+            }
+            let texts = [&tool.name, tool.title.as_deref().unwrap_or_default(), &tool.description];
+            meanings.extend(embedder.as_mut().map(|embedder| embedder.embed(&texts)));
         }
-        index.finish()
+        meanings.shrink_to_fit();
+        Self { deprecated, meanings, ..index.finish() }
+    }
+
+    pub(super) fn is_deprecated(&self, tool: u32) -> bool {
+        self.deprecated.binary_search(&tool).is_ok()
+    }
+
+    /// Returns how similar a tool is to a query in meaning: from -1 to 1, and 0 if search compares words only.
+    pub(super) fn similarity(&self, tool: usize, query: &MeaningVector) -> f32 {
+        self.meanings.get(tool).map_or(0.0, |meaning| similarity(meaning, query))
     }
 
     pub(super) fn word_count(&self) -> usize {
@@ -236,6 +258,12 @@ impl IndexBuilder {
         part.trigrams.shrink_to_fit();
         part
     }
+}
+
+/// True if a description begins with the word, in any decoration: `[DEPRECATED]`, `**Deprecated**`.
+fn says_deprecated(description: &str) -> bool {
+    let start = description.trim_start_matches(|c: char| !c.is_alphanumeric());
+    start.get(..10).is_some_and(|word| word.eq_ignore_ascii_case("deprecated"))
 }
 
 /// Returns all trigrams of a word, with its two edges counted as letters. Letters beyond one byte share numbers,

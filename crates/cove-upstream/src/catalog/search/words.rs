@@ -1,13 +1,19 @@
 //! Splits text into words for comparison: at visible boundaries, in lower case, without endings. Pure functions.
 
-/// Words that occur in every query and do not distinguish tools.
+/// Words that do not distinguish tools: the usual list for English, and what questions about tools say.
 #[rustfmt::skip]
 const STOP_WORDS: &[&str] = &[
-    "a", "about", "all", "an", "and", "any", "are", "as", "at", "be", "by", "can", "could", "do", "does", "for",
-    "from", "given", "has", "have", "how", "i", "if", "in", "into", "is", "it", "its", "let", "me", "my", "need",
-    "of", "on", "one", "or", "our", "please", "some", "someone", "something", "that", "the", "their", "them", "there",
-    "these", "this", "to", "tool", "tools", "use", "using", "want", "was", "we", "what", "when", "where", "which",
-    "who", "will", "with", "you", "your",
+    "a", "about", "above", "after", "again", "against", "all", "am", "an", "and", "any", "are", "as", "at", "be",
+    "because", "been", "before", "being", "below", "between", "both", "but", "by", "can", "could", "did", "do",
+    "does", "doing", "don", "down", "during", "each", "few", "for", "from", "further", "given", "had", "has", "have",
+    "having", "he", "her", "here", "hers", "herself", "him", "himself", "his", "how", "i", "if", "in", "into", "is",
+    "it", "its", "itself", "just", "let", "me", "more", "most", "my", "myself", "need", "no", "nor", "not", "now",
+    "of", "off", "on", "once", "one", "only", "or", "other", "our", "ours", "ourselves", "out", "over", "own",
+    "please", "s", "same", "she", "should", "so", "some", "someone", "something", "such", "t", "than", "that", "the",
+    "their", "theirs", "them", "themselves", "then", "there", "these", "they", "this", "those", "through", "to",
+    "too", "tool", "tools", "under", "until", "up", "use", "using", "very", "want", "was", "we", "were", "what",
+    "when", "where", "which", "while", "who", "whom", "why", "will", "with", "you", "your", "yours", "yourself",
+    "yourselves",
 ];
 /// Longer words are cut, so that one word cannot fill the index.
 const MAX_WORD: usize = 32;

@@ -1,14 +1,15 @@
-//! Signatures in Python: keyword-only parameters, and a `TypedDict` for every nested object. An optional parameter
-//! shows its default, or `...` if it has none. An omitted argument is never sent.
+//! Signatures in Python: keyword-only parameters. A nested object stands where it is used, as `{"key": type}` with
+//! `NotRequired` for optional keys; a long or repeated one is a `TypedDict`. An optional parameter shows its default,
+//! or `...` if it has none. An omitted argument is never sent.
 
 use serde_json::Value;
 
 use super::super::names;
 use super::text::{is_short, join_distinct, quote, to_comment_text, to_pascal_case};
 use super::type_writer::{NamedReference, TypeWriter};
-use super::{DetailLevel, ObjectShape, SchemaShape, SignatureSource, visible_fields};
+use super::{DetailLevel, ObjectShape, SchemaShape, SignatureSource, WrittenCall, visible_fields};
 
-pub(super) fn write(call: &SignatureSource, level: DetailLevel) -> String {
+pub(super) fn write(call: &SignatureSource, level: DetailLevel) -> WrittenCall {
     let mut types = TypeWriter::new(call, level);
     let mut arguments = String::new();
     match &call.input.root {
@@ -40,7 +41,7 @@ pub(super) fn write(call: &SignatureSource, level: DetailLevel) -> String {
             types.python_type(&output.root, "")
         },
     );
-    types.finish(&format!("mcp.{}.{}({arguments}) -> {result}", call.server, call.tool), "#")
+    types.finish(&format!("mcp.{}.{}({arguments}) -> {result}", call.server, call.tool))
 }
 
 impl TypeWriter<'_> {
@@ -68,8 +69,14 @@ impl TypeWriter<'_> {
             }
             SchemaShape::Object(object) => {
                 let own = if hint.is_empty() { String::new() } else { to_pascal_case(hint) };
+                let fields = self.python_fields(object);
+                let inline = render_dict(&fields);
+                // The name stands in the definition and where the type is used.
+                if inline.len() <= render_typed_dict("", &fields).len() + 2 * (self.prefix.len() + own.len()) {
+                    return inline;
+                }
                 let name = self.unique_name(&own);
-                self.define_typed_dict(&name, object);
+                self.lines.push(render_typed_dict(&name, &fields));
                 name
             }
             SchemaShape::Union(choices) => {
@@ -96,23 +103,17 @@ impl TypeWriter<'_> {
     }
 
     fn define_typed_dict(&mut self, name: &str, object: &ObjectShape) {
-        let fields: Vec<(&str, String)> = object
-            .fields
-            .iter()
-            .map(|field| {
-                let shape = self.python_type(&field.shape, &field.name);
-                (field.name.as_str(), if field.required { shape } else { format!("NotRequired[{shape}]") })
-            })
-            .collect();
-        // Python mangles names that begin with two underscores inside a class.
-        let plain = |key: &str| names::to_identifier(key) == key && !key.starts_with("__");
-        self.lines.push(if fields.iter().all(|(key, _)| plain(key)) {
-            let fields: Vec<String> = fields.iter().map(|(key, shape)| format!("{key}: {shape}")).collect();
-            format!("class {name}(TypedDict): {}\n", fields.join("; "))
-        } else {
-            let fields: Vec<String> = fields.iter().map(|(key, shape)| format!("{}: {shape}", quote(key))).collect();
-            format!("{name} = TypedDict(\"{name}\", {{{}}})\n", fields.join(", "))
+        let fields = self.python_fields(object);
+        self.lines.push(render_typed_dict(name, &fields));
+    }
+
+    /// Returns the keys of an object with their types.
+    fn python_fields<'f>(&mut self, object: &'f ObjectShape) -> Vec<(&'f str, String)> {
+        let fields = object.fields.iter().map(|field| {
+            let shape = self.python_type(&field.shape, &field.name);
+            (field.name.as_str(), if field.required { shape } else { format!("NotRequired[{shape}]") })
         });
+        fields.collect()
     }
 
     fn python_literals(&mut self, values: &[Value], hint: &str) -> String {
@@ -124,9 +125,24 @@ impl TypeWriter<'_> {
         }
         let hint = to_comment_text(hint, 40);
         let of = if hint.is_empty() { String::new() } else { format!(" of {hint}") };
-        self.notes.0.push(format!("{} of {} values{of} shown", short.len(), values.len()));
+        self.notes.general.push(format!("{} of {} values{of} shown", short.len(), values.len()));
         if shown.is_empty() { "str".into() } else { format!("Literal[{}] | str", shown.join(", ")) }
     }
+}
+
+fn render_dict(fields: &[(&str, String)]) -> String {
+    let fields: Vec<String> = fields.iter().map(|(key, shape)| format!("{}: {shape}", quote(key))).collect();
+    format!("{{{}}}", fields.join(", "))
+}
+
+fn render_typed_dict(name: &str, fields: &[(&str, String)]) -> String {
+    // Python mangles names that begin with two underscores inside a class.
+    let plain = |key: &str| names::to_identifier(key) == key && !key.starts_with("__");
+    if !fields.iter().all(|(key, _)| plain(key)) {
+        return format!("{name} = TypedDict(\"{name}\", {})\n", render_dict(fields));
+    }
+    let fields: Vec<String> = fields.iter().map(|(key, shape)| format!("{key}: {shape}")).collect();
+    format!("class {name}(TypedDict): {}\n", fields.join("; "))
 }
 
 /// Returns a value as a Python literal, if it is short.

@@ -9,6 +9,9 @@ use serde_json::{Map, Value};
 use crate::catalog::schema::{ReferenceTarget, first_items, list_keyword, properties, required_names, resolve_pointer};
 
 mod intersect;
+mod limits;
+
+use limits::describe_limits;
 
 /// Deeper or larger schemas become `Any`.
 const MAX_DEPTH: usize = 12;
@@ -40,6 +43,23 @@ impl SchemaShape {
     pub(super) fn as_object(&self) -> Option<&ObjectShape> {
         if let Self::Object(object) = self { Some(object) } else { None }
     }
+
+    /// Calls `visit` for every shape inside this one that has no others inside, or for this shape itself.
+    fn for_each_inner(&mut self, visit: &mut dyn FnMut(&mut Self)) {
+        match self {
+            Self::List(of) | Self::Map(of) => of.for_each_inner(visit),
+            Self::Tuple(first, rest) => {
+                first.iter_mut().for_each(|item| item.for_each_inner(visit));
+                rest.iter_mut().for_each(|rest| rest.for_each_inner(visit));
+            }
+            Self::Object(object) => {
+                object.fields.iter_mut().for_each(|field| field.shape.for_each_inner(visit));
+                object.extra.iter_mut().for_each(|extra| extra.for_each_inner(visit));
+            }
+            Self::Union(parts) | Self::Both(parts) => parts.iter_mut().for_each(|part| part.for_each_inner(visit)),
+            _ => visit(self),
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -59,6 +79,8 @@ pub(super) struct ShapeField {
     pub(super) default: Option<Value>,
     /// What the type cannot express: format and limits.
     pub(super) note: String,
+    /// In the server's words, not yet fit for a comment.
+    pub(super) description: String,
 }
 
 /// A shape with the shapes that it refers to by name.
@@ -76,7 +98,46 @@ pub(super) fn read_schema(schema: &Map<String, Value>) -> ShapeTable {
         SchemaReader { root: schema, named: Vec::new(), numbers: HashMap::new(), left: MAX_SHAPES, cut: false };
     let root = reader.read_object_schema(schema, 0);
     let named = reader.named.into_iter().map(|(name, shape, _)| (name, shape.unwrap_or(SchemaShape::Any))).collect();
-    ShapeTable { root, named, cut: reader.cut }
+    let mut table = ShapeTable { root, named, cut: reader.cut };
+    table.inline_single_uses();
+    table
+}
+
+impl ShapeTable {
+    /// Replaces each name that is used once by its shape. A recursive shape is used at least twice, by itself and from
+    /// outside, so it keeps its name.
+    fn inline_single_uses(&mut self) {
+        let mut uses = vec![0_usize; self.named.len()];
+        let mut count = |shape: &mut SchemaShape| {
+            if let SchemaShape::Named(number) = shape {
+                uses[*number] += 1;
+            }
+        };
+        self.root.for_each_inner(&mut count);
+        self.named.iter_mut().for_each(|(_, shape)| shape.for_each_inner(&mut count));
+        // Only what the root reaches is replaced; other shapes are never written.
+        let mut root = std::mem::replace(&mut self.root, SchemaShape::Any);
+        self.inline_within(&mut root, &uses, 0);
+        self.root = root;
+        for number in 0..self.named.len() {
+            let mut shape = std::mem::replace(&mut self.named[number].1, SchemaShape::Any);
+            self.inline_within(&mut shape, &uses, 0);
+            self.named[number].1 = shape;
+        }
+    }
+
+    fn inline_within(&mut self, shape: &mut SchemaShape, uses: &[usize], depth: usize) {
+        shape.for_each_inner(&mut |inner| {
+            if let SchemaShape::Named(number) = *inner
+                && uses[number] == 1
+                && depth < MAX_DEPTH
+            {
+                let mut taken = std::mem::replace(&mut self.named[number].1, SchemaShape::Any);
+                self.inline_within(&mut taken, uses, depth + 1);
+                *inner = taken;
+            }
+        });
+    }
 }
 
 struct SchemaReader<'a> {
@@ -197,15 +258,54 @@ impl<'a> SchemaReader<'a> {
         let mut fields: Vec<ShapeField> = Vec::new();
         for (name, schema) in properties.into_iter().flatten() {
             let shape = self.read_value(schema, depth + 1);
-            fields.push(make_field(name, shape, required.contains(&name.as_str()), schema.as_object()));
+            fields.push(self.make_field(name, shape, required.contains(&name.as_str()), schema.as_object()));
         }
         // Required keys that the schema does not describe.
         let is_described = |name: &str| properties.is_some_and(|properties| properties.contains_key(name));
         let others = required.into_iter().filter(|name| !is_described(name));
-        fields.extend(others.map(|name| make_field(name, SchemaShape::Any, true, None)));
+        fields.extend(others.map(|name| self.make_field(name, SchemaShape::Any, true, None)));
         // Required fields come first; otherwise the server's order is kept.
         fields.sort_by_key(|field| !field.required);
         SchemaShape::Object(ObjectShape { fields, extra, needs: Vec::new() })
+    }
+
+    fn make_field(
+        &self,
+        name: &str,
+        shape: SchemaShape,
+        required: bool,
+        schema: Option<&Map<String, Value>>,
+    ) -> ShapeField {
+        let default = schema.and_then(|schema| schema.get("default")).cloned();
+        let (mut note, mut description) = (String::new(), String::new());
+        for schema in schema.into_iter().flat_map(|schema| self.described_parts(schema)) {
+            if note.is_empty() {
+                note = describe_limits(schema, required);
+            }
+            if description.is_empty() {
+                description = schema.get("description").and_then(Value::as_str).unwrap_or_default().to_owned();
+            }
+        }
+        ShapeField { name: name.to_owned(), shape, required, default, note, description }
+    }
+
+    /// Returns the schema itself, what it refers to, and its only choice besides null: libraries write an optional
+    /// parameter that way, with its limits inside the choice.
+    fn described_parts<'s>(&'s self, schema: &'s Map<String, Value>) -> Vec<&'s Map<String, Value>> {
+        let mut parts = vec![schema];
+        let mut choices = list_keyword(schema, "anyOf").iter().filter(|choice| choice["type"] != "null");
+        if let (Some(only), None) = (choices.next(), choices.next()) {
+            parts.extend(only.as_object());
+        }
+        let targets = parts.iter().filter_map(|part| resolve_pointer(self.root, part.get("$ref")?.as_str()?));
+        let targets: Vec<_> = targets
+            .filter_map(|target| match target {
+                ReferenceTarget::Inside(schema) => schema.as_object(),
+                ReferenceTarget::Root => None,
+            })
+            .collect();
+        parts.extend(targets);
+        parts
     }
 
     fn read_reference(&mut self, pointer: &'a str, depth: usize) -> SchemaShape {
@@ -243,12 +343,6 @@ impl<'a> SchemaReader<'a> {
             shape.clone().filter(|_| !needed)
         })
     }
-}
-
-fn make_field(name: &str, shape: SchemaShape, required: bool, schema: Option<&Map<String, Value>>) -> ShapeField {
-    let default = schema.and_then(|schema| schema.get("default")).cloned();
-    let note = schema.map(describe_limits).unwrap_or_default();
-    ShapeField { name: name.to_owned(), shape, required, default, note }
 }
 
 /// Returns true if a shape is short enough to stand where it is used.
@@ -295,27 +389,4 @@ fn required_key_sets(choices: &[Value]) -> Option<Vec<Vec<String>>> {
         names.iter().map(|name| name.as_str().map(str::to_owned)).collect()
     };
     choices.iter().map(key_set).collect::<Option<Vec<_>>>().filter(|needs| !needs.is_empty())
-}
-
-fn describe_limits(schema: &Map<String, Value>) -> String {
-    let mut notes: Vec<String> = Vec::new();
-    let text = |key: &str| schema.get(key).and_then(Value::as_str).filter(|text| text.len() <= 40);
-    let number = |key: &str| schema.get(key).and_then(Value::as_f64);
-    notes.extend(text("format").map(str::to_owned));
-    notes.extend(text("pattern").map(|pattern| format!("like {pattern}")));
-    for (least, most, unit) in
-        [("minimum", "maximum", ""), ("minLength", "maxLength", " characters"), ("minItems", "maxItems", " items")]
-    {
-        // A minimum of zero items or characters is no limit.
-        let least = number(least).filter(|least| unit.is_empty() || *least > 0.0);
-        match (least, number(most)) {
-            (Some(least), Some(most)) => notes.push(format!("{least} to {most}{unit}")),
-            (Some(least), None) => notes.push(format!("at least {least}{unit}")),
-            (None, Some(most)) => notes.push(format!("at most {most}{unit}")),
-            (None, None) => {}
-        }
-    }
-    notes.extend(number("exclusiveMinimum").map(|above| format!("above {above}")));
-    notes.extend(number("exclusiveMaximum").map(|below| format!("below {below}")));
-    notes.join(", ")
 }

@@ -11,12 +11,19 @@ fn tool(name: &str, input: Value, output: Option<Value>) -> ToolDocument {
     };
     ToolDocument {
         name: name.into(),
-        title: None,
         description: "Does it. And more".into(),
         input_schema: object(input),
         output_schema: output.map(object),
-        read_only: false,
+        ..Default::default()
     }
+}
+
+fn render_signature(language: Language, server: &str, tool: &str, document: &ToolDocument) -> String {
+    ToolReference { language, server, tool, document, learned: None }.signature()
+}
+
+fn render_stub(language: Language, document: &ToolDocument, detail: CommentDetail) -> String {
+    ToolReference { language, server: "s", tool: "t", document, learned: None }.stub(detail)
 }
 
 #[track_caller]
@@ -153,13 +160,12 @@ fn renders_nested_objects() {
         json!({"type": "object", "required": ["x"], "properties": {"x": {
             "type": "object", "required": ["b"], "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}
         }}}),
-        "class TX(TypedDict): b: int; a: NotRequired[str]\nmcp.s.t(*, x: TX) -> Any",
+        "mcp.s.t(*, x: {\"b\": int, \"a\": NotRequired[str]}) -> Any",
         "mcp.s.t(input: { x: { b: number; a?: string } }): Promise<unknown>",
     );
     check(
         json!({"type": "object", "properties": {"x": {"properties": {"data-id": {"type": "string"}, "__p": {}}}}}),
-        "TX = TypedDict(\"TX\", {\"data-id\": NotRequired[str], \"__p\": NotRequired[Any]})\n\
-         mcp.s.t(*, x: TX = ...) -> Any",
+        "mcp.s.t(*, x: {\"data-id\": NotRequired[str], \"__p\": NotRequired[Any]} = ...) -> Any",
         "mcp.s.t(input?: { x?: { \"data-id\"?: string; __p?: unknown } }): Promise<unknown>",
     );
     check_type(
@@ -171,7 +177,7 @@ fn renders_nested_objects() {
         json!({"type": "object", "properties": {"x": {
             "type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": {"type": "integer"}
         }}}),
-        "class TX(TypedDict): a: NotRequired[str]\nmcp.s.t(*, x: TX = ...) -> Any",
+        "mcp.s.t(*, x: {\"a\": NotRequired[str]} = ...) -> Any",
         "mcp.s.t(input?: { x?: { a?: string } & Record<string, unknown> }): Promise<unknown>",
     );
 }
@@ -189,8 +195,7 @@ fn combines_choices_with_sibling_keywords() {
             "type": "object", "properties": {"k": {"type": "string"}}, "required": ["k"],
             "oneOf": [{"properties": {"a": {"type": "integer"}}}, {"properties": {"b": {"type": "integer"}}}]
         }}}),
-        "class TX(TypedDict): k: str; a: NotRequired[int]\nclass TX2(TypedDict): k: str; b: NotRequired[int]\n\
-         mcp.s.t(*, x: TX | TX2 = ...) -> Any",
+        "mcp.s.t(*, x: {\"k\": str, \"a\": NotRequired[int]} | {\"k\": str, \"b\": NotRequired[int]} = ...) -> Any",
         "mcp.s.t(input?: { x?: { k: string; a?: number } | { k: string; b?: number } }): Promise<unknown>",
     );
     check(
@@ -230,6 +235,22 @@ fn renders_references_as_names_without_looping() {
         "TV = str | list[TV]\nmcp.s.t(*, v: TV = ...) -> Any",
         "type TV = string | TV[];\nmcp.s.t(input?: { v?: TV }): Promise<unknown>",
     );
+    // Types that are used once stand where they are used; others have a name.
+    let point = json!({"type": "object", "properties": {"a": {"$ref": "#/$defs/P"}}, "$defs": {"P": {
+        "type": "object", "required": ["x"], "properties": {"x": {"type": "integer"}}
+    }}});
+    let mut twice = point.clone();
+    twice["properties"]["b"] = point["properties"]["a"].clone();
+    check(
+        point,
+        "mcp.s.t(*, a: {\"x\": int} = ...) -> Any",
+        "mcp.s.t(input?: { a?: { x: number } }): Promise<unknown>",
+    );
+    check(
+        twice,
+        "class TP(TypedDict): x: int\nmcp.s.t(*, a: TP = ..., b: TP = ...) -> Any",
+        "type TP = { x: number };\nmcp.s.t(input?: { a?: TP; b?: TP }): Promise<unknown>",
+    );
     // Short types stand where they are used.
     check(
         json!({"type": "object", "properties": {"a": {"$ref": "#/$defs/a~1b"}}, "$defs": {"a/b": {"type": "string"}}}),
@@ -242,7 +263,7 @@ fn renders_references_as_names_without_looping() {
     let circles = json!({"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}},
         "$defs": {"A": {"$ref": "#/$defs/B"}, "B": {"$ref": "#/$defs/A"}}});
     let python = render_signature(Language::Python, "s", "t", &tool("t", circles, None));
-    assert_eq!(python, "TA = Any\nmcp.s.t(*, a: TA = ...) -> Any");
+    assert_eq!(python, "mcp.s.t(*, a: Any = ...) -> Any");
 }
 
 #[test]
@@ -281,14 +302,14 @@ fn renders_results_without_their_wrapper() {
     check_all(
         json!({}),
         Some(json!({"properties": {"result": {"type": "integer"}, "next": {"type": "string"}}})),
-        "class TResult(TypedDict): result: NotRequired[int]; next: NotRequired[str]\nmcp.s.t() -> TResult",
+        "mcp.s.t() -> {\"result\": NotRequired[int], \"next\": NotRequired[str]}",
         "mcp.s.t(): Promise<{ result?: number; next?: string }>",
     );
     check_all(
         json!({}),
         Some(json!({"properties": {"result": {"$ref": "#/$defs/R"}}, "$defs": {"R": {"properties": {"a": {}}}}})),
-        "class TResultR(TypedDict): a: NotRequired[Any]\nmcp.s.t() -> TResultR",
-        "type TResultR = { a?: unknown };\nmcp.s.t(): Promise<TResultR>",
+        "mcp.s.t() -> {\"a\": NotRequired[Any]}",
+        "mcp.s.t(): Promise<{ a?: unknown }>",
     );
 }
 
@@ -331,6 +352,8 @@ fn shortens_huge_signatures_with_a_note() {
             let text = render_signature(language, "s", "t", &tool("t", monster.clone(), None));
             assert!(text.len() <= MAX_LENGTH + 100, "{}", text.len());
             assert!(text.lines().last().is_some_and(|line| line.contains("shortened; all: ")), "{text}");
+            let everything = render_stub(language, &tool("t", monster.clone(), None), CommentDetail::Everything);
+            assert!(everything.len() <= 60_000 && !everything.contains("shortened; all: mcp.help"));
         }
     }
 }
@@ -341,12 +364,128 @@ fn renders_shell_calls() {
         "t",
         json!({"required": ["a"], "properties": {
             "a": {"type": "string"}, "state": {"enum": ["open", "in progress"]}, "n": {"type": "integer"},
-            "x y": {"type": "object"}, "q'; rm": {"type": "boolean"}
+            "x y": {"type": "object"}, "q'; rm": {"type": "boolean"},
+            "o": {"type": "array", "items": {"required": ["k'"], "properties": {"k'": {"type": "string"}, "n": {}}}}
         }}),
-        None,
+        Some(json!({"type": "object", "additionalProperties": {"type": "integer"}})),
     );
     assert_eq!(
-        render_stub(Language::Sh, "s", "t", &document),
-        "mcp call s.t a=TEXT [state=open|'in progress'] [n=INTEGER] ['x y'=JSON] ['q'\\''; rm'=true|false]\n# Does it."
+        render_stub(Language::Sh, &document, CommentDetail::Brief),
+        "mcp call s.t a=TEXT [state=open|'in progress'] [n=INTEGER] ['x y'=JSON] ['q'\\''; rm'=true|false] \
+         [o='[{\"k'\\''\": TEXT, \"n\"?: JSON}, …]']\n# prints {KEY: INTEGER, …}\n# Does it. And more"
     );
+    let node = json!({"properties": {"a": {"$ref": "#"}, "b": {"$ref": "#"}, "c": {"$ref": "#"}}});
+    let endless = json!({"properties": {"x": {"$ref": "#/$defs/N"}}, "$defs": {"N": {"properties": {
+        "a": {"$ref": "#/$defs/N"}, "b": {"$ref": "#/$defs/N"}, "c": {"$ref": "#/$defs/N"}
+    }}}});
+    for endless in [node, endless] {
+        assert!(render_stub(Language::Sh, &tool("t", endless, None), CommentDetail::Brief).contains("=JSON]"));
+    }
+}
+
+#[test]
+fn results_are_shortened_before_parameters() {
+    let fields: Map<String, Value> = (0..200).map(|n| (format!("field_{n}"), json!({"type": "string"}))).collect();
+    let input = json!({"properties": {"x": {"properties": {"a": {"type": "string"}}}}});
+    let document = tool("t", input, Some(json!({"type": "object", "properties": fields})));
+    let python = render_signature(Language::Python, "s", "t", &document);
+    let call = "mcp.s.t(*, x: {\"a\": NotRequired[str]} = ...) -> dict[str, Any]";
+    assert_eq!(python, format!("{call}\n# shortened; all: mcp.help(\"s.t\")"));
+}
+
+#[test]
+fn long_objects_are_typed_dicts() {
+    let fields: Map<String, Value> = (0..40).map(|n| (format!("field_{n}"), json!({"type": "string"}))).collect();
+    let required: Vec<&String> = fields.keys().collect();
+    let document = tool("t", json!({"properties": {"x": {"properties": fields, "required": required}}}), None);
+    let python = render_signature(Language::Python, "s", "t", &document);
+    assert!(python.starts_with("class TX(TypedDict): field_0: str; ") && python.contains("x: TX = ..."), "{python}");
+}
+
+/// A tool whose parameters have descriptions of every kind.
+fn described_tool() -> ToolDocument {
+    let input = json!({"type": "object", "required": ["time", "path"], "properties": {
+        "time": {"type": "string", "description": "Time to convert in 24-hour format (HH:MM). Not a date."},
+        "path": {"type": "string", "minLength": 1, "description": "The path"},
+        "page": {"anyOf": [{"type": "integer", "minimum": 1, "maximum": 9}, {"type": "null"}], "description": "Page"},
+        "from": {"type": "string", "description": "Where it starts"},
+        "filter": {"type": "object", "properties": {"state": {"type": "string", "description": "Only this one"}}}
+    }});
+    ToolDocument {
+        title: Some("Time zone converter".into()),
+        description: "Converts a time. Knows summer time.\nArgs:\n    time: see below\n\nReturns text.".into(),
+        destructive: true,
+        ..tool("convert", input, None)
+    }
+}
+
+#[test]
+fn comments_describe_the_tool_and_its_parameters() {
+    let call = "mcp.s.t(*, time: str, path: str, page: int | None = ..., from_: str = ..., \
+                filter: {\"state\": NotRequired[str]} = ...) -> Any";
+    let stub = |detail| render_stub(Language::Python, &described_tool(), detail);
+    let brief = "# Destructive. Time zone converter: Converts a time. Knows summer time.\n\
+                 #   time: Time to convert in 24-hour format (HH:MM). Not a date.";
+    assert_eq!(stub(CommentDetail::Brief), format!("{call}\n{brief}"));
+    let whole = "# Destructive. Time zone converter: Converts a time. Knows summer time.\n# Args:\n# time: see below\n\
+                 # Returns text.\n#   time: Time to convert in 24-hour format (HH:MM). Not a date.\n\
+                 #   page: 1 to 9\n#   from_: Where it starts\n#   filter.state: Only this one";
+    assert_eq!(stub(CommentDetail::Whole), format!("{call}\n{whole}"));
+    assert_eq!(stub(CommentDetail::Everything), stub(CommentDetail::Whole));
+    let node = render_stub(Language::Node, &described_tool(), CommentDetail::Whole);
+    assert!(
+        node.ends_with("//   page: 1 to 9\n//   from: Where it starts\n//   filter.state: Only this one"),
+        "{node}"
+    );
+}
+
+#[test]
+fn titles_and_descriptions_that_repeat_names_are_left_out() {
+    let plain = ToolDocument { title: Some("Convert Tool".into()), description: String::new(), ..described_tool() };
+    let stub = render_stub(Language::Python, &plain, CommentDetail::Brief);
+    assert!(stub.contains("\n# Destructive.\n") && !stub.contains("Convert Tool"), "{stub}");
+    let optional = tool("t", json!({"properties": {"a": {"description": "First one"}, "b": {"format": "date"}}}), None);
+    let stub = render_stub(Language::Python, &optional, CommentDetail::Brief);
+    assert!(stub.ends_with("\n#   a: First one; b: date"), "{stub}");
+    let old = ToolDocument { deprecated: true, destructive: false, title: None, ..described_tool() };
+    assert!(render_stub(Language::Sh, &old, CommentDetail::Brief).contains("\n# Deprecated. Converts a time."));
+    let says_so = ToolDocument { description: "[DEPRECATED] Use x.".into(), ..old };
+    assert!(render_stub(Language::Sh, &says_so, CommentDetail::Brief).contains("\n# [DEPRECATED] Use x."));
+}
+
+#[test]
+fn comments_are_bounded() {
+    let long = "word ".repeat(10_000);
+    let properties: Map<String, Value> =
+        (0..200).map(|n| (format!("p{n}"), json!({"type": "string", "description": long}))).collect();
+    let nested = json!({"type": "object", "properties": properties});
+    let document = ToolDocument {
+        description: long.clone(),
+        title: Some(long),
+        ..tool("t", json!({"properties": {"a": nested, "b": nested}}), None)
+    };
+    for (detail, most) in
+        [(CommentDetail::Brief, 600), (CommentDetail::Whole, 3_000), (CommentDetail::Everything, 45_000)]
+    {
+        let comment =
+            ToolReference { language: Language::Python, server: "s", tool: "t", document: &document, learned: None }
+                .comment(detail);
+        assert!(comment.len() <= most, "{} of {most}", comment.len());
+        assert!(comment.lines().all(|line| line.starts_with('#')), "{comment}");
+    }
+}
+
+#[test]
+fn learned_results_are_shown_unless_the_server_declares_them() {
+    let learned =
+        ResultShape::from_answer(&json!([{"id": 1, "name": "n"}])).merge(ResultShape::from_answer(&json!("none")));
+    let show = |document: &ToolDocument, language| {
+        ToolReference { language, server: "s", tool: "t", document, learned: Some(&learned) }.signature()
+    };
+    let undeclared = tool("t", json!({}), None);
+    assert_eq!(show(&undeclared, Language::Python), "mcp.s.t() -> list[{\"id\": int, \"name\": str}] | str");
+    assert_eq!(show(&undeclared, Language::Node), "mcp.s.t(): Promise<{ id: number; name: string }[] | string>");
+    assert_eq!(show(&undeclared, Language::Sh), "mcp call s.t\n# prints [{\"id\": INTEGER, \"name\": TEXT}, …]|TEXT");
+    let declared = tool("t", json!({}), Some(json!({"type": "object", "properties": {"result": {"type": "integer"}}})));
+    assert_eq!(show(&declared, Language::Python), "mcp.s.t() -> int");
 }

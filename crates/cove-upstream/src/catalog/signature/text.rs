@@ -6,27 +6,92 @@ use serde_json::Value;
 use cove_core::text::{cut, is_invisible};
 
 const MAX_SUMMARY: usize = 160;
+/// A line that ends before this ended because its sentence did; others end at the margin of their author.
+const SHORT_LINE: usize = 60;
 /// Longer values of an enum are not shown.
 pub(super) const MAX_VALUE: usize = 60;
 const MAX_TYPE_NAME: usize = 40;
+const MAX_LINE: usize = 2_000;
 
 /// Returns the first sentence of a description on one line.
 pub fn first_sentence(description: &str) -> String {
-    let line = description.trim_start_matches(['#', '*', ' ', '\n', '\t']);
-    // An empty line ends a sentence too.
-    let line = line.split("\n\n").next().unwrap_or_default();
-    let line = to_comment_text(line, 4 * MAX_SUMMARY);
+    first_sentences(description, 0)
+}
+
+/// Returns the first sentence on one line, and further ones of the same paragraph while all have at most `wanted`
+/// bytes.
+pub(super) fn first_sentences(text: &str, wanted: usize) -> String {
+    let line = first_paragraph(text);
+    let mut shown = 0;
     let mut from = 0;
     while let Some(at) = line[from..].find(['.', '!', '?']) {
         let end = from + at + 1;
         let before = line[..end].rsplit(' ').next().unwrap_or_default();
         let ends = line[end..].is_empty() || line[end..].starts_with(' ');
         if ends && !["e.g.", "i.e.", "etc.", "vs.", "cf.", "ca.", "(e.g.", "(i.e."].contains(&before) {
-            return cut(&line[..end], MAX_SUMMARY);
+            if shown > 0 && end > wanted {
+                break;
+            }
+            shown = end;
         }
         from = end;
     }
-    cut(&line, MAX_SUMMARY)
+    // Text without a full stop at its end is a sentence too.
+    if shown == 0 || line.len() <= wanted {
+        shown = line.len();
+    }
+    cut(&line[..shown], MAX_SUMMARY.max(wanted))
+}
+
+/// Returns the lines up to the first that begins a new thought, joined.
+fn first_paragraph(text: &str) -> String {
+    let text = cut(text.trim_start_matches(['#', '*', ' ', '\n', '\t']), 8 * MAX_SUMMARY);
+    let mut paragraph = String::new();
+    for line in text.lines().map(str::trim) {
+        if !paragraph.is_empty() && begins_new_thought(&paragraph, line) {
+            break;
+        }
+        paragraph += line;
+        paragraph.push('\n');
+    }
+    to_comment_text(&paragraph, 4 * MAX_SUMMARY)
+}
+
+/// Returns true if a line does not go on with the sentence before it: it is empty, a heading or a list item, or it
+/// begins with a capital after a line that ended early.
+fn begins_new_thought(before: &str, line: &str) -> bool {
+    let before = before.trim_end().rsplit('\n').next().unwrap_or_default();
+    let number = line.trim_start_matches(|c: char| c.is_ascii_digit());
+    let is_item = line.starts_with(['-', '*', '•', '#', '|', '`', '<', '='])
+        || (number.len() < line.len() && number.starts_with(['.', ')', ':']));
+    // A line that ends so goes on, however short it is.
+    let goes_on = before.ends_with(',')
+        || ["a", "an", "and", "by", "for", "from", "in", "of", "on", "or", "the", "to", "with"]
+            .contains(&before.rsplit(' ').next().unwrap_or_default());
+    line.is_empty() || is_item || (line.starts_with(char::is_uppercase) && before.len() < SHORT_LINE && !goes_on)
+}
+
+/// Returns the words of a name or of text in lower case: `createIssue` is `create` and `issue`.
+pub(super) fn words(text: &str) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    let mut previous = ' ';
+    for c in cut(text, 8 * MAX_SUMMARY).chars() {
+        if c.is_alphanumeric() {
+            match all.last_mut() {
+                Some(word) if previous.is_alphanumeric() && !(previous.is_lowercase() && c.is_uppercase()) => {
+                    word.extend(c.to_lowercase());
+                }
+                _ => all.push(c.to_lowercase().collect()),
+            }
+        }
+        previous = c;
+    }
+    all
+}
+
+/// Returns a line of a server's text for a comment.
+pub fn to_comment_line(line: &str) -> String {
+    to_comment_text(line, MAX_LINE)
 }
 
 /// Returns text for a comment: one line in every language, without anything that ends a comment or a multi-line
@@ -110,6 +175,15 @@ mod tests {
             ("Version 1.2 of it", "Version 1.2 of it"),
             ("Line one\nline two\n\nArgs: x", "Line one line two"),
             ("## Title\n\nBody", "Title"),
+            ("Notion | Retrieve a page\nError Responses:\n400: Bad request", "Notion | Retrieve a page"),
+            ("Create issues in\nGitHub", "Create issues in GitHub"),
+            ("Does it\n- one\n- two", "Does it"),
+            ("Does it\n1. one", "Does it"),
+            ("Does it\nArgs:\n    x: y", "Does it"),
+            (
+                "A line that its author wrapped at the margin, and that goes on in the\nNotion API.",
+                "A line that its author wrapped at the margin, and that goes on in the Notion API.",
+            ),
             ("", ""),
             ("Ends\u{2028}import os", "Ends import os"),
         ];
@@ -117,6 +191,17 @@ mod tests {
             assert_eq!(first_sentence(text), expected, "{text:?}");
         }
         assert!(first_sentence(&"word ".repeat(100_000)).len() <= MAX_SUMMARY);
+        assert!(first_sentence(&"word\n".repeat(100_000)).len() <= MAX_SUMMARY);
+        let three = "One is here. Two is here. Three is here.";
+        assert_eq!(first_sentences(three, 25), "One is here. Two is here.");
+        assert_eq!(first_sentences(three, 3), "One is here.");
+        assert_eq!(first_sentences("No full stop", 100), "No full stop");
+    }
+
+    #[test]
+    fn splits_names_into_words() {
+        assert_eq!(words("sourceTimezone_id"), ["source", "timezone", "id"]);
+        assert_eq!(words("The URL-path."), ["the", "url", "path"]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use serde_json::Value;
 
 use super::text::{is_short, to_pascal_case};
-use super::{DetailLevel, SchemaShape, ShapeTable, SignatureNotes, SignatureSource};
+use super::{DetailLevel, SchemaShape, ShapeTable, SignatureNotes, SignatureSource, WrittenCall};
 
 /// A signature that is being written.
 pub(super) struct TypeWriter<'a> {
@@ -48,11 +48,14 @@ impl<'a> TypeWriter<'a> {
     pub(super) fn enter_output(&mut self, output: &'a ShapeTable) {
         (self.shapes, self.prefix) = (output, format!("{}Result", self.prefix));
         self.named.clear();
+        if self.level == DetailLevel::FlatResult {
+            self.level = DetailLevel::Flat;
+        }
     }
 
-    /// Returns the call below the definitions of its types and above its notes.
-    pub(super) fn finish(self, call: &str, comment_mark: &str) -> String {
-        self.lines.concat() + call + &self.notes.to_comment(comment_mark)
+    /// Returns the call below the definitions of its types.
+    pub(super) fn finish(self, call: &str) -> WrittenCall {
+        WrittenCall { code: self.lines.concat() + call, notes: self.notes }
     }
 
     /// Returns a name for a type that no other type has.

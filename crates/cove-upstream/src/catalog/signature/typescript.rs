@@ -5,9 +5,9 @@ use serde_json::Value;
 
 use super::text::{is_short, join_distinct, quote};
 use super::type_writer::{NamedReference, TypeWriter};
-use super::{DetailLevel, SchemaShape, ShapeField, SignatureSource, visible_fields};
+use super::{DetailLevel, SchemaShape, ShapeField, SignatureSource, WrittenCall, visible_fields};
 
-pub(super) fn write(call: &SignatureSource, level: DetailLevel) -> String {
+pub(super) fn write(call: &SignatureSource, level: DetailLevel) -> WrittenCall {
     let mut types = TypeWriter::new(call, level);
     let arguments = match &call.input.root {
         SchemaShape::Object(object) if object.fields.is_empty() && object.extra.is_none() => String::new(),
@@ -31,7 +31,7 @@ pub(super) fn write(call: &SignatureSource, level: DetailLevel) -> String {
             types.typescript_type(&output.root)
         },
     );
-    types.finish(&format!("mcp.{}.{}({arguments}): Promise<{result}>", call.server, call.tool), "//")
+    types.finish(&format!("mcp.{}.{}({arguments}): Promise<{result}>", call.server, call.tool))
 }
 
 impl TypeWriter<'_> {

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 use super::super::schema::{
     ReferenceTarget, first_items, list_keyword, properties, required_names, resolve_pointer, type_names,
 };
+use super::name_pattern;
 use cove_core::error::escape_control;
 use cove_core::spelling::nearest;
 use cove_core::text::cut;
@@ -16,6 +17,8 @@ const MAX_STEPS: usize = 100_000;
 /// Most problems that one check collects; more are never reported.
 const MAX_PROBLEMS: usize = 20;
 const MAX_SHOWN: usize = 60;
+/// Longest part of a parameter's description in a problem.
+const MAX_DESCRIPTION: usize = 200;
 const MAX_VALUES: usize = 30;
 
 pub(super) struct SchemaCheck<'a> {
@@ -37,7 +40,7 @@ impl<'a> SchemaCheck<'a> {
         self.check_combined(schema, &whole, 0);
     }
 
-    fn check_value(&mut self, schema: &'a Value, value: &Value, depth: usize) {
+    pub(super) fn check_value(&mut self, schema: &'a Value, value: &Value, depth: usize) {
         self.steps += 1;
         if self.steps > MAX_STEPS || depth > MAX_DEPTH || self.problems.len() > MAX_PROBLEMS {
             return;
@@ -66,13 +69,18 @@ impl<'a> SchemaCheck<'a> {
         self.check_combined(schema, value, depth);
     }
 
+    /// Returns true if a schema allows `null`.
+    pub(super) fn allows_null(mut self, schema: &'a Value) -> bool {
+        self.check_value(schema, &Value::Null, 0);
+        self.problems.is_empty()
+    }
+
     fn check_type(&mut self, schema: &Map<String, Value>, value: &Value) -> bool {
         if allows_type(schema, value) {
             return true;
         }
-        let types = type_names(schema);
-        let hint = if value.is_null() && self.path.len() == 1 { "; leave it out instead" } else { "" };
-        self.add_problem(&format!("must be {}, and is {}{hint}", types.join(" or "), describe_value(value)));
+        let types: Vec<String> = type_names(schema).into_iter().map(with_article).collect();
+        self.add_problem(&format!("must be {}, not {}", types.join(" or "), describe_value(value)));
         false
     }
 
@@ -80,7 +88,7 @@ impl<'a> SchemaCheck<'a> {
         if let Some(only) = schema.get("const")
             && !is_same(only, value)
         {
-            self.add_problem(&format!("must be {}, and is {}", describe_value(only), describe_value(value)));
+            self.add_problem(&format!("must be {}, not {}", describe_value(only), describe_value(value)));
         }
         let Some(Value::Array(values)) = schema.get("enum") else { return };
         if values.iter().any(|one| is_same(one, value)) {
@@ -92,7 +100,7 @@ impl<'a> SchemaCheck<'a> {
         if values.len() > MAX_VALUES {
             all.push(format!("{} more", values.len() - MAX_VALUES));
         }
-        self.add_problem(&format!("must be one of {}, and is {}{near}", all.join(", "), describe_value(value)));
+        self.add_problem(&format!("must be one of {}, not {}{near}", all.join(", "), describe_value(value)));
     }
 
     fn check_limits(&mut self, schema: &Map<String, Value>, value: &Value) {
@@ -120,9 +128,12 @@ impl<'a> SchemaCheck<'a> {
         for (key, words, breaks) in limits {
             match schema.get(*key).and_then(Value::as_f64).filter(|limit| breaks(&size, limit)) {
                 Some(_) if unit.is_empty() => {
-                    self.add_problem(&format!("must be {words} {}, and is {size}", schema[*key]));
+                    self.add_problem(&format!("must be {words} {}, not {size}", schema[*key]));
                 }
-                Some(limit) => self.add_problem(&format!("must have {words} {limit} {unit}, and has {size}")),
+                Some(limit) => {
+                    let unit = if limit == 1.0 { unit.trim_end_matches('s') } else { unit };
+                    self.add_problem(&format!("must have {words} {limit} {unit}, not {size}"));
+                }
                 None => {}
             }
         }
@@ -130,33 +141,52 @@ impl<'a> SchemaCheck<'a> {
 
     fn check_fields(&mut self, schema: &'a Map<String, Value>, fields: &Map<String, Value>, depth: usize) {
         let properties = properties(schema);
+        let is_root = self.path.is_empty();
         for name in required_names(schema).filter(|name| !fields.contains_key(*name)) {
-            match self.path.is_empty() {
-                true => self.problems.push(format!("`{}` is required, and missing", escape_name(name))),
-                false => self.add_problem(&format!("needs `{}`", escape_name(name))),
+            let description = self.description(properties.and_then(|properties| properties.get(name)));
+            match is_root {
+                true => self.problems.push(format!("`{}` is missing (required){description}", escape_name(name))),
+                false => self.add_problem(&format!("needs `{}`{description}", escape_name(name))),
             }
         }
         let patterns = schema.contains_key("patternProperties");
         let others = schema.get("additionalProperties").filter(|others| others.is_object() && !patterns);
         for (name, value) in fields {
-            let schema = properties.and_then(|properties| properties.get(name)).or(others);
-            if let Some(schema) = schema {
-                self.at_path(escape_name(name), |check| check.check_value(schema, value, depth + 1));
+            let Some(schema) = properties.and_then(|properties| properties.get(name)).or(others) else { continue };
+            let before = self.problems.len();
+            self.at_path(escape_name(name), |check| check.check_value(schema, value, depth + 1));
+            if is_root && self.problems.len() > before {
+                let description = self.description(Some(schema));
+                self.problems[before] += &description;
             }
+        }
+    }
+
+    /// Returns the server's own description of a parameter, in a form that follows a problem; empty if it has none.
+    fn description(&self, schema: Option<&Value>) -> String {
+        let own = |schema: &Value| schema["description"].as_str().map(str::to_owned);
+        let text = schema.and_then(|schema| own(schema).or_else(|| own(self.resolve(schema)))).unwrap_or_default();
+        match text.split_whitespace().collect::<Vec<&str>>().join(" ") {
+            text if text.is_empty() => text,
+            text => format!(": {}", escape_control(&cut(text.trim_end_matches('.'), MAX_DESCRIPTION))),
+        }
+    }
+
+    /// Returns the schema that a reference leads to, or the schema itself if it is none.
+    pub(super) fn resolve<'s>(&'s self, schema: &'s Value) -> &'s Value {
+        let pointer = schema.get("$ref").and_then(Value::as_str);
+        match pointer.and_then(|pointer| resolve_pointer(self.root, pointer)) {
+            Some(ReferenceTarget::Inside(target)) => target,
+            _ => schema,
         }
     }
 
     /// Refuses names that a nested object forbids. If other keywords may declare names too, nothing is refused.
     fn check_unknown_fields(&mut self, schema: &Map<String, Value>, fields: &Map<String, Value>) {
-        let is_closed = schema.get("additionalProperties") == Some(&Value::Bool(false))
-            && !["allOf", "anyOf", "oneOf", "$ref", "patternProperties", "if"]
-                .iter()
-                .any(|key| schema.contains_key(*key));
-        if !is_closed {
-            return;
-        }
+        let Some(patterns) = name_pattern::read_patterns(schema).filter(|_| is_closed(schema)) else { return };
         let known: Vec<&str> = properties(schema).into_iter().flat_map(Map::keys).map(String::as_str).collect();
-        for name in fields.keys().filter(|name| !known.contains(&name.as_str())) {
+        let is_known = |name: &str| known.contains(&name) || patterns.iter().any(|pattern| pattern.allows(name));
+        for name in fields.keys().filter(|name| !is_known(name)) {
             let near = match nearest(name, known.iter().copied()) {
                 Some(near) => format!(", did you mean `{near}`?"),
                 None if known.is_empty() => String::new(),
@@ -206,58 +236,13 @@ impl<'a> SchemaCheck<'a> {
         }
     }
 
-    /// At least one choice must fit; `oneOf` is not enforced beyond that. If none fits, the problems of the nearest
-    /// are kept.
-    fn check_any_of(&mut self, choices: &'a [Value], value: &Value, depth: usize) {
-        let before = self.problems.len();
-        // The problems of the choices whose type fits.
-        let mut near: Vec<Vec<String>> = Vec::new();
-        for choice in choices {
-            self.check_value(choice, value, depth + 1);
-            let problems = self.problems.split_off(before);
-            if problems.is_empty() {
-                return;
-            }
-            if self.fits_type(choice, value) {
-                near.push(problems);
-            }
-        }
-        let (count, is_only) = (choices.len(), near.len() == 1);
-        match near.into_iter().min_by_key(Vec::len) {
-            Some(problems) if is_only => self.problems.extend(problems),
-            Some(problems) => {
-                let why = problems.into_iter().next().unwrap_or_default();
-                self.add_problem(&format!("fits none of {count} choices; nearest to one, {why}"));
-            }
-            None => {
-                let types: Vec<&str> = choices.iter().filter_map(|choice| choice["type"].as_str()).collect();
-                let all = types.len() == count;
-                let rule = if all {
-                    format!("must be {}", types.join(" or "))
-                } else {
-                    format!("fits none of {count} choices")
-                };
-                self.add_problem(&format!("{rule}, and is {}", describe_value(value)));
-            }
-        }
-    }
-
-    fn fits_type(&self, schema: &Value, value: &Value) -> bool {
-        let pointer = schema.get("$ref").and_then(Value::as_str);
-        let target = match pointer.and_then(|pointer| resolve_pointer(self.root, pointer)) {
-            Some(ReferenceTarget::Inside(target)) => target,
-            _ => schema,
-        };
-        target.as_object().is_none_or(|schema| allows_type(schema, value))
-    }
-
     fn at_path(&mut self, part: String, look: impl FnOnce(&mut Self)) {
         self.path.push(part);
         look(self);
         self.path.pop();
     }
 
-    fn add_problem(&mut self, words: &str) {
+    pub(super) fn add_problem(&mut self, words: &str) {
         let mut path = String::new();
         for part in &self.path {
             if !path.is_empty() && !part.starts_with('[') {
@@ -265,13 +250,30 @@ impl<'a> SchemaCheck<'a> {
             }
             path += part;
         }
-        let subject = if path.is_empty() { "the whole".into() } else { format!("`{}`", cut(&path, 200)) };
+        let subject = if path.is_empty() { "the call".into() } else { format!("`{}`", cut(&path, 200)) };
         self.problems.push(format!("{subject} {words}"));
     }
 }
 
+/// Returns true if a schema forbids names that it declares neither by name nor by pattern. If other keywords may declare
+/// names too, it does not.
+fn is_closed(schema: &Map<String, Value>) -> bool {
+    let others = ["allOf", "anyOf", "oneOf", "$ref", "if"];
+    schema.get("additionalProperties") == Some(&Value::Bool(false))
+        && !others.iter().any(|key| schema.contains_key(*key))
+}
+
+/// Returns the name of a type with its article.
+pub(super) fn with_article(name: &str) -> String {
+    match name {
+        "null" => name.to_owned(),
+        "integer" | "array" | "object" => format!("an {name}"),
+        _ => format!("a {}", escape_name(name)),
+    }
+}
+
 /// Returns true if `type` allows the value, or says nothing.
-fn allows_type(schema: &Map<String, Value>, value: &Value) -> bool {
+pub(super) fn allows_type(schema: &Map<String, Value>, value: &Value) -> bool {
     let types = type_names(schema);
     types.is_empty() || types.iter().any(|name| has_type(name, value))
 }
@@ -298,7 +300,7 @@ fn is_same(a: &Value, b: &Value) -> bool {
     }
 }
 
-fn describe_value(value: &Value) -> String {
+pub(super) fn describe_value(value: &Value) -> String {
     match value {
         Value::String(text) => quote_text(text),
         Value::Array(items) => format!("an array of {}", items.len()),

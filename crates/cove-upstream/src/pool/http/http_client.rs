@@ -132,7 +132,7 @@ impl UpstreamHttpClient {
         let request = headers.into_iter().fold(request, |request, (name, value)| request.header(name, value));
         request.send().await.map_err(|error| {
             let (kind, what) = match error.is_connect() {
-                true => (HttpErrorKind::Unreachable, "it could not be reached"),
+                true => (HttpErrorKind::Unreachable, "no connection"),
                 false => (HttpErrorKind::Broken, "the connection ended without an answer"),
             };
             self.shared.error(kind, &format!("{what}: {}", innermost_cause(&error)))

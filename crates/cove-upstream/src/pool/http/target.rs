@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::Url;
 
-use crate::definition::parse_url;
+use crate::definition::{is_loopback_url, parse_url};
 
 /// Headers that the protocol sets itself.
 const PROTOCOL_HEADERS: &[&str] = &[
@@ -90,12 +89,6 @@ impl HttpTarget {
         let behind = headers.filter_map(|value| Some(value.split_once(' ')?.1.trim().to_owned()));
         query.chain(behind).chain(self.url.password().map(str::to_owned)).collect()
     }
-}
-
-fn is_loopback_url(url: &Url) -> bool {
-    let host = url.host_str().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
-    let by_name = host == "localhost" || host.ends_with(".localhost");
-    by_name || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 #[cfg(test)]

@@ -15,6 +15,9 @@ fn test_settings() -> UpstreamSettings {
         ("COVE_X", "ours"),
         ("XDG_DATA_HOME", "/d"),
         ("AWS_KEY", "k"),
+        ("HTTPS_PROXY", "http://me:proxy%2Dpass@proxy:3128"),
+        ("no_proxy", "localhost"),
+        ("Http_Proxy", "x"),
     ];
     let env = env.map(|(name, value)| (name.to_owned(), value.into())).into();
     UpstreamSettings::from_env(&ProcessEnv { env, cwd: "/tmp".into(), stdin_is_terminal: false })
@@ -87,9 +90,11 @@ fn passes_few_variables_and_knows_the_secrets() {
         panic!("ready")
     };
     let names: Vec<_> = program.env.keys().map(|name| name.to_str().unwrap()).collect();
-    assert_eq!(names, ["HOME", "MINE", "N", "PATH", "XDG_DATA_HOME"]);
+    assert_eq!(names, ["HOME", "HTTPS_PROXY", "MINE", "N", "PATH", "XDG_DATA_HOME", "no_proxy"]);
     assert_eq!(program.args, ["--key=s3cret-value"]);
     assert_eq!(secrets.redact("a s3cret-value, other-secret, 1"), "a [redacted], [redacted], 1");
+    assert_eq!(secrets.redact("via http://me:proxy%2Dpass@proxy:3128"), "via http://[redacted]");
+    assert_eq!(secrets.redact("login proxy-pass, no_proxy localhost"), "login [redacted], no_proxy localhost");
 }
 
 #[test]

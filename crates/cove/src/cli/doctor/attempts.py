@@ -307,8 +307,9 @@ check(
 
 
 def descriptors():
-    """The standard streams and the socket to the runner; nothing that leads into a file system."""
+    """The standard streams, copies of them, and the socket to the runner; nothing that leads into a file system."""
     strange, known = [], 0
+    streams = [os.fstat(fd)[:3] for fd in range(3)]
     for fd in range(1024):
         try:
             found = os.fstat(fd)
@@ -317,7 +318,7 @@ def descriptors():
         known += 1
         harmless = stat.S_ISFIFO(found.st_mode) or stat.S_ISSOCK(found.st_mode)
         null = stat.S_ISCHR(found.st_mode) and found.st_rdev == os.makedev(1, 3)
-        if fd > 3 or not (harmless or null):
+        if fd > 3 and found[:3] not in streams or not (harmless or null):
             strange.append(fd)
     return [f"{fd} {os.readlink(f'/proc/self/fd/{fd}')}" for fd in strange] or Held(f"{known}, none of a file")
 

@@ -3,22 +3,23 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
-use cove_core::error::{Failure, display_path};
+use cove_core::error::{Failure, display_path, display_value, write_hint};
 use cove_upstream::definition::ServerDefinitions;
 use cove_upstream::pool::UpstreamState;
 
-use super::{ServersContext, check_server_name, load_summaries, location_settings, unknown_server_error};
+use super::{ServersContext, check_server_name, refresh, start_settings, unknown_server_error};
 use crate::cli::tables::{print_remark, render_json};
 
 /// Define a server, in a file of its own in `~/.config/cove/servers.d`
 #[derive(Debug, Clone, PartialEq, clap::Args)]
-#[command(args = location_settings())]
+#[command(args = start_settings())]
 #[command(
     after_help = "Values may have `${VARIABLE}` and `${VARIABLE:-default}`, which are put in when the server is started: \
                   quote them for your shell. The file is readable for you alone."
@@ -38,8 +39,8 @@ pub struct NewServer {
     /// Address of a server over HTTP, instead of a command
     #[arg(long)]
     url: Option<String>,
-    /// Header that the server is sent with every request
-    #[arg(long, value_name = "KEY=VALUE", allow_hyphen_values = true, conflicts_with = "command")]
+    /// Header that the server is sent with every request, also as `KEY=VALUE`
+    #[arg(long, value_name = "KEY: VALUE", allow_hyphen_values = true, conflicts_with = "command")]
     header: Vec<String>,
     /// Let the address be plain `http` on another machine
     #[arg(long, conflicts_with = "command")]
@@ -47,6 +48,9 @@ pub struct NewServer {
     /// Replace the server of that name that was added before
     #[arg(long)]
     force: bool,
+    /// Do not start the server to list its tools; without a terminal it is never started
+    #[arg(long)]
+    no_try: bool,
     /// Command that starts the server, with its arguments
     #[arg(last = true, required_unless_present = "url", conflicts_with = "url")]
     command: Vec<String>,
@@ -60,8 +64,8 @@ impl NewServer {
             "args": self.command.get(1..),
             "type": self.url.as_ref().map(|_| "http"),
             "url": self.url,
-            "env": parse_pairs("env", &self.env)?,
-            "headers": parse_pairs("header", &self.header)?,
+            "env": parse_pairs(PairFlag::Env, &self.env)?,
+            "headers": parse_pairs(PairFlag::Header, &self.header)?,
             "cwd": self.cwd,
             "allow_http": self.allow_http.then_some(true),
         });
@@ -70,16 +74,43 @@ impl NewServer {
     }
 }
 
+/// Fails if the whole command is one quoted word, such as `"npx -y package"`, and no program has that name.
+fn check_quotes(here: &ServersContext, added: &NewServer) -> Result<(), Failure> {
+    let [word] = added.command.as_slice() else { return Ok(()) };
+    let Some((program, _)) = word.trim().split_once(char::is_whitespace) else { return Ok(()) };
+    if word.contains("${") || here.env.cwd.join(word).exists() {
+        return Ok(());
+    }
+    Err(Failure::usage(format!("could not add the server `{}`", added.name))
+        .because("its command is one word with spaces in it, and there is no such program")
+        .with_hint(format!("leave out the quotes: `cove servers add {} -- {} …`", added.name, display_value(program))))
+}
+
+/// A flag that takes a name and a value.
+#[derive(Clone, Copy, PartialEq)]
+enum PairFlag {
+    Env,
+    /// Also written as `NAME: VALUE`, as in HTTP and with `curl`.
+    Header,
+}
+
 /// The table that a repeated flag describes. None without the flag.
-fn parse_pairs(flag: &str, pairs: &[String]) -> Result<Option<BTreeMap<String, String>>, Failure> {
-    let pair = |(index, pair): (usize, &String)| match pair.split_once('=') {
-        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+fn parse_pairs(flag: PairFlag, pairs: &[String]) -> Result<Option<BTreeMap<String, String>>, Failure> {
+    let separators: &[char] = if flag == PairFlag::Env { &['='] } else { &['=', ':'] };
+    let pair = |(index, pair): (usize, &String)| match pair.split_once(separators) {
+        Some((key, value)) if !key.is_empty() => match flag {
+            PairFlag::Env => Ok((key.to_owned(), value.to_owned())),
+            PairFlag::Header => Ok((key.trim().to_owned(), value.trim().to_owned())),
+        },
         // The text may be the secret itself, so the message does not repeat it.
         _ => {
-            let example = if flag == "env" { "TOKEN=${TOKEN}" } else { "Authorization='Bearer ${TOKEN}'" };
-            Err(Failure::usage(format!("could not read `--{flag}` number {}", index + 1))
-                .because("it is not of the form NAME=VALUE")
-                .with_hint(format!("write `--{flag} {example}`")))
+            let (name, form, example) = match flag {
+                PairFlag::Env => ("env", "NAME=VALUE", "TOKEN='${TOKEN}'"),
+                PairFlag::Header => ("header", "NAME: VALUE", "'Authorization: Bearer ${TOKEN}'"),
+            };
+            Err(Failure::usage(format!("could not read `--{name}` number {}", index + 1))
+                .because(format!("it is not of the form {form}"))
+                .with_hint(format!("write `--{name} {example}`")))
         }
     };
     let table: BTreeMap<_, _> = pairs.iter().enumerate().map(pair).collect::<Result<_, _>>()?;
@@ -100,6 +131,7 @@ impl ServersContext {
 
 pub(super) fn add(here: &ServersContext, added: &NewServer) -> Result<String, Failure> {
     check_server_name(&added.name)?;
+    check_quotes(here, added)?;
     let name = &added.name;
     let file = here.definition_file(name)?;
     let shown = display_path(&file);
@@ -114,10 +146,12 @@ pub(super) fn add(here: &ServersContext, added: &NewServer) -> Result<String, Fa
         io::ErrorKind::AlreadyExists => Failure::usage(format!("could not add the server `{name}`"))
             .because(format!("`{shown}` is there already"))
             .with_hint("choose another name, or replace it with `--force`"),
-        _ => Failure::operator(format!("could not write `{shown}`"))
-            .because(error)
-            .with_hint("make the folder writable for you"),
+        _ => {
+            let hint = write_hint(&error, "make the folder writable for you");
+            Failure::operator(format!("could not write `{shown}`")).because(error).with_hint(hint)
+        }
     })?;
+    here.settings.failures.clear(name);
     let all = here.definitions();
     for problem in all.problems.iter().filter(|problem| problem.path == file) {
         print_remark(format!("warning: {problem}"));
@@ -129,9 +163,15 @@ pub(super) fn add(here: &ServersContext, added: &NewServer) -> Result<String, Fa
             used.origin
         ));
     }
-    let state = load_summaries(all, &here.env).into_iter().find(|summary| summary.name == *name);
+    let state = here.summaries(all).into_iter().find(|summary| summary.name == *name);
     if let Some(UpstreamState::Needs(what)) = state.map(|summary| summary.state) {
         print_remark(format!("warning: `{name}` needs {} before it can be used", what.join(", ")));
+    } else if !added.no_try && io::stdout().is_terminal() {
+        print_remark(format!("added `{name}` in {shown}"));
+        // A server that fails stays added: the person may want to correct its environment, not its definition.
+        let (text, code) = refresh::run(here, std::slice::from_ref(name), false)?;
+        let hint = "it is kept; `cove servers refresh` tries it again, `cove servers remove` removes it";
+        return Ok(if code == ExitCode::SUCCESS { text } else { format!("{text}hint: {hint}\n") });
     }
     Ok(format!("added `{name}` in {shown}; next: `cove servers refresh {name}` starts it and lists its tools\n"))
 }
@@ -198,6 +238,7 @@ pub(super) fn remove(here: &ServersContext, name: &str) -> Result<String, Failur
             if let Some(catalog) = here.catalog() {
                 catalog.remove(name);
             }
+            here.settings.failures.clear(name);
             Ok(format!("removed `{name}` ({shown})\n"))
         }
     }

@@ -1,18 +1,24 @@
 //! `cove servers list`: every server, and the reason for each one that is missing. Starts no server.
 
-use serde_json::json;
+use std::time::UNIX_EPOCH;
+
+use serde_json::{Value, json};
 
 use cove_core::error::{Failure, display_path, escape_control};
-use cove_upstream::pool::{DefinitionOrigin, UpstreamState, UpstreamSummary};
+use cove_core::text::cut;
+use cove_upstream::pool::{DefinitionOrigin, ServerFailure, UpstreamState, UpstreamSummary};
 
 use crate::cli::tables::{print_remark, render_json};
 
-use super::{ServersContext, declare_servers, load_summaries};
+use super::{ServersContext, declare_servers};
+
+/// Most bytes of a failure's reason in the table.
+const MAX_SHOWN_REASON: usize = 100;
 
 pub(super) fn render(here: &ServersContext, as_json: bool) -> Result<String, Failure> {
     let all = here.definitions();
     let (problems, untrusted) = (all.problems.clone(), all.untrusted.clone());
-    let servers = load_summaries(all, &here.env);
+    let servers = here.summaries(all);
     let catalog = here.catalog();
     let remarks = catalog.as_ref().map(|catalog| declare_servers(catalog, &servers)).unwrap_or_default();
     let tools = |name: &str| catalog.as_ref()?.tools(name).map(|listing| listing.len());
@@ -24,12 +30,20 @@ pub(super) fn render(here: &ServersContext, as_json: bool) -> Result<String, Fai
                 UpstreamState::Needs(what) => what.clone(),
                 _ => Vec::new(),
             };
+            let failure = match &summary.state {
+                UpstreamState::Failed(ServerFailure { reason, at }) => {
+                    let at = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+                    json!({"reason": reason, "at": at})
+                }
+                _ => Value::Null,
+            };
             json!({
                 "name": summary.name,
                 "alias": summary.alias,
                 "description": summary.description,
                 "state": summary.state.to_string(),
                 "needs": needs,
+                "failure": failure,
                 "tools": tools(&summary.name),
                 "origin": place(&summary.origin),
                 "shadowed": summary.shadowed.iter().map(place).collect::<Vec<_>>(),
@@ -60,7 +74,14 @@ pub(super) fn render(here: &ServersContext, as_json: bool) -> Result<String, Fai
                 Some(count) => format!("{count} tools"),
                 None => "not listed yet".to_owned(),
             };
-            [summary.name.clone(), escape_control(&summary.state.to_string()), tools, summary.origin.to_string()]
+            let state = match &summary.state {
+                // The whole reason is in the JSON.
+                UpstreamState::Failed(ServerFailure { reason, at }) => {
+                    UpstreamState::Failed(ServerFailure { reason: cut(reason, MAX_SHOWN_REASON), at: *at })
+                }
+                state => state.clone(),
+            };
+            [summary.name.clone(), escape_control(&state.to_string()), tools, summary.origin.to_string()]
         })
         .collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);

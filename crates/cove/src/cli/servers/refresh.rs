@@ -14,7 +14,7 @@ use crate::cli::runtime;
 use crate::cli::tables::{print_remark, render_json};
 use cove_core::error::{Failure, Hint, escape_control};
 use cove_upstream::catalog::Catalog;
-use cove_upstream::pool::{UpstreamError, UpstreamPool, UpstreamSettings, UpstreamState, UpstreamSummary};
+use cove_upstream::pool::{DefinitionProblem, UpstreamError, UpstreamPool, UpstreamState, UpstreamSummary};
 
 use super::{ServersContext, declare_servers, unknown_server_error};
 
@@ -35,10 +35,13 @@ pub(super) fn run(here: &ServersContext, names: &[String], as_json: bool) -> Res
     let runtime = runtime::multi_threaded(2)?;
     runtime.block_on(async {
         let all = here.definitions();
-        for problem in &all.problems {
+        let concerns = |problem: &DefinitionProblem| {
+            names.is_empty() || names.iter().any(|name| problem.what.contains(&format!("`{name}`")))
+        };
+        for problem in all.problems.iter().filter(|problem| concerns(problem)) {
             print_remark(format!("warning: {}", escape_control(&problem.to_string())));
         }
-        let pool = UpstreamPool::new(all, UpstreamSettings::from_env(&here.env));
+        let pool = UpstreamPool::new(all, here.settings.clone());
         let wanted = select_servers(&pool.summaries(), names)?;
         declare_servers(&catalog, &pool.summaries());
         for known in catalog.servers() {
@@ -110,9 +113,7 @@ async fn list_server(pool: Arc<UpstreamPool>, catalog: Catalog, summary: Upstrea
     let mut warnings = Vec::new();
     let result = pool.tools(&name).await.map(|tools| {
         warnings = catalog.set_tools(&name, &alias, description.as_deref().unwrap_or_default(), tools);
-        if let Some(era) = pool.era(&name) {
-            catalog.set_era(&name, era);
-        }
+        catalog.set_greeting(&name, pool.era(&name), pool.instructions(&name).as_deref());
         catalog.tools(&name).map_or(0, |listing| listing.len())
     });
     RefreshResult { name, result, warnings }

@@ -63,6 +63,7 @@ fn help_texts() {
       install      Register Cove with an agent's client, such as `claude-code`, `cursor` or `codex`
       uninstall    Remove Cove from a client's configuration
       servers      Show and change the upstream servers that code can call
+      packages     Install python and node packages for every session
       images       Show, build and export the images that sessions can be started in
       config       Show the configuration
       completions  Print shell completions
@@ -104,8 +105,8 @@ fn help_texts() {
                                         [env: COVE_TIMEOUT] [default: 30s]
           --max-timeout <DURATION>      Longest time limit that a cell may ask for
                                         [env: COVE_MAX_TIMEOUT] [default: 120s]
-          --max-output <NUMBER>         Maximum number of characters of output in a result
-                                        [env: COVE_MAX_OUTPUT] [default: 20000]
+          --max-output <NUMBER>         Most output in a result, in characters or `tokens`
+                                        [env: COVE_MAX_OUTPUT] [default: 6000 tokens]
           --workspace-size <SIZE>       Size of `/workspace`
                                         [env: COVE_WORKSPACE_SIZE] [default: 256m]
           --tmp-size <SIZE>             Size of `/tmp`
@@ -116,9 +117,17 @@ fn help_texts() {
           --python <PATH>               Python that runs the code; with `--rootfs`, its path inside that
                                         directory
                                         [env: COVE_PYTHON] [default: first `python3` on `PATH`]
+          --packages <NAME>             Python package that sessions have once `cove packages sync` has
+                                        installed it; repeatable
+                                        [env: COVE_PACKAGES] [default: none]
+          --node-packages <NAME>        The same for a package of npm; repeatable
+                                        [env: COVE_NODE_PACKAGES] [default: none]
           --mount <SOURCE:TARGET[:rw]>  File or directory to mount in the sandbox, read-only unless
                                         `:rw`; repeatable
                                         [env: COVE_MOUNT] [default: none]
+          --workspace <DIR>             Directory that code may write to, as `/workspace/shared`, to
+                                        give files to you
+                                        [env: COVE_WORKSPACE] [default: none]
           --allow-mount <DIR[:rw]>      Directory that agents and Compose files may mount from,
                                         read-only unless `:rw`; repeatable
                                         [env: COVE_ALLOW_MOUNT] [default: none]
@@ -132,6 +141,12 @@ fn help_texts() {
           --deny-call <SERVER.TOOL>   Tools of MCP servers that code may not call, even if
                                       `--allow-call` matches; repeatable
                                       [env: COVE_DENY_CALL] [default: none]
+          --start-timeout <DURATION>  Time that an MCP server may take to start, at most `10m`; it does
+                                      not count against the cell
+                                      [env: COVE_START_TIMEOUT] [default: 120s]
+          --search <MODE>             How searches rank tools of MCP servers: `hybrid` (by words and
+                                      meaning) or `bm25` (by words alone)
+                                      [env: COVE_SEARCH] [default: hybrid]
           --state-dir <DIR>           Directory for data that Cove keeps between runs
                                       [env: COVE_STATE_DIR] [default: `~/.local/state/cove`]
 
@@ -249,16 +264,19 @@ fn help_texts() {
     assert_snapshot!(own(&["run"]), @"
     Run code in the sandbox that agents get
 
-    Usage: cove run [OPTIONS] [FILE] [-- [ARGS]...]
+    Usage: cove run [OPTIONS] [FILE] [ARG]...
 
     Arguments:
-      [FILE]     File with the code of one cell
-      [ARGS]...  Arguments that the code sees
+      [FILE]    File with the code of one cell; `-` or nothing reads standard input
+      [ARG]...  Arguments that the code sees; put `--` before those that begin with a dash
 
     Options:
       -c <CODE>                  Code of one cell; several share one session
       -l, --language <LANGUAGE>  Language of the code
                                  [env: COVE_LANGUAGE] [default: by FILE's extension, else python]
+          --no-folder            Do not show the code the folder of FILE
+          --out <DIR>            Keep files that the code writes to its working directory in this
+                                 directory
           --json                 Print one JSON object for each cell [env: COVE_JSON]
       -h, --help                 Print help
     ");

@@ -34,6 +34,7 @@ assert.ok(embedded.resources[0].bytes.toString().startsWith("Resource 2:"));
 // Structured content, null, absent.
 same((await everything.get_structured_content({ location: "New York" })).temperature, 33);
 same(plain((await fixture.structured()).list), [1, 2.5, null, { a: "ü" }]);
+same((await fixture.structured()).large, 9007199254740993n);
 same(await fixture.null(), null);
 same(plain(await fixture.echo({ a: null, b: undefined, c: {}, from: "x", "Notion-Version": 0 })), {
   a: null,

@@ -70,6 +70,7 @@ impl ComposeFixture {
                 root: SandboxRoot::Host,
                 python: None,
                 mounts: Vec::new(),
+                packages: Default::default(),
                 network: SandboxNetwork::None,
                 runtime: None,
                 user: SandboxUser { uid: 65534, gid: 65534 },

@@ -7,8 +7,8 @@ use cove_core::BoxFuture;
 use cove_core::backend::Backend;
 use cove_core::output::CellOutput;
 use cove_core::policy::{Policy, SandboxLimits};
-use cove_core::session::{CallHandler, CellEnd, Session, SessionOptions, SurvivingState};
-use cove_protocol::{CellId, Language};
+use cove_core::session::{CallHandler, CallingCell, CellEnd, Session, SessionOptions, SurvivingState};
+use cove_protocol::Language;
 use cove_testkit::measure;
 use futures_util::StreamExt;
 use serde_json::{Value, json};
@@ -84,7 +84,7 @@ pub(crate) async fn delivers_every_output_byte(backend: &dyn Backend) {
 struct EchoCalls;
 
 impl CallHandler for EchoCalls {
-    fn answer<'a>(&'a self, _cell: CellId, request: Vec<u8>) -> BoxFuture<'a, Vec<u8>> {
+    fn answer<'a>(&'a self, _cell: CallingCell, request: Vec<u8>) -> BoxFuture<'a, Vec<u8>> {
         Box::pin(async move {
             let request: Value = serde_json::from_slice(&request).expect("the runner checks that it is JSON");
             let server = json!({"name": "github", "alias": "github", "description": "", "tools": 1, "state": "ready"});

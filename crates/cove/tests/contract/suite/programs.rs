@@ -36,7 +36,7 @@ fn program(command: &[&str], directory: Option<&str>, timeout: Duration) -> Prog
 }
 
 async fn run(session: &Session, program: ProgramRun) -> (CellEnd, CollectedOutput) {
-    let mut collector = OutputCollector::new(300_000, None);
+    let mut collector = OutputCollector::new(300_000_usize, None);
     let show = |shown: cove_core::output::CellOutput<'_>| collector.push(shown);
     let end = session.run_with_calls(program, show, std::future::pending(), Arc::new(NoCalls)).await;
     (end, collector.finish())

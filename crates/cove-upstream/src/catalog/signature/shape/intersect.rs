@@ -78,6 +78,9 @@ fn merge_objects(mut a: ObjectShape, b: ObjectShape, named: &dyn Fn(usize) -> Op
                 if ours.note.is_empty() {
                     ours.note = theirs.note;
                 }
+                if ours.description.is_empty() {
+                    ours.description = theirs.description;
+                }
             }
             None => a.fields.push(theirs),
         }
