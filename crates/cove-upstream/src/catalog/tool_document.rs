@@ -29,10 +29,15 @@ pub struct ToolDocument {
 impl ToolDocument {
     /// Returns true if the server marks the tool as deprecated, or its description begins with that word.
     pub fn is_deprecated(&self) -> bool {
-        const WORD: &str = "deprecated";
-        let start = self.description.trim_start_matches(|c: char| !c.is_alphanumeric());
-        self.deprecated || start.get(..WORD.len()).is_some_and(|start| start.eq_ignore_ascii_case(WORD))
+        self.deprecated || begins_deprecated(&self.description)
     }
+}
+
+/// Returns true if a description begins with the word, in any decoration: `[DEPRECATED]`, `**Deprecated**`.
+pub(super) fn begins_deprecated(description: &str) -> bool {
+    const WORD: &str = "deprecated";
+    let start = description.trim_start_matches(|c: char| !c.is_alphanumeric());
+    start.get(..WORD.len()).is_some_and(|start| start.eq_ignore_ascii_case(WORD))
 }
 
 #[cfg(test)]

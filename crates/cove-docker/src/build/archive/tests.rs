@@ -145,5 +145,5 @@ fn names_an_unreadable_build_file() {
     let pipe = folder.path().join(".dockerignore");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let error = BuildSource::Folder(folder.path().to_owned()).digest().unwrap_err();
-    assert_eq!(error.cause.unwrap().to_string(), "it is not a file", "and nobody waits for a pipe");
+    assert_eq!(error.cause.unwrap().to_string(), "it is not a file", "and the build does not wait for a pipe");
 }

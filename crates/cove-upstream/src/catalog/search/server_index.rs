@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use super::super::tool_document::begins_deprecated;
 use super::super::{ToolListing, names};
 use super::embedding::{MeaningVector, TextEmbedder, WordEmbedding, similarity};
 use super::words;
@@ -88,7 +89,7 @@ impl ServerIndex {
                 input_schema: IndexedInput::default(),
             });
             index.add(at as u32, &tool);
-            if says_deprecated(&tool.description) {
+            if begins_deprecated(&tool.description) {
                 deprecated.push(at as u32);
             }
             let texts = [&tool.name, tool.title.as_deref().unwrap_or_default(), &tool.description];
@@ -258,12 +259,6 @@ impl IndexBuilder {
         part.trigrams.shrink_to_fit();
         part
     }
-}
-
-/// True if a description begins with the word, in any decoration: `[DEPRECATED]`, `**Deprecated**`.
-fn says_deprecated(description: &str) -> bool {
-    let start = description.trim_start_matches(|c: char| !c.is_alphanumeric());
-    start.get(..10).is_some_and(|word| word.eq_ignore_ascii_case("deprecated"))
 }
 
 /// Returns all trigrams of a word, with its two edges counted as letters. Letters beyond one byte share numbers,

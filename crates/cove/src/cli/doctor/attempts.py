@@ -129,7 +129,7 @@ check("host processes", see=((), host_processes))
 
 
 def signal_host():
-    # Ignored by whoever gets it and has not asked for it, should the number be that of a process in here.
+    # A process in here that happens to have the number ignores it, because it has not asked for it.
     os.kill(HOST["pid"], signal.SIGURG)
     # The first process of the sandbox is always there and never seen; in a container the host's may be the first too.
     if HOST["pid"] == 1 or os.path.exists(f"/proc/{HOST['pid']}"):
