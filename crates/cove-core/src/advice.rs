@@ -57,7 +57,7 @@ pub fn advise(end: &CellEnd, bounds: EffectiveLimits, audience: Audience) -> Opt
         CellEnd::Exited { code, .. } if *code != 0 && audience == Audience::Agent => {
             advice(format!("the code exited with code {code}"), survived)
         }
-        CellEnd::Raised { exception, message, .. } => advise_full(exception, message, bounds, audience),
+        CellEnd::Raised { exception, message, .. } => advise_limit(exception, message, bounds, audience),
         CellEnd::Completed { .. } | CellEnd::Exited { .. } => None,
         CellEnd::InterpreterExited { language, code } => {
             advice(format!("{language} ended itself with exit code {code}"), survived)
@@ -104,16 +104,22 @@ pub fn advise(end: &CellEnd, bounds: EffectiveLimits, audience: Audience) -> Opt
             advice(format!("could not run {who}\ncaused by: {reason}"), hint)
         }
         CellEnd::Refused { waiting } => advice(
-            format!("cell refused because {waiting} others are waiting in this session"),
+            format!(
+                "cell refused because {} in this session",
+                match waiting {
+                    1 => "1 other is waiting".to_owned(),
+                    waiting => format!("{waiting} others are waiting"),
+                }
+            ),
             "wait for some of them to end, or use another session".into(),
         ),
         CellEnd::SandboxEnded(ending) => advice(format!("the sandbox {}", describe_end(ending)), survived),
     }
 }
 
-/// Returns the limit behind an exception that says only that something is full, or None for any other exception. Code can
-/// raise such an exception itself: then the advice is beside the point, and does no harm.
-fn advise_full(exception: &str, message: &str, bounds: EffectiveLimits, audience: Audience) -> Option<Advice> {
+/// Returns the limit behind an exception that says only that something is full or has ended, or None for any other
+/// exception. Code can raise such an exception itself: then the advice is beside the point, and does no harm.
+fn advise_limit(exception: &str, message: &str, bounds: EffectiveLimits, audience: Audience) -> Option<Advice> {
     if exception.ends_with("MemoryError") {
         let hint = match audience {
             Audience::Person => "use less memory at a time, or pass a larger `--memory`",
@@ -124,7 +130,8 @@ fn advise_full(exception: &str, message: &str, bounds: EffectiveLimits, audience
         let message = format!("the sandbox may use {} of memory (limit `memory`)", show_size(bounds.memory));
         return Some(Advice { message, hint: hint.into() });
     }
-    if message.starts_with("[Errno 28]") || message.starts_with("ENOSPC") {
+    // A file may be as large as the whole workspace: beyond that comes EFBIG.
+    if ["[Errno 28]", "ENOSPC", "[Errno 27]", "EFBIG"].iter().any(|start| message.starts_with(start)) {
         let (workspace, tmp) = (show_size(bounds.workspace), show_size(bounds.tmp));
         let larger = match audience {
             Audience::Person => "or pass a larger `--workspace-size` or `--tmp-size`",
@@ -136,6 +143,13 @@ fn advise_full(exception: &str, message: &str, bounds: EffectiveLimits, audience
             ),
             hint: format!("delete files that are no longer needed, {larger}"),
         });
+    }
+    if exception == "EOFError" && message.starts_with("EOF when reading a line") {
+        let hint = match (audience, bounds.session_persists) {
+            (Audience::Person, false) => "pass input through a pipe, as in `echo 42 | cove run script.py`",
+            (Audience::Person, true) | (Audience::Agent, _) => "write the value into the code",
+        };
+        return Some(Advice { message: "standard input has no more lines".into(), hint: hint.into() });
     }
     None
 }

@@ -1,6 +1,8 @@
 //! Text from programs and servers: which characters a person cannot see, how text is cut to a length, and how many tokens
 //! it costs a model.
 
+use std::fmt::Display;
+
 /// True for characters that are invisible or change the direction of text, so that a person reads something else than a
 /// model or a program. Joiners are not included, because some scripts need them.
 pub fn is_invisible(c: char) -> bool {
@@ -16,6 +18,11 @@ pub fn cut(text: &str, most: usize) -> String {
         return text.to_owned();
     }
     format!("{}…", &text[..text.floor_char_boundary(most.saturating_sub('…'.len_utf8()))])
+}
+
+/// Writes a number with its noun: `1 file`, `2 files`.
+pub fn counted<N: Display + PartialEq + From<u8>>(number: N, singular: &str) -> String {
+    if number == N::from(1) { format!("1 {singular}") } else { format!("{number} {singular}s") }
 }
 
 /// Estimates tokens, never fewer than models count for code and data: one for each started group of four letters or three

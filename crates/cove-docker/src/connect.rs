@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::engine::{Engine, EngineFacts};
 use super::{error_message, libpod};
 use cove_core::process_env::ProcessEnv;
+use cove_core::search_path::programs;
 
 /// How long an engine may take to answer while Cove connects.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -203,7 +204,7 @@ async fn connect(wanted: Option<Engine>, env: &ProcessEnv) -> Result<EngineConne
             Err(refusal) => refusals.push((address, refusal)),
         }
     }
-    Err(no_engine_error(wanted, &refusals))
+    Err(no_engine_error(wanted, &refusals, env))
 }
 
 async fn try_address(address: &EngineAddress) -> Result<EngineConnection, ConnectRefusal> {
@@ -246,14 +247,33 @@ fn open_client(address: &EngineAddress) -> Result<Client, String> {
     made.map_err(|error| error_message(&error))
 }
 
-fn no_engine_error(wanted: Option<Engine>, refusals: &[(EngineAddress, ConnectRefusal)]) -> Failure {
+/// What to do if no engine listens: start what is installed, or install one.
+fn absent_engine_hint(wanted: Option<Engine>, env: &ProcessEnv) -> String {
+    let search_path = env.env.get("PATH").cloned().unwrap_or_default();
+    let is_installed = |name: &str| programs(name, &search_path).next().is_some();
+    let (sudo, user) = if rustix::process::geteuid().is_root() { ("", "") } else { ("sudo ", " --user") };
+    let docker = match is_installed("dockerd") || is_installed("docker") {
+        true => format!("start Docker (`{sudo}systemctl start docker`)"),
+        false => format!("install Docker (`{sudo}apt install docker.io`)"),
+    };
+    let podman = match is_installed("podman") {
+        true => format!("start Podman's socket (`systemctl{user} enable --now podman.socket`)"),
+        false => format!("install Podman and start its socket (`systemctl{user} enable --now podman.socket`)"),
+    };
+    match wanted {
+        Some(Engine::Docker) => format!("{docker}, or set `DOCKER_HOST`; where there is Podman, `--backend podman`"),
+        Some(Engine::Podman) => format!("{podman}, or set `CONTAINER_HOST`"),
+        None => format!("{docker} or {podman}, or set `DOCKER_HOST`"),
+    }
+}
+
+fn no_engine_error(wanted: Option<Engine>, refusals: &[(EngineAddress, ConnectRefusal)], env: &ProcessEnv) -> Failure {
     let error = Failure::operator(format!(
         "could not reach {}",
         wanted.map_or("Docker or Podman", |engine| engine.traits().name)
     ));
     if refusals.is_empty() {
-        let any = "install Docker (`sudo apt install docker.io`) or start Podman's socket (`systemctl --user enable --now podman.socket`), or set `DOCKER_HOST`";
-        let hint = wanted.map_or(any, |engine| engine.traits().install_hint);
+        let hint = absent_engine_hint(wanted, env);
         return error.because("nothing listens at any of the usual places").with_hint(hint);
     }
     let line = |(address, refusal): &(EngineAddress, ConnectRefusal)| match &address.configured_by {
@@ -294,6 +314,19 @@ mod tests {
             urls(Some(Engine::Podman), &[("CONTAINER_HOST", "unix:///p"), ("DOCKER_HOST", "unix:///d")]),
             ["unix:///p"]
         );
+    }
+
+    #[test]
+    fn hint_starts_an_engine_that_is_installed() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let docker = folder.path().join("docker");
+        let hint = || absent_engine_hint(None, &env(&[("PATH", folder.path().to_str().unwrap())]));
+        assert!(hint().starts_with("install Docker ("), "{}", hint());
+        std::fs::write(&docker, "").unwrap();
+        std::fs::set_permissions(&docker, std::fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(hint().starts_with("start Docker (") && hint().contains("install Podman and start"), "{}", hint());
+        assert_eq!(hint().contains("--user"), !rustix::process::geteuid().is_root());
     }
 
     #[test]

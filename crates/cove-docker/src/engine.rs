@@ -40,8 +40,6 @@ pub(super) struct EngineTraits {
     pub(super) name: &'static str,
     /// The value of `--backend` that selects this engine.
     pub(super) backend_name: &'static str,
-    /// How to get one where none answers.
-    pub(super) install_hint: &'static str,
     /// Takes a system call filter with the request. Otherwise the runner installs it.
     pub(super) takes_filter: bool,
     /// Takes an owner and a limit of inodes for a tmpfs; masked paths, volumes without a copy, and binds without what is
@@ -81,7 +79,6 @@ pub(super) struct EngineTraits {
 const DOCKER: EngineTraits = EngineTraits {
     name: "Docker",
     backend_name: "docker",
-    install_hint: "install Docker (`sudo apt install docker.io`) or set `DOCKER_HOST`; where there is Podman, `--backend podman`",
     takes_filter: true,
     takes_docker_options: true,
     closes_networks: true,
@@ -104,7 +101,6 @@ const DOCKER: EngineTraits = EngineTraits {
 const PODMAN: EngineTraits = EngineTraits {
     name: "Podman",
     backend_name: "podman",
-    install_hint: "install Podman and start its socket: `systemctl --user enable --now podman.socket`, or set `CONTAINER_HOST`",
     takes_filter: false,
     takes_docker_options: false,
     closes_networks: false,

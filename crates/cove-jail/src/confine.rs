@@ -3,9 +3,10 @@
 
 use std::io;
 
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::set_no_new_privs;
 
+use crate::guest::NODE_CODE_RANGE;
 use crate::report::{JailStep, StepContext, StepFailure};
 use crate::seccomp::{Arch, compile};
 use crate::sys;
@@ -26,8 +27,12 @@ pub fn confine() -> Result<(), StepFailure> {
     sys::install_filter(&compile(Arch::NATIVE)).during(JailStep::Seccomp, action)
 }
 
-/// Limits the data of each process, this one included, to `bytes` from here on. Fails if the kernel refuses.
+/// Limits the data of each process, this one included, to `bytes` from here on. The runner can add `NODE_CODE_RANGE` for
+/// a process. Fails if the kernel refuses.
 pub fn limit_data(bytes: u64) -> Result<(), StepFailure> {
-    let limit = Rlimit { current: Some(bytes), maximum: Some(bytes) };
+    let wanted = bytes.saturating_add(NODE_CODE_RANGE);
+    // A hard limit that is already lower stays, because raising it takes a privilege.
+    let maximum = getrlimit(Resource::Data).maximum.map_or(wanted, |maximum| maximum.min(wanted));
+    let limit = Rlimit { current: Some(bytes.min(maximum)), maximum: Some(maximum) };
     setrlimit(Resource::Data, limit).during(JailStep::Rlimits, || "limit the memory of each process".into())
 }

@@ -94,6 +94,10 @@ pub enum RlimitResource {
     Stack,
 }
 
+/// What Node reserves for compiled code since version 24. It never fills it, but all of it counts as data. The runner gives
+/// it to Node and to shells, which start Node; the limit on the sandbox as a whole does not depend on it.
+pub const NODE_CODE_RANGE: u64 = 512 * MIB;
+
 /// Returns the limits on each process, which hold beside the limits on the sandbox as a whole.
 pub fn rlimits(limits: &SandboxLimits) -> Vec<Rlimit> {
     let both = |resource, value| Rlimit { resource, soft: value, hard: value };
@@ -101,7 +105,7 @@ pub fn rlimits(limits: &SandboxLimits) -> Vec<Rlimit> {
         both(RlimitResource::Core, 0),
         // An allocation beyond the memory limit fails as an ordinary exception that code can survive. The limit on the
         // sandbox could only kill.
-        both(RlimitResource::Data, limits.memory),
+        Rlimit { resource: RlimitResource::Data, soft: limits.memory, hard: limits.memory + NODE_CODE_RANGE },
         both(RlimitResource::Fsize, limits.workspace.max(limits.tmp)),
         both(RlimitResource::Memlock, 64 * KIB),
         both(RlimitResource::Msgqueue, 0),

@@ -8,6 +8,7 @@ use std::process::Command;
 use cove_protocol::{CodeQuestion, Language, RequestId};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::calls;
 use crate::process::{CellProcess, StandardStreams};
@@ -56,6 +57,16 @@ impl ReservedDescriptor {
     }
 }
 
+/// Runs `start` with the limit on data as high as the hard limit permits, for the process that it starts. Nothing else is
+/// started meanwhile: there is one thread.
+fn with_all_data<T>(start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let usual = getrlimit(Resource::Data);
+    setrlimit(Resource::Data, Rlimit { current: usual.maximum, maximum: usual.maximum })?;
+    let started = start();
+    setrlimit(Resource::Data, usual)?;
+    started
+}
+
 impl InterpreterProcess {
     /// Starts an interpreter with its shim. `socket` is where its code can call the host. Fails if the kernel refuses.
     pub(crate) fn start(
@@ -72,7 +83,13 @@ impl InterpreterProcess {
         rustix::io::ioctl_fionbio(&ours, true)?;
         let mut command = Command::new(program);
         command.args(arguments(language)).env(calls::CALL_VARIABLE, socket);
-        let process = shim_descriptor.lend(theirs.as_fd(), || CellProcess::start(command, streams))?;
+        let start = || CellProcess::start(command, streams);
+        let process = shim_descriptor.lend(theirs.as_fd(), || match language {
+            // Exceeding the limit is an exception that code can survive.
+            Language::Python => start(),
+            // Node reserves memory that it never uses, and shells start Node.
+            Language::Node | Language::Bash | Language::Sh => with_all_data(start),
+        })?;
         Ok(Self {
             language,
             process,

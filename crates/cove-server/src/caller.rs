@@ -1,23 +1,28 @@
-//! The caller of one tool call: its principal, its default session, its progress reports, and its cancellation.
+//! The caller of one tool call: its principal, its default session, its progress reports, its cancellation, and
+//! how it is asked for input.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
 use super::progress::{LatestLine, ProgressReporter};
 use cove_core::error::Failure;
 use cove_core::session::registry::{Principal, SessionRef};
+use cove_upstream::pool::questions::QuestionHandler;
 
 /// The caller of one tool call.
 pub(super) struct ToolCaller {
     pub(super) principal: Principal,
     /// The session for a call that names none.
     pub(super) default_session: SessionRef,
-    pub(super) progress: Option<ProgressReporter>,
+    pub(super) progress: Option<Arc<ProgressReporter>>,
     /// Cancelled when the client no longer waits for the answer.
     pub(super) cancellation: CancellationToken,
     /// True if the client supports links to resources, which 2025-06-18 added.
     pub(super) knows_links: bool,
+    /// Asks the client for input. None if it takes no questions.
+    pub(super) questions: Option<Arc<dyn QuestionHandler>>,
 }
 
 impl ToolCaller {

@@ -15,7 +15,8 @@ use cove_core::output::{CellOutput, CollectedOutput, OutputCollector, Spool};
 use cove_core::policy::{EffectiveLimits, SessionLifetime};
 use cove_core::session::registry::{OutputId, Principal, SessionLease, SessionRegistry};
 use cove_core::session::{CellEnd, CellProcess, CellRequest, SurvivingState};
-use cove_upstream::broker::{CallScope, SavedOutputs, StatusCallback};
+use cove_upstream::broker::{CallScope, CellSubscriptions, SavedOutputs, StatusCallback};
+use cove_upstream::pool::questions::RunQuestions;
 
 /// A cell that has ended, and everything to report about it.
 pub(super) struct CellReport {
@@ -96,6 +97,8 @@ impl Server {
             on_status: caller.progress.as_ref().map(|_| progress_callback(&latest)),
             outputs: Some(Arc::new(StoredOutputs(Arc::clone(&self.sessions)))),
             meter: Some(Arc::clone(&self.metrics) as _),
+            subscriptions: CellSubscriptions::default(),
+            questions: RunQuestions::new(caller.questions.clone()),
         });
         let mut collector = OutputCollector::new(self.config.cell.max_output, Some(Spool::new(lease.budget())));
         let mut written = 0;

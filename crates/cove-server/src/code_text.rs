@@ -37,7 +37,7 @@ pub(super) fn read_code(code: String, passed: Option<&str>) -> Result<(String, C
         None => CodeLanguage::parse(&info).unwrap_or(CodeLanguage::PYTHON),
         Some(text) => CodeLanguage::parse(text).ok_or_else(|| {
             Failure::usage(format!("could not run `{}`", display_value(text)))
-                .because("it is not a language that cells can have")
+                .because("it is not supported")
                 .with_hint("pass python, node, typescript, bash or sh")
         })?,
     };

@@ -9,7 +9,7 @@
 //! body. All tasks share one `HttpContext`. Cancelling `stop` ends the accept loop and tells every connection task to
 //! finish its current answer; `serve` waits for them, aborts the rest after `drain`, and returns when none is left.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ use tokio::net::TcpListener;
 
 use crate::ServerSetup;
 use crate::http_config::{HttpAuth, HttpConfig};
-use cove_core::error::{Failure, FailureKind};
+use cove_core::error::{Failure, FailureKind, display_path};
 use cove_core::process_env::ProcessEnv;
 use cove_core::session::registry::Principal;
 
@@ -39,6 +39,7 @@ mod token;
 
 pub use accept::serve;
 pub use response::HttpResponse;
+pub use token::file::{read_token, rotate_token};
 
 use allowed_names::AllowedNames;
 use body::BodyReader;
@@ -53,7 +54,7 @@ const WRONG_TOKENS_PER_SECOND: usize = 10;
 /// Refusals per second that are logged.
 const WARNINGS_PER_SECOND: usize = 5;
 /// The environment variable whose token replaces the token file.
-const TOKEN_VARIABLE: &str = "COVE_TOKEN";
+pub const TOKEN_VARIABLE: &str = "COVE_TOKEN";
 
 /// The handler behind `/mcp`.
 pub trait McpHandler: Clone + Send + Sync + 'static {
@@ -216,23 +217,38 @@ async fn bind_http(config: &HttpConfig, state_dir: Option<&Path>, env: &ProcessE
     Ok(BoundListener { listener, address, greeting, front })
 }
 
+/// Where the server finds its tokens.
+pub enum TokenPlace {
+    /// The value of `COVE_TOKEN`.
+    Environment(OsString),
+    File(PathBuf),
+}
+
+/// Returns the place that these settings choose. Fails if there is none.
+pub fn token_place(config: &HttpConfig, state_dir: Option<&Path>, env: &ProcessEnv) -> Result<TokenPlace, Failure> {
+    if let Some(value) = env.env.get(TOKEN_VARIABLE).filter(|value| !value.is_empty()) {
+        return Ok(TokenPlace::Environment(value.clone()));
+    }
+    match (&config.token_file, state_dir) {
+        (Some(file), _) => Ok(TokenPlace::File(file.clone())),
+        (None, Some(state)) => Ok(TokenPlace::File(state.join("tokens"))),
+        (None, None) => Err(Failure::usage("could not find a place for the token")
+            .because("there is no home directory, so there is no state directory")
+            .with_hint("name one with `--state-dir`, name a file with `--token-file`, or set `COVE_TOKEN`")),
+    }
+}
+
 fn credentials(
     config: &HttpConfig,
     state_dir: Option<&Path>,
     env: &ProcessEnv,
     address: SocketAddr,
 ) -> Result<(TokenSet, String), Failure> {
-    if let Some(value) = env.env.get(TOKEN_VARIABLE).filter(|value| !value.is_empty()) {
-        return Ok((tokens_from_env(value)?, greeting::greeting_text(address, &TokenSource::Environment)));
-    }
-    let file: PathBuf = match (&config.token_file, state_dir) {
-        (Some(file), _) => file.clone(),
-        (None, Some(state)) => state.join("tokens"),
-        (None, None) => {
-            return Err(Failure::usage("could not find a place for the token")
-                .because("there is no home directory, so there is no state directory")
-                .with_hint("name one with `--state-dir`, name a file with `--token-file`, or set `COVE_TOKEN`"));
+    let file = match token_place(config, state_dir, env)? {
+        TokenPlace::Environment(value) => {
+            return Ok((tokens_from_env(&value)?, greeting::greeting_text(address, &TokenSource::Environment)));
         }
+        TokenPlace::File(file) => file,
     };
     let kept = token::file::load(&file)?;
     let source = match &kept.created_token {
@@ -244,6 +260,27 @@ fn credentials(
     };
     let greeting = greeting::greeting_text(address, &source);
     Ok((kept.tokens, greeting))
+}
+
+/// Returns the token with which a client may use a server that has this configuration: the one in the environment, or
+/// else the first of the token file. Fails if there is none, or if the file is unsafe or malformed. Creates nothing.
+pub fn client_token(config: &HttpConfig, state_dir: Option<&Path>, env: &ProcessEnv) -> Result<String, Failure> {
+    match token_place(config, state_dir, env)? {
+        TokenPlace::Environment(value) => {
+            tokens_from_env(&value)?;
+            Ok(value.to_string_lossy().into_owned())
+        }
+        TokenPlace::File(file) => client_token_of(&file),
+    }
+}
+
+/// Returns the first token of a file. Fails like [`client_token`].
+pub fn client_token_of(file: &Path) -> Result<String, Failure> {
+    token::file::first_token(file)?.ok_or_else(|| {
+        Failure::usage(format!("could not find a token in `{}`", display_path(file)))
+            .because("there is no such file")
+            .with_hint("start `cove serve --http ADDR` once, which makes it, or name another with `--token-file`")
+    })
 }
 
 /// The error never shows the value, unlike errors about other variables.

@@ -8,12 +8,14 @@
 mod arguments;
 mod caller;
 mod cell;
+mod client_questions;
 mod code_text;
 mod default_sessions;
 pub mod http;
 pub mod http_config;
 pub mod manual;
 mod mcp;
+mod parked_calls;
 mod progress;
 mod prompt;
 mod render;
@@ -30,6 +32,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use crate::parked_calls::ParkedCalls;
 use crate::server_config::ServerConfig;
 use crate::telemetry::metrics::Metrics;
 use cove_core::backend::Backend;
@@ -72,6 +75,8 @@ pub struct Server {
     /// The tools as agents see them, built once.
     tools: Vec<(&'static ToolDefinition, rmcp::model::Tool)>,
     calls: Arc<Semaphore>,
+    /// Calls of clients without a handshake that wait for input.
+    parked: Arc<ParkedCalls>,
     /// Cancelled when the server shuts down. Running cells and preparations then stop.
     shutdown: CancellationToken,
 }
@@ -110,6 +115,7 @@ impl Server {
             metrics: Arc::new(Metrics::new()),
             tools,
             calls: Arc::new(Semaphore::new(MAX_CALLS)),
+            parked: Arc::default(),
             shutdown: CancellationToken::new(),
         })
     }

@@ -1,6 +1,7 @@
 //! The manual of the sandbox for code. It is a resource, and the beginning of the prompt.
 
 use crate::ServerSetup;
+use crate::server_config::Toolset;
 use cove_core::advice::format_seconds;
 use cove_core::error::display_path;
 use cove_core::policy::packages::PackageLayer;
@@ -17,7 +18,7 @@ pub fn text(config: &ServerSetup) -> String {
         "\
 # Cove: code in a sandbox
 
-Send code with `execute_code` (or `run_python`). You get back what it prints and the value of a trailing expression.
+Send code with {send}. You get back what it prints and the value of a trailing expression.
 Images that it shows (matplotlib, PIL, an image file as the trailing value) come back as images.
 
 - Languages: python, node (javascript; typescript if this node is 22.13 or newer), bash, sh. One session has all of them,
@@ -25,8 +26,7 @@ Images that it shows (matplotlib, PIL, an image file as the trailing value) come
 - State: variables, imports, functions and files persist between cells of a session, also after an interrupted cell.
 - Python: you can send a plain script, use top-level `await`, or only define `async def main()`; all of them run.
 - Files: you can write to `/workspace` ({workspace}) and `/tmp` ({tmp}){writable}, nowhere else. You do not see the
-  user's files{mounts}. If the server offers them, `sandbox_write_file`, `sandbox_read_file` and `sandbox_list_files`
-  move files without code.
+  user's files{mounts}.{file_tools}
 - Packages: none can be installed in the sandbox. {packages}The operator can add others: `cove packages add NAME`.
 - Sessions: omit `session` to go on in your own; pass a name of your choice for another one, or a handle (`s_…`) from an
   earlier answer. A session ends after {idle} without use.
@@ -64,13 +64,22 @@ Shell: `mcp find \"create issue\"`, `mcp call github.list_issues owner=o repo=r`
 - Arguments: `None` for an optional parameter means that it is not given. Paths, dates, enums, Decimals, dataclasses and sets
   are written as JSON. In node an integer beyond 2^53 is a BigInt, in results and arguments.
 - Errors: `mcp.ToolError` (the server's own message); `mcp.MCPError` is the base class of all. For a wrong name the error
-  lists the nearest names, for wrong arguments the right ones; the call is not sent.
-- Also `mcp.github.resources.list()`, `.read(uri)`, `mcp.github.prompts.list()`, `.get(name, ...)`.
+  lists the nearest names, for wrong arguments the right ones; the call is not sent. `mcp.ElicitationRequired`: the server
+  asks a person for input that it did not get (`.question`, `.schema`).
+- Also `mcp.github.resources.list()`, `.read(uri)`, `mcp.github.prompts.list()`, `.get(name, ...)`. Both have
+  `.complete(name_or_template, argument, begin)` for values of an argument.
+- `s = mcp.github.resources.subscribe(uri)`: `s.wait(seconds)` is the number of changes since the last wait; it ends with the cell.
+- `mcp.logs(\"github\")`: the server's latest log messages during calls of this session (`level`, `logger`, `data`).
 - `mcp.output(handle)` is the whole output of an earlier cell whose output was cut.
 - A cell may make 1,000 calls, 64 at the same time.
 
 Do the whole job in one cell if you can: loop, filter and join in code, and print only what you need to know.
 ",
+        send = name_tools(config, &[(Toolset::Code, "`execute_code`"), (Toolset::Python, "`run_python`")], " or "),
+        file_tools = match config.server.tools.contains(Toolset::Files) {
+            true => " `sandbox_write_file`, `sandbox_read_file` and `sandbox_list_files` move files without\n  code.",
+            false => "",
+        },
         writable = name_mounts(config, MountAccess::ReadWrite, " and to ", " (the user sees what is there)"),
         mounts = name_mounts(config, MountAccess::ReadOnly, ", except ", " (read-only)"),
         packages = name_packages(config),
@@ -83,6 +92,13 @@ Do the whole job in one cell if you can: loop, filter and join in code, and prin
         cpus = limits.cpus,
         pids = limits.pids,
     )
+}
+
+/// Returns the names of those tools that agents see.
+fn name_tools(config: &ServerSetup, names: &[(Toolset, &str)], between: &str) -> String {
+    let offered = names.iter().filter(|(toolset, _)| config.server.tools.contains(*toolset));
+    let offered: Vec<&str> = offered.map(|(_, name)| *name).collect();
+    if offered.is_empty() { "the tool that runs it".to_owned() } else { offered.join(between) }
 }
 
 /// Returns the mounts with this access, between two texts; empty without any.

@@ -1,6 +1,6 @@
 //! One connection for rmcp: turns requests into tool calls, and their results into protocol results.
 
-// Logging is deprecated in the newest revision. Clients of older ones still set its level.
+// Logging and sampling are deprecated in the newest revision. Clients of older ones still have them.
 #![expect(deprecated)]
 
 use std::sync::{Arc, OnceLock};
@@ -16,8 +16,11 @@ use rmcp::model::{
 };
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
+use serde_json::{Map, Value};
 
 use super::caller::ToolCaller;
+use super::client_questions::ConnectedClient;
+use super::parked_calls::{AttendOutcome, AttendedCall, DetachedCall, RepeatedCallError, digest_request};
 use super::progress::ProgressReporter;
 use super::resources::{MANUAL_URI, ResourceContent, ResourceError, TEMPLATES};
 use super::result::{ResultBlock, ToolResult};
@@ -41,7 +44,7 @@ fn instructions(network: &SandboxNetwork) -> String {
     };
     format!(
         "Do whole jobs in one call: loop, filter and join in code, print only what you need. \
-         {network}Manual: cove://manual"
+         {network}Manual: mcp.help()"
     )
 }
 
@@ -110,14 +113,66 @@ impl McpConnection {
                 }
             }
         };
-        let token = request.meta.get_progress_token();
         let links_since = ProtocolVersion::V_2025_06_18;
         ToolCaller {
             principal,
             default_session: unnamed,
-            progress: token.map(|token| ProgressReporter::new(request.peer.clone(), token)),
+            progress: progress_reporter(request).map(Arc::new),
             cancellation: request.ct.clone(),
             knows_links: request.protocol_version().is_some_and(|version| version.as_str() >= links_since.as_str()),
+            questions: None,
+        }
+    }
+
+    /// Runs a tool and answers the request. A call of a client without a handshake that takes questions runs in a task of
+    /// its own, because it goes on after the answer `input_required`.
+    async fn run_tool(
+        &self,
+        (tool, shown): &(&'static ToolDefinition, McpTool),
+        arguments: Option<Map<String, Value>>,
+        mut caller: ToolCaller,
+        context: &McpContext,
+    ) -> CallToolResponse {
+        let Ok(permit) = Arc::clone(&self.server.calls).try_acquire_owned() else {
+            let refused = Failure::usage("could not take another call: too many are under way")
+                .with_hint("wait for some of them to end");
+            return CallToolResponse::Complete(call_tool_result(refused.into()));
+        };
+        let capabilities = context.client_capabilities().unwrap_or_default();
+        let takes_questions = capabilities.elicitation.is_some() || capabilities.sampling.is_some();
+        if capabilities.sampling.is_some() {
+            self.server.broker.servers().upstreams().announce_sampling();
+        }
+        let timeout = self.server.config.server.input_timeout;
+        let (tool, schema, server) = (*tool, Arc::clone(&shown.input_schema), Arc::clone(&self.server));
+        let detached = (takes_questions && is_modern(context) && tool.effect == ToolEffect::RunningCode).then(|| {
+            let digest = digest_request(tool.name, arguments.as_ref());
+            DetachedCall::new(&self.server.parked, caller.principal.clone(), digest, capabilities.clone(), timeout)
+        });
+        match &detached {
+            Some(call) => {
+                caller.cancellation = call.stop.clone();
+                caller.progress = Some(Arc::clone(&call.progress));
+                caller.questions = Some(Arc::clone(call) as _);
+            }
+            // Only a client that made a handshake listens for requests.
+            None if takes_questions && !is_modern(context) && context.peer.peer_info().is_some() => {
+                let (peer, call) = (context.peer.clone(), context.id.clone());
+                caller.questions = Some(Arc::new(ConnectedClient { peer, call, capabilities, timeout }));
+            }
+            None => {}
+        }
+        let run = async move {
+            let _permit = permit;
+            let _counted = server.metrics.call_started();
+            tool.call(&server, &caller, &schema, arguments).await
+        };
+        match detached {
+            Some(call) => {
+                let call = AttendedCall::new(call, tokio::spawn(run));
+                call_tool_response(call.attend(progress_reporter(context), &context.ct).await)
+            }
+            None => CallToolResponse::Complete(call_tool_result(run.await)),
         }
     }
 }
@@ -160,23 +215,28 @@ impl ServerHandler for McpConnection {
     }
 
     async fn call_tool(&self, request: CallToolRequestParams, context: McpContext) -> McpResult<CallToolResponse> {
-        let Some((tool, shown)) = self.server.tool(&request.name) else {
+        let Some(tool) = self.server.tool(&request.name) else {
             let names: Vec<&str> = self.server.tools.iter().map(|(_, shown)| shown.name.as_ref()).collect();
             let message = format!("there is no tool `{}`; there is {}", display_value(&request.name), names.join(", "));
             return Err(ErrorData::invalid_params(message, None));
         };
         let caller = self.caller(&context);
-        let answer = match self.server.calls.try_acquire() {
-            Ok(_permit) => {
-                let _counted = self.server.metrics.call_started();
-                tool.call(&self.server, &caller, &shown.input_schema, request.arguments).await
+        let CallToolRequestParams { arguments, input_responses, request_state, .. } = request;
+        if input_responses.is_none() && request_state.is_none() {
+            return Ok(self.run_tool(tool, arguments, caller, &context).await);
+        }
+        let digest = digest_request(tool.0.name, arguments.as_ref());
+        let answers = input_responses.unwrap_or_default();
+        match self.server.parked.resume(&caller.principal, &digest, request_state.as_deref(), answers) {
+            Ok(call) => Ok(call_tool_response(call.attend(progress_reporter(&context), &context.ct).await)),
+            Err(RepeatedCallError::Unknown(failure)) => {
+                Ok(CallToolResponse::Complete(call_tool_result(failure.into())))
             }
-            Err(_) => ToolResult::from(
-                Failure::usage("could not take another call: too many are under way")
-                    .with_hint("wait for some of them to end"),
-            ),
-        };
-        Ok(CallToolResponse::Complete(call_tool_result(answer)))
+            Err(RepeatedCallError::BadAnswers(reason)) => {
+                let message = format!("`inputResponses` do not fit the questions, which still wait: {reason}");
+                Err(ErrorData::invalid_params(message, None))
+            }
+        }
     }
 
     async fn list_resources(&self, request: PageRequest, _context: McpContext) -> McpResult<ListResourcesResult> {
@@ -285,6 +345,18 @@ pub(super) fn mcp_tool(offered: OfferedTool) -> (&'static ToolDefinition, McpToo
         [tool.description, &roster, &mounts].into_iter().filter(|part| !part.is_empty()).collect();
     let description = description.join(" ");
     (tool, McpTool::new(tool.name, description, Arc::new(tool.schema())).with_annotations(annotations))
+}
+
+fn progress_reporter(request: &McpContext) -> Option<ProgressReporter> {
+    let token = request.meta.get_progress_token()?;
+    Some(ProgressReporter::new(request.peer.clone(), token))
+}
+
+fn call_tool_response(outcome: AttendOutcome) -> CallToolResponse {
+    match outcome {
+        AttendOutcome::Ended(result) => CallToolResponse::Complete(call_tool_result(result)),
+        AttendOutcome::InputRequired(round) => CallToolResponse::InputRequired(round),
+    }
 }
 
 fn call_tool_result(answer: ToolResult) -> CallToolResult {

@@ -23,15 +23,19 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 /// Most characters of a line in a report.
 const MAX_LINE: usize = 120;
 
-/// Sends progress reports for one call to its client.
-pub(super) struct ProgressReporter {
-    peer: Peer<RoleServer>,
-    token: ProgressToken,
-}
+/// Sends progress reports for one call to its client. A call that takes several requests reports to the current one.
+#[derive(Default)]
+pub(super) struct ProgressReporter(Mutex<Option<(Peer<RoleServer>, ProgressToken)>>);
 
 impl ProgressReporter {
     pub(super) fn new(peer: Peer<RoleServer>, token: ProgressToken) -> Self {
-        Self { peer, token }
+        Self(Mutex::new(Some((peer, token))))
+    }
+
+    /// Reports to the client of another reporter from now on, or to none.
+    pub(super) fn follow(&self, other: Option<Self>) {
+        let target = other.and_then(|other| lock(&other.0).take());
+        *lock(&self.0) = target;
     }
 
     /// Sends reports until the caller drops it. The value is the elapsed seconds, which always increase, as the
@@ -43,11 +47,10 @@ impl ProgressReporter {
             ticks.tick().await;
             let elapsed = start.elapsed().as_secs_f64();
             let message = latest.line().unwrap_or_else(|| format!("running for {elapsed:.0} s"));
-            let param = ProgressNotificationParam::new(self.token.clone(), elapsed).with_message(message);
-            if self.peer.notify_progress(param).await.is_err() {
-                // The client is gone. Ending the call is up to its cancellation.
-                return std::future::pending().await;
-            }
+            let Some((peer, token)) = lock(&self.0).clone() else { continue };
+            let param = ProgressNotificationParam::new(token, elapsed).with_message(message);
+            // Fails if the client is gone. Ending the call is up to its cancellation.
+            let _ = peer.notify_progress(param).await;
         }
     }
 }

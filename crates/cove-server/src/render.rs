@@ -158,7 +158,8 @@ fn add_advice(fields: &mut Map<String, Value>, advice: Option<Advice>) {
 
 fn add_notes(fields: &mut Map<String, Value>, report: &CellReport) {
     let whole = report.output.as_ref().map(describe_output);
-    let notes: Vec<&str> = report.notices.iter().chain(&whole).map(String::as_str).collect();
+    let session = report.must_report_id.then(|| "pass `session` to go on here".to_owned());
+    let notes: Vec<&str> = report.notices.iter().chain(&whole).chain(&session).map(String::as_str).collect();
     if !notes.is_empty() {
         fields.insert("note".into(), json!(notes.join("; ")));
     }

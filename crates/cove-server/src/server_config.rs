@@ -24,6 +24,8 @@ pub struct ServerConfig {
     pub log_level: LogLevel,
     pub log_format: LogFormat,
     pub http: HttpConfig,
+    /// How long a person may take to answer a question of an upstream server.
+    pub input_timeout: Duration,
 }
 
 impl ServerConfig {

@@ -145,8 +145,8 @@ pub(super) fn describe_mounts(mounts: &[SandboxMount]) -> String {
     let named: Vec<String> = mounts.iter().take(MAX_NAMED).map(name).collect();
     match (named.is_empty(), mounts.len().saturating_sub(MAX_NAMED)) {
         (true, _) => String::new(),
-        (false, 0) => format!("Files of the user: {}.", named.join(", ")),
-        (false, more) => format!("Files of the user: {} and {more} more.", named.join(", ")),
+        (false, 0) => format!("Of your files it sees {}.", named.join(", ")),
+        (false, more) => format!("Of your files it sees {} and {more} more.", named.join(", ")),
     }
 }
 

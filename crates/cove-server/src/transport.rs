@@ -69,7 +69,7 @@ pub async fn serve_stdio(server: Arc<Server>) -> Result<(), Failure> {
             }
         })
     };
-    tracing::info!("serving on standard input and output");
+    tracing::debug!("serving on standard input and output");
     let mut serving = serving;
     let (result, patience) = tokio::select! {
         result = &mut serving => (Some(result), Duration::ZERO),

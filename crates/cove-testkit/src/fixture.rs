@@ -1,8 +1,10 @@
 //! An MCP server for tests: JSON-RPC on standard input and output, written by hand so that it can also do what no
 //! library lets a server do. Flags choose its era and how it misbehaves; its tools misbehave in other ways.
 
+mod extended;
 #[cfg(feature = "kit")]
 pub mod front;
+mod questions;
 mod tools;
 
 use std::collections::HashSet;
@@ -51,6 +53,10 @@ struct FixtureOptions {
     flood: bool,
     /// Its list has tools with hostile names and descriptions.
     hostile: bool,
+    /// Offers tasks, log messages, completions, and resources that report changes.
+    extended: bool,
+    /// Has a tool that asks a person.
+    elicit: bool,
     /// Does not exit when its input ends.
     stubborn: bool,
     /// Another server that it imitates, from a JSON file: `instructions`, `tools`, and `answers` by tool.
@@ -91,6 +97,8 @@ impl FixtureOptions {
                 "--noise" => options.noise = value().parse().expect("a number"),
                 "--flood" => options.flood = true,
                 "--hostile" => options.hostile = true,
+                "--extended" => options.extended = true,
+                "--elicit" => options.elicit = true,
                 "--stubborn" => options.stubborn = true,
                 "--replay" => {
                     let text = std::fs::read_to_string(value()).expect("a file");
@@ -118,6 +126,11 @@ struct FixtureServer {
     has_changed: Mutex<bool>,
     /// The client's answers to the server's own requests.
     answers: Mutex<Vec<Value>>,
+    tasks: Mutex<Vec<extended::FixtureTask>>,
+    /// The level that the client of the older era chose.
+    log_level: Mutex<Option<String>>,
+    /// Resources whose changes are reported, and the requests that listen for them in the newer era.
+    subscribers: Mutex<Vec<(String, Value)>>,
     /// The era of the first request that opened a session.
     opened: Mutex<Option<FixtureEra>>,
 }
@@ -212,6 +225,7 @@ impl FixtureServer {
         let Some(id) = message.get("id").cloned() else {
             if method == "notifications/cancelled" {
                 lock(&self.cancelled).insert(params["requestId"].to_string());
+                lock(&self.subscribers).retain(|(_, listener)| *listener != params["requestId"]);
             }
             return;
         };
@@ -223,6 +237,9 @@ impl FixtureServer {
         // Calls run in parallel. Everything else is answered in order.
         if method == "tools/call" {
             std::thread::spawn(move || tools::call(&this, &id, &params, is_modern));
+        } else if method == "tasks/result" {
+            // The task may ask first.
+            std::thread::spawn(move || this.serve(&id, &method, &params, is_modern));
         } else {
             self.serve(&id, &method, &params, is_modern);
         }
@@ -249,7 +266,14 @@ impl FixtureServer {
     }
 
     fn serve(&self, id: &Value, method: &str, params: &Value, is_modern: bool) {
-        let capabilities = json!({"tools": {"listChanged": true}, "resources": {}, "prompts": {}});
+        let capabilities = match self.options.extended {
+            true => extended::capabilities(method == "server/discover"),
+            false => json!({"tools": {"listChanged": true}, "resources": {}, "prompts": {}}),
+        };
+        let more = self.options.extended.then(|| extended::serve(self, method, params, is_modern)).flatten();
+        if let Some(answer) = more {
+            return self.answer(id, answer);
+        }
         let about = json!({"name": "fixture", "version": "1.0.0"});
         let replay = self.options.replay.as_ref();
         let words = replay.map_or(&Value::Null, |replay| &replay["instructions"]);
@@ -277,6 +301,12 @@ impl FixtureServer {
                     (None, true) => tools::ordinary(self.options.tools),
                     (None, false) => tools::list(self.options.tools, *lock(&self.has_changed)),
                 };
+                if self.options.extended {
+                    all.extend(extended::tools());
+                }
+                if self.options.elicit {
+                    all.push(tools::asking());
+                }
                 if self.options.hostile {
                     all.extend(tools::hostile());
                 }
@@ -303,9 +333,20 @@ impl FixtureServer {
                 })
             }
             "subscriptions/listen" => {
-                lock(&self.listeners).push(id.clone());
                 let meta = json!({(format!("{META}subscriptionId")): id});
-                let params = json!({"_meta": meta, "notifications": {"toolsListChanged": true}});
+                let wanted = &params["notifications"];
+                let uris = wanted["resourceSubscriptions"].as_array().cloned().unwrap_or_default();
+                let uris: Vec<Value> = uris.into_iter().filter(|uri| *uri != "fixture://refused").collect();
+                if wanted["toolsListChanged"] == true || !self.options.extended {
+                    lock(&self.listeners).push(id.clone());
+                }
+                let subscribers = uris.iter().filter_map(|uri| Some((uri.as_str()?.to_owned(), id.clone())));
+                lock(&self.subscribers).extend(subscribers);
+                let accepted = match wanted.get("resourceSubscriptions") {
+                    Some(_) => json!({ "resourceSubscriptions": uris }),
+                    None => json!({"toolsListChanged": true}),
+                };
+                let params = json!({"_meta": meta, "notifications": accepted});
                 let method = "notifications/subscriptions/acknowledged";
                 return self.send(&json!({"jsonrpc": "2.0", "method": method, "params": params}));
             }
@@ -342,9 +383,20 @@ impl FixtureServer {
     fn ask(&self, method: &str) -> Value {
         let id = format!("mine-{method}");
         self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method}));
-        for _ in 0..500 {
-            if let Some(answer) = lock(&self.answers).iter().find(|answer| answer["id"] == id.as_str()) {
-                return answer.clone();
+        self.wait_for_answer(&id, || false)
+    }
+
+    /// Waits for the client's answer to a request of this server. Returns null if there is none in time, or if the
+    /// wait is `over`.
+    fn wait_for_answer(&self, id: &str, over: impl Fn() -> bool) -> Value {
+        for _ in 0..6000 {
+            let mut answers = lock(&self.answers);
+            if let Some(at) = answers.iter().position(|answer| answer["id"] == id) {
+                return answers.remove(at);
+            }
+            drop(answers);
+            if over() {
+                break;
             }
             std::thread::sleep(Duration::from_millis(10));
         }

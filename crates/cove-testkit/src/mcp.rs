@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-pub use http::{HttpAnswer, HttpServerProcess, TestHttpClient, send_raw};
+pub use http::{EventStreamReader, HttpAnswer, HttpServerProcess, TestHttpClient, send_raw};
 pub use stdio::TestStdioClient;
 
 /// How long to wait for an answer: long enough for any machine.
@@ -35,7 +35,7 @@ impl ClientEra {
         }
     }
 
-    fn request(self, id: u64, method: &str, params: Value) -> Value {
+    fn request(self, id: u64, method: &str, params: Value, capabilities: &Value) -> Value {
         let mut params = if params.is_null() { json!({}) } else { params };
         if self == Self::Modern {
             let meta = &mut params["_meta"];
@@ -43,16 +43,16 @@ impl ClientEra {
                 *meta = json!({});
             }
             meta["io.modelcontextprotocol/protocolVersion"] = json!(self.version());
-            meta["io.modelcontextprotocol/clientCapabilities"] = json!({});
+            meta["io.modelcontextprotocol/clientCapabilities"] = capabilities.clone();
             meta["io.modelcontextprotocol/clientInfo"] = json!({"name": "testkit", "version": "1"});
         }
         json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
     }
 
-    fn initialize(self) -> Value {
+    fn initialize(self, capabilities: &Value) -> Value {
         json!({
             "protocolVersion": self.version(),
-            "capabilities": {},
+            "capabilities": capabilities,
             "clientInfo": {"name": "testkit", "version": "1"},
         })
     }

@@ -84,7 +84,7 @@ impl TestProgram {
             match test_user_name().filter(|_| user == TestUser::Ordinary && rustix::process::geteuid().is_root()) {
                 Some(name) => {
                     let mut command = Command::new("setpriv");
-                    command.arg(format!("--reuid={name}")).arg(format!("--regid={name}")).arg("--clear-groups");
+                    command.arg(format!("--reuid={name}")).arg(format!("--regid={name}")).arg("--init-groups");
                     command.arg(&self.path);
                     command
                 }

@@ -9,6 +9,8 @@ pub mod request;
 mod result_value;
 mod server_registry;
 mod server_start;
+mod session_logs;
+mod subscriptions;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,6 +21,7 @@ use serde_json::{Value, json};
 use crate::catalog::server_overview::describe_servers;
 use crate::catalog::{CatalogServer, SearchMode};
 use crate::pool::ServerQuery;
+use crate::pool::questions::RunQuestions;
 use cove_core::BoxFuture;
 use cove_core::error::display_value;
 use cove_core::process_env::ProcessEnv;
@@ -28,10 +31,12 @@ use cove_core::session::{CallHandler, CallingCell};
 use audit::AuditTrail;
 use cove_core::policy::grants::{self, GrantVerdict, Grants};
 use request::{BrokerRequest, CallError, CallErrorKind};
+use session_logs::SessionLogs;
 
 pub use call::UNKNOWN_TOOL_HINT;
 pub use discover::FoundTools;
 pub use server_registry::ServerRegistry;
+pub use subscriptions::CellSubscriptions;
 
 /// Results of a search that names no limit.
 pub const DEFAULT_SEARCH_LIMIT: usize = 5;
@@ -43,6 +48,7 @@ pub struct Broker {
     servers: Arc<ServerRegistry>,
     grants: Grants,
     trail: AuditTrail,
+    logs: SessionLogs,
     manual: String,
 }
 
@@ -56,12 +62,24 @@ pub struct CallScope {
     pub on_status: Option<StatusCallback>,
     pub outputs: Option<Arc<dyn SavedOutputs>>,
     pub meter: Option<Arc<dyn CallMeter>>,
+    pub subscriptions: CellSubscriptions,
+    /// How servers may ask the person behind the run.
+    pub questions: Arc<RunQuestions>,
 }
 
 impl CallScope {
-    /// A scope with every granted server, without status messages, saved outputs and metrics.
+    /// A scope with every granted server, without status messages, saved outputs, metrics and questions.
     pub fn new(principal: Principal, session: String) -> Self {
-        Self { principal, session, requested_servers: None, on_status: None, outputs: None, meter: None }
+        Self {
+            principal,
+            session,
+            requested_servers: None,
+            on_status: None,
+            outputs: None,
+            meter: None,
+            subscriptions: CellSubscriptions::default(),
+            questions: Arc::default(),
+        }
     }
 }
 
@@ -101,6 +119,7 @@ impl Broker {
             servers: ServerRegistry::open(config, env),
             grants: config.grants.clone(),
             trail: AuditTrail::new(config.state_dir.clone()),
+            logs: SessionLogs::default(),
             manual,
         })
     }
@@ -148,6 +167,19 @@ impl Broker {
             BrokerRequest::Prompts { server } => self.query(run, cell, &server, ServerQuery::Prompts).await,
             BrokerRequest::Prompt { server, name, arguments } => {
                 self.query(run, cell, &server, ServerQuery::Prompt { name, arguments }).await
+            }
+            BrokerRequest::Complete { server, reference, argument, value, context } => {
+                let query = ServerQuery::Complete { reference: reference.into(), argument, value, context };
+                self.query(run, cell, &server, query).await
+            }
+            BrokerRequest::Subscribe { server, uri } => self.subscribe(run, cell, &server, uri).await,
+            BrokerRequest::Changes { subscription, seen, timeout } => {
+                self.wait_for_change(run, cell, (subscription, seen, timeout)).await
+            }
+            BrokerRequest::Unsubscribe { subscription } => self.unsubscribe(run, cell, subscription),
+            BrokerRequest::Logs { server } => {
+                let server = self.find_server(run, &server, None)?;
+                Ok(self.logs.open(run, &server.name).to_json())
             }
             BrokerRequest::Output { handle } => {
                 let text = run.outputs.as_ref().and_then(|outputs| outputs.read(&run.principal, &handle));

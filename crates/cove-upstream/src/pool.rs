@@ -9,6 +9,7 @@
 //! the group. If SIGKILL ends Cove itself, the server only sees the end of its input; a server that ignores that
 //! keeps running.
 
+mod call_logs;
 mod client_handler;
 mod error;
 mod failure_records;
@@ -20,11 +21,15 @@ mod lists;
 mod message;
 mod notifications;
 mod process;
+mod question_router;
+pub mod questions;
 mod redaction;
 mod resolve;
 mod running_server;
 mod settings;
 mod stdio;
+mod subscriptions;
+mod tasks;
 mod text;
 mod tools;
 
@@ -33,6 +38,7 @@ use cove_core::sync::{read, write};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
@@ -47,13 +53,18 @@ pub use crate::definition::{
     DefinitionOrigin, DefinitionPlaces, DefinitionProblem, DefinitionStamp, ServerDefinition, ServerDefinitions,
     ServerLaunch,
 };
-pub use error::{StartFailureKind, UpstreamError};
+pub use call_logs::CallLogs;
+pub use error::{StartFailureKind, UnansweredQuestion, UpstreamError};
 pub use failure_records::{FailureRecords, ServerFailure};
 pub use notifications::{CallProgress, ProgressSink};
 pub use settings::UpstreamSettings;
+pub use subscriptions::ResourceSubscription;
 
+use call_logs::LoggedCall;
 use lifecycle::Upstream;
-use running_server::new_request;
+use questions::{CallQuestions, MAX_QUESTIONS};
+use running_server::{ServerLease, new_request};
+use tasks::OpenTask;
 
 /// The state of a server, as shown to operators and to code.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,6 +131,12 @@ pub struct CallOptions {
     /// `None` uses the pool's `call_timeout`.
     pub timeout: Option<Duration>,
     pub progress: Option<ProgressSink>,
+    /// The tool can only be called as a task.
+    pub requires_task: bool,
+    /// Receives the server's log messages.
+    pub logs: Option<Arc<CallLogs>>,
+    /// How the server may ask the person behind the call. Without it, a call does not take part in questions.
+    pub questions: Option<CallQuestions>,
 }
 
 /// A tool's result, as the server sent it.
@@ -136,9 +153,29 @@ pub struct UpstreamResult {
 #[derive(Debug, Clone, PartialEq)]
 pub enum ServerQuery {
     Resources,
-    ReadResource { uri: String },
+    ReadResource {
+        uri: String,
+    },
     Prompts,
-    Prompt { name: String, arguments: Map<String, Value> },
+    Prompt {
+        name: String,
+        arguments: Map<String, Value>,
+    },
+    /// Values for an argument of a prompt or a resource template.
+    Complete {
+        reference: CompletionReference,
+        argument: String,
+        value: String,
+        context: Map<String, Value>,
+    },
+}
+
+/// What a completion is for.
+#[derive(Debug, Clone, PartialEq)]
+pub enum CompletionReference {
+    Prompt(String),
+    /// The template of a resource's address.
+    Resource(String),
 }
 
 impl ServerQuery {
@@ -149,6 +186,7 @@ impl ServerQuery {
             Self::ReadResource { .. } => "resources/read",
             Self::Prompts => "prompts/list",
             Self::Prompt { .. } => "prompts/get",
+            Self::Complete { .. } => "completion/complete",
         }
     }
 }
@@ -262,13 +300,14 @@ impl UpstreamPool {
     /// server does not start or answer.
     pub async fn tools(&self, server: &str) -> Result<Vec<ToolDocument>, UpstreamError> {
         let upstream = self.find(server)?;
-        let tools = lists::list_all(&upstream, &lists::TOOLS, self.settings.call_timeout).await?;
+        let tools = lists::list_all(&upstream, &lists::TOOLS).await?;
         Ok(tools.into_iter().filter_map(tools::parse_tool).collect())
     }
 
-    /// Calls a tool once and never retries it. Starts the server if needed. Fails if the server cannot start, ends,
-    /// times out or answers with a protocol error; a tool that reports a failure is a result. Dropping the future
-    /// cancels the call.
+    /// Calls a tool once and never retries it, except with the input that the server asks for. Starts the server if
+    /// needed. Waits for the end of a task if the server answers with one. Fails if the server cannot start, ends, times
+    /// out or answers with a protocol error; a tool that reports a failure is a result. Dropping the future cancels the
+    /// call and its task.
     pub async fn call(
         &self,
         server: &str,
@@ -277,18 +316,28 @@ impl UpstreamPool {
         options: CallOptions,
     ) -> Result<UpstreamResult, UpstreamError> {
         let upstream = self.find(server)?;
-        let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
-        let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
-        let timeout = options.timeout.unwrap_or(self.settings.call_timeout);
-        let result = check_complete(server, upstream.request(request, timeout, options.progress).await?)?;
+        let lease = upstream.lease_running().await?;
+        let _in_flight = options.logs.as_ref().map(LoggedCall::begin);
+        let request = if options.requires_task && lease.accepts_task_requests() {
+            tasks::new_task_request(tool, arguments, &options)
+        } else {
+            let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
+            ClientRequest::CallToolRequest(CallToolRequest::new(params))
+        };
+        let answer = complete_request(&upstream, &lease, request, &options).await?;
+        let result = match tasks::find_created_task(answer, lease.era()) {
+            Ok(created) => OpenTask::new(&upstream, server, lease, &created, &options)?.wait(created).await?,
+            Err(result) => result,
+        };
         parse_tool_result(server, result)
     }
 
-    /// Asks a server for its resources or prompts, starting it if needed. The answer is an object: `resources` and
-    /// `templates`, `contents`, `prompts`, or `messages` and `description`.
-    pub async fn query(&self, server: &str, query: ServerQuery) -> Result<Value, UpstreamError> {
-        let (upstream, timeout, method) = (self.find(server)?, self.settings.call_timeout, query.method());
-        let list = async |list| lists::list_all(&upstream, list, timeout).await.map(Value::Array);
+    /// Asks a server for its resources, prompts or completions, starting it if needed. The answer is an object:
+    /// `resources` and `templates`, `contents`, `prompts`, `messages` and `description`, or `values`, `total` and
+    /// `has_more`.
+    pub async fn query(&self, server: &str, query: ServerQuery, options: CallOptions) -> Result<Value, UpstreamError> {
+        let (upstream, method) = (self.find(server)?, query.method());
+        let list = async |list| lists::list_all(&upstream, list).await.map(Value::Array);
         let (params, key) = match query {
             ServerQuery::Resources => {
                 let (resources, templates) = (list(&lists::RESOURCES).await?, list(&lists::TEMPLATES).await?);
@@ -299,14 +348,45 @@ impl UpstreamPool {
             ServerQuery::Prompt { name, arguments } => {
                 (to_object([("name", name.into()), ("arguments", arguments.into())]), "messages")
             }
+            ServerQuery::Complete { reference, argument, value, context } => {
+                let reference = match reference {
+                    CompletionReference::Prompt(name) => [("type", "ref/prompt".into()), ("name", name.into())],
+                    CompletionReference::Resource(uri) => [("type", "ref/resource".into()), ("uri", uri.into())],
+                };
+                let argument = to_object([("name", argument.into()), ("value", value.into())]);
+                let mut params = to_object([("ref", to_object(reference).into()), ("argument", argument.into())]);
+                if !context.is_empty() {
+                    params.insert("context".to_owned(), to_object([("arguments", context.into())]).into());
+                }
+                (params, "completion")
+            }
         };
-        let result = upstream.request(new_request(method, params), timeout, None).await?;
-        let mut result = check_complete(server, result)?;
+        let _in_flight = options.logs.as_ref().map(LoggedCall::begin);
+        let lease = upstream.lease_running().await?;
+        let mut result = complete_request(&upstream, &lease, new_request(method, params), &options).await?;
+        if key == "completion" {
+            return Ok(parse_completion(result.remove(key).unwrap_or_default()));
+        }
         let mut answer = to_object([(key, take_array(&mut result, key).into())]);
         if let Some(description @ Value::String(_)) = result.remove("description").filter(|_| key == "messages") {
             answer.insert("description".to_owned(), description);
         }
         Ok(answer.into())
+    }
+
+    /// Subscribes to changes of a resource, starting the server if needed. Fails if the server does not offer that.
+    pub async fn subscribe(
+        &self,
+        server: &str,
+        uri: String,
+        options: &CallOptions,
+    ) -> Result<Arc<ResourceSubscription>, UpstreamError> {
+        subscriptions::subscribe(&self.find(server)?, server, uri, options).await
+    }
+
+    /// Announces to servers that start from now on that a client's model can be asked.
+    pub fn announce_sampling(&self) {
+        self.settings.sampling.store(true, Ordering::Relaxed);
     }
 
     /// Stops every server and every process in its group, and returns when all have stopped. Calls in flight fail
@@ -331,20 +411,61 @@ impl UpstreamPool {
     }
 }
 
-/// Returns the fields of a complete result. Fails if a server of the modern era asks for input instead, because code
-/// has no way to answer, and if the result type is unknown.
-fn check_complete(server: &str, result: Value) -> Result<Map<String, Value>, UpstreamError> {
-    let Value::Object(mut result) = result else {
-        return Err(UpstreamError::protocol(server, "its answer is not an object", None));
-    };
-    match result.get("resultType").and_then(Value::as_str) {
-        None | Some("complete") => Ok(result),
-        Some("input_required") => {
-            let message = "it asks a person for input before it goes on, which cannot be given from code";
-            Err(UpstreamError::protocol(server, message, result.remove("inputRequests")))
+/// Sends a request and returns the fields of the complete result, or of the task that a tool call became. A server of the
+/// modern era may ask for input instead: then the request is sent again with the input. Fails if the input is missing or
+/// the result type is unknown.
+async fn complete_request(
+    upstream: &Arc<Upstream>,
+    lease: &ServerLease,
+    mut request: ClientRequest,
+    options: &CallOptions,
+) -> Result<Map<String, Value>, UpstreamError> {
+    let server = upstream.definition().name.clone();
+    let failed = |message: &str| UpstreamError::protocol(&server, message, None);
+    // Arguments may have megabytes, and a server of the legacy era asks in another way.
+    let first = (lease.era() == ProtocolEra::Modern).then(|| request.clone());
+    let may_be_task = matches!(request, ClientRequest::CallToolRequest(_));
+    for _ in 0..MAX_QUESTIONS {
+        let Value::Object(mut result) = upstream.request_on(lease, request, options).await? else {
+            return Err(failed("its answer is not an object"));
+        };
+        match result.get("resultType").and_then(Value::as_str) {
+            None | Some("complete") => return Ok(result),
+            Some("task") if may_be_task => return Ok(result),
+            Some("input_required") => {}
+            Some(_) => return Err(failed("its answer is of a kind that Cove does not know")),
         }
-        Some(_) => Err(UpstreamError::protocol(server, "its answer is of a kind that Cove does not know", None)),
+        let (Some(first), Some(questions)) = (&first, &options.questions) else {
+            return Err(failed("it asks for input, which this call cannot give"));
+        };
+        let requests = match result.remove("inputRequests") {
+            Some(Value::Object(requests)) => requests,
+            _ => Map::new(),
+        };
+        let answers = questions.ask_all(&server, requests).await?;
+        request = with_answers(first.clone(), answers, result.remove("requestState"));
     }
+    Err(failed("it asks for input again and again"))
+}
+
+/// Returns the request with the answers to the server's questions, and with the server's own state.
+fn with_answers(mut request: ClientRequest, answers: Map<String, Value>, state: Option<Value>) -> ClientRequest {
+    let state = state.and_then(|state| state.as_str().map(str::to_owned));
+    let answers = (!answers.is_empty()).then(|| answers.into_iter().collect());
+    match &mut request {
+        ClientRequest::CallToolRequest(call) => {
+            (call.params.input_responses, call.params.request_state) = (answers, state);
+        }
+        ClientRequest::GetPromptRequest(get) => {
+            (get.params.input_responses, get.params.request_state) = (answers, state);
+        }
+        ClientRequest::ReadResourceRequest(read) => {
+            (read.params.input_responses, read.params.request_state) = (answers, state);
+        }
+        // The protocol allows questions for no other request.
+        _ => {}
+    }
+    request
 }
 
 fn parse_tool_result(server: &str, mut result: Map<String, Value>) -> Result<UpstreamResult, UpstreamError> {
@@ -357,6 +478,21 @@ fn parse_tool_result(server: &str, mut result: Map<String, Value>) -> Result<Ups
     };
     let is_error = result.get("isError").and_then(Value::as_bool).unwrap_or(false);
     Ok(UpstreamResult { content, structured, is_error, meta: result.remove("_meta") })
+}
+
+/// Returns the values of a completion, at most `MAX_COMPLETIONS`, and what the server says about further ones.
+fn parse_completion(mut completion: Value) -> Value {
+    const MAX_COMPLETIONS: usize = 1000;
+    let mut values = completion.as_object_mut().map(|fields| take_array(fields, "values")).unwrap_or_default();
+    values.retain(Value::is_string);
+    let is_cut = values.len() > MAX_COMPLETIONS;
+    values.truncate(MAX_COMPLETIONS);
+    let has_more = is_cut || completion["hasMore"] == Value::Bool(true);
+    let mut answer = to_object([("values", values.into()), ("has_more", has_more.into())]);
+    if let Some(total) = completion["total"].as_u64() {
+        answer.insert("total".to_owned(), total.into());
+    }
+    answer.into()
 }
 
 /// Returns an object without copying its values, which may have megabytes.

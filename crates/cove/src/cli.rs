@@ -4,9 +4,11 @@
 pub mod audit;
 pub mod code;
 pub mod completions;
+pub mod config_file;
 pub mod config_show;
 pub mod doctor;
 pub mod explain;
+mod help;
 mod image_library;
 pub mod images;
 pub mod install;
@@ -21,21 +23,24 @@ mod runtime;
 mod script_folder;
 pub mod serve;
 pub mod servers;
-mod tables;
+pub mod tables;
+pub mod token;
 pub mod tools;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use clap::builder::ValueParser;
+use clap::builder::{StyledStr, ValueParser};
 use clap::error::ErrorKind;
-use clap::{Arg, ArgAction, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 
-use crate::config::{Config, SETTINGS, SettingFlags, SettingGroup, boolean};
+use crate::config::{self, Config, SETTINGS, SettingFlags, SettingGroup, boolean};
 use cove_core::error::{Failure, display_value};
 use cove_core::process_env::ProcessEnv;
+
+use help::HelpLength;
 
 pub use code::{CellSource, RunArgs};
 pub use repl::{InputKind, ReplArgs};
@@ -47,7 +52,7 @@ const INTERRUPTED: u8 = 128 + 2;
 #[derive(Debug, Clone, PartialEq)]
 pub enum CliAction {
     /// Help or the version, for standard output.
-    Print(String),
+    Print(StyledStr),
     Serve(Box<CommandContext>),
     Run(RunArgs, Box<CommandContext>),
     Repl(ReplArgs, Box<CommandContext>),
@@ -56,6 +61,9 @@ pub enum CliAction {
     Explain(Box<CommandContext>),
     Doctor(Box<CommandContext>),
     ConfigShow(Box<CommandContext>),
+    ConfigPath(PathBuf),
+    ConfigInit(PathBuf),
+    Token(token::TokenArgs, Box<CommandContext>),
     Completions(Shell),
     Install(Box<install::InstallRequest>),
     Tools(tools::ToolsRequest, Box<CommandContext>),
@@ -76,7 +84,7 @@ pub struct CommandContext {
 
 /// Run code for AI agents in an isolated sandbox
 #[derive(Parser)]
-#[command(name = "cove", version, args = all_settings())]
+#[command(name = "cove", version = help::version(), styles = help::STYLES, args = all_settings())]
 struct CommandLine {
     /// Export the built-in images to a directory and exit
     // For people who know the flag from other tools: the same as `cove images export DIR`.
@@ -110,6 +118,7 @@ enum CliCommand {
     Images(images::ImagesCommand),
     #[command(subcommand, arg_required_else_help = false, args = hidden(all_settings()))]
     Config(ConfigCommand),
+    Token(token::TokenArgs),
     Completions(CompletionsFlags),
 }
 
@@ -132,20 +141,36 @@ struct ExplainFlags {
     seccomp_profile: bool,
 }
 
-/// Show the configuration
+/// Show the settings, or write a file for them
 #[derive(Subcommand)]
 enum ConfigCommand {
     /// Show every setting with its value and where that comes from
     #[command(arg = json_flag("Print an array of objects"), args = all_settings())]
     Show,
+    /// Print the path of the configuration file, whether or not it exists
+    #[command(args = settings_named(&["config"]))]
+    Path,
+    /// Write a configuration file that describes every setting and changes none
+    #[command(args = settings_named(&["config"]))]
+    Init,
 }
 
 /// Print shell completions
 #[derive(Args)]
+#[command(after_help = COMPLETIONS_HELP)]
 struct CompletionsFlags {
     /// Shell to print completions for
     shell: Shell,
 }
+
+const COMPLETIONS_HELP: &str = "\
+Add one line to the file that your shell reads when it starts:
+  bash        source <(cove completions bash)                      in ~/.bashrc
+  zsh         source <(cove completions zsh)                       in ~/.zshrc, after compinit
+  fish        cove completions fish | source                       in ~/.config/fish/config.fish
+  elvish      eval (cove completions elvish | slurp)               in ~/.config/elvish/rc.elv
+  powershell  cove completions powershell | Out-String | iex       in $PROFILE
+The script asks `cove` at each Tab, so it knows your servers, tools, images and packages.";
 
 /// Parses a whole command line, the program's name first, and reads the environment, the configuration file and the
 /// code. Starts nothing. Every failure is a usage error.
@@ -153,24 +178,31 @@ pub fn parse_command_line(args: impl IntoIterator<Item = OsString>, env: &Proces
     let args: Vec<OsString> = args.into_iter().collect();
     let matches = match command().try_get_matches_from(&args) {
         Ok(matches) => matches,
-        Err(help) if matches!(help.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
-            return Ok(CliAction::Print(help.to_string()));
+        Err(help) if help.kind() == ErrorKind::DisplayHelp => {
+            let whole = help::command(HelpLength::wanted(&args)).try_get_matches_from(&args);
+            return Ok(CliAction::Print(whole.err().unwrap_or(help).render()));
         }
+        Err(version) if version.kind() == ErrorKind::DisplayVersion => return Ok(CliAction::Print(version.render())),
         Err(error) if error.kind() == ErrorKind::InvalidUtf8 => return Err(not_utf8(invalid_value(&args))),
         Err(error) => return Err(Failure::usage(error.to_string().trim_end())),
     };
     let line = CommandLine::from_arg_matches(&matches)
         .map_err(|error| Failure::internal("could not read the command line").because(error))?;
-    let mut path = vec![&matches];
-    while let Some((_, below)) = path.last().and_then(|matches| matches.subcommand()) {
-        path.push(below);
-    }
+    let path = command_path(&matches);
     let context = || -> Result<Box<CommandContext>, Failure> {
         let config = Config::load(&collect_flags(&path)?, env)?;
         // The innermost command decides whether there is JSON to print.
         let flag = path.last().and_then(|own| own.try_get_one::<bool>("json").ok().flatten());
         let json = flag.is_some_and(|flag| *flag) || (flag.is_some() && wants_json(env)?);
         Ok(Box::new(CommandContext { config, env: env.clone(), json }))
+    };
+    // Without reading the file: `init` makes it.
+    let config_path = || -> Result<PathBuf, Failure> {
+        config::path(collect_flags(&path)?.config.as_deref(), env)?.ok_or_else(|| {
+            Failure::usage("could not find a place for the configuration file")
+                .because("there is no home directory")
+                .with_hint("set `HOME` or `XDG_CONFIG_HOME`, or name a file with `--config`")
+        })
     };
     if let Some(directory) = line.export_images {
         if let Some(command) = matches.subcommand_name() {
@@ -180,7 +212,7 @@ pub fn parse_command_line(args: impl IntoIterator<Item = OsString>, env: &Proces
         return Ok(CliAction::Images(images::ImagesCommand::Export { directory }, context()?));
     }
     Ok(match line.command {
-        None if env.stdin_is_terminal => CliAction::Print(command().render_help().to_string()),
+        None if env.stdin_is_terminal => CliAction::Print(help::command(HelpLength::Short).render_help()),
         None | Some(CliCommand::Serve) => CliAction::Serve(context()?),
         Some(CliCommand::Run(args)) => {
             let context = context()?;
@@ -201,12 +233,17 @@ pub fn parse_command_line(args: impl IntoIterator<Item = OsString>, env: &Proces
         Some(CliCommand::Doctor) => CliAction::Doctor(context()?),
         Some(CliCommand::Tools(command)) => CliAction::Tools(tools::parse_request(command)?, context()?),
         Some(CliCommand::Audit(args)) => CliAction::Audit(args, context()?),
-        Some(CliCommand::Install(args)) => CliAction::Install(Box::new(install::install_request(args, env)?)),
+        Some(CliCommand::Install(flags)) => {
+            CliAction::Install(Box::new(install::install_request(flags, args.last().map(OsString::as_os_str), env)?))
+        }
         Some(CliCommand::Uninstall(args)) => CliAction::Install(Box::new(install::uninstall_request(args, env)?)),
         Some(CliCommand::Servers(command)) => CliAction::Servers(command, context()?),
         Some(CliCommand::Packages(command)) => CliAction::Packages(command, context()?),
         Some(CliCommand::Images(command)) => CliAction::Images(command, context()?),
         Some(CliCommand::Config(ConfigCommand::Show)) => CliAction::ConfigShow(context()?),
+        Some(CliCommand::Config(ConfigCommand::Path)) => CliAction::ConfigPath(config_path()?),
+        Some(CliCommand::Config(ConfigCommand::Init)) => CliAction::ConfigInit(config_path()?),
+        Some(CliCommand::Token(args)) => CliAction::Token(args, context()?),
         Some(CliCommand::Completions(flags)) => CliAction::Completions(flags.shell),
     })
 }
@@ -237,6 +274,10 @@ fn broker_settings() -> impl Iterator<Item = Arg> {
     settings_where(|group| group == SettingGroup::Calls)
 }
 
+fn settings_named(names: &'static [&'static str]) -> impl Iterator<Item = Arg> {
+    all_settings().filter(|arg| names.contains(&arg.get_id().as_str()))
+}
+
 /// Flags that a command accepts for its subcommands, and does not show in its own help.
 fn hidden(args: impl Iterator<Item = Arg>) -> impl Iterator<Item = Arg> {
     args.map(|arg| arg.hide(true))
@@ -248,17 +289,23 @@ fn settings_where(wanted: impl Fn(SettingGroup) -> bool + 'static) -> impl Itera
             .long(name)
             .value_name(placeholder)
             .help(help)
-            .help_heading("Settings")
+            .help_heading(help::SANDBOX_SETTINGS)
             // The setting parses the value, so that its error message can name the valid ones.
             .value_parser(ValueParser::os_string())
+            .value_hint(match placeholder {
+                "DIR" | "DIR[:rw]" => ValueHint::DirPath,
+                "FILE" => ValueHint::FilePath,
+                "PATH" | "SOURCE:TARGET[:rw]" => ValueHint::AnyPath,
+                _ => ValueHint::Other,
+            })
             .allow_negative_numbers(true)
     };
     let of_table = SETTINGS.iter().filter(move |setting| wanted(setting.group)).map(move |setting| {
         let help = format!("{}\n[env: {}] [default: {}]", setting.help, setting.env, setting.kind.default_text());
         let heading = match setting.group {
-            SettingGroup::Sandbox => "Settings",
-            SettingGroup::Calls => "Settings for calls to MCP servers",
-            SettingGroup::Server => "Server settings",
+            SettingGroup::Sandbox => help::SANDBOX_SETTINGS,
+            SettingGroup::Calls => help::CALL_SETTINGS,
+            SettingGroup::Server => help::SERVER_SETTINGS,
         };
         let arg = flag(setting.key, setting.placeholder, help).help_heading(heading);
         match setting.kind.is_list() {
@@ -278,6 +325,11 @@ fn json_flag(help: &'static str) -> Arg {
 /// True for a terminal that cannot move its cursor.
 fn is_plain_terminal(term: Option<&str>) -> bool {
     matches!(term, None | Some("dumb"))
+}
+
+/// The matches of each command of a line, outermost first.
+fn command_path(matches: &ArgMatches) -> Vec<&ArgMatches> {
+    std::iter::successors(Some(matches), |matches| matches.subcommand().map(|(_, below)| below)).collect()
 }
 
 /// Collects the settings along a path of commands, outermost first. The innermost value wins; lists add up.

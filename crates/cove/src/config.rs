@@ -24,6 +24,7 @@ use cove_core::policy::{
     CellLimits, EffectiveLimits, Policy, SandboxLimits, SandboxMount, SandboxNetwork, SandboxRoot, SandboxUser,
 };
 use cove_core::process_env::ProcessEnv;
+use cove_core::spelling::nearest;
 use cove_core::units::show_duration;
 use cove_server::ServerSetup;
 use cove_server::server_config::ServerConfig;
@@ -33,6 +34,7 @@ use cove_upstream::catalog::SearchMode;
 pub use settings::{SETTINGS, Setting, SettingGroup, SettingKind};
 
 use file::ConfigFile;
+pub use file::{path, template};
 pub(crate) use format::boolean;
 
 /// Time between the interrupt at the deadline and the kill. It suits every cell, so it is not a setting.
@@ -136,7 +138,7 @@ impl Config {
             config.origins.insert(setting.key, origin);
         }
         config.server.fill_defaults(env);
-        config.file = file::place(flags.config.as_deref(), env)?;
+        config.file = file::path(flags.config.as_deref(), env)?;
         config.check_timeouts()?;
         Ok(config)
     }
@@ -219,6 +221,24 @@ impl Config {
             ))
             .with_hint(format!("set `timeout` to at most `{most}`, or `max-timeout` to at least `{timeout}`")))
     }
+}
+
+/// Variables that Cove reads besides those of settings, or that its own programs set.
+const OTHER_VARIABLES: [&str; 6] =
+    ["COVE_CONFIG", "COVE_JSON", "COVE_LANGUAGE", "COVE_TOKEN", "COVE_COMPLETE", "COVE_COMMIT"];
+
+/// A warning for each variable whose name is close to one that Cove reads. Others that begin with `COVE_` may be meant
+/// for a server.
+pub fn misspelled_variables(env: &ProcessEnv) -> Vec<String> {
+    let known: Vec<&str> = SETTINGS.iter().map(|setting| setting.env).chain(OTHER_VARIABLES).collect();
+    let others = env.env.keys().filter(|name| name.starts_with("COVE_") && !known.contains(&name.as_str()));
+    let warning = |name: &String| {
+        // Their common beginning would make all names similar.
+        let own = |name: &'static str| name.trim_start_matches("COVE_");
+        let nearest = nearest(name.trim_start_matches("COVE_"), known.iter().map(|name| own(name)))?;
+        Some(format!("`{}` is not a variable of Cove; did you mean `COVE_{nearest}`?", display_value(name)))
+    };
+    others.filter_map(warning).collect()
 }
 
 /// Returns the values of a setting from the first layer that has it. Lists of several layers are not joined.

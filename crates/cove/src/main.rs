@@ -8,8 +8,9 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
+use cove::cli::tables::PrintStyle;
 use cove::cli::{self, CliAction};
-use cove_core::error::Failure;
+use cove_core::error::{Failure, display_path};
 use cove_core::process_env::ProcessEnv;
 
 fn main() -> ExitCode {
@@ -30,13 +31,13 @@ fn main() -> ExitCode {
     match cove_jail::use_built_in_name_lookups()
         .map_err(|error| Failure::operator("could not set up name lookups").because(error))
         .and_then(|()| ProcessEnv::read())
-        .and_then(|env| cli::parse_command_line(std::env::args_os(), &env))
-        .and_then(act)
+        .and_then(|env| run(&std::env::args_os().collect::<Vec<_>>(), &env))
     {
         Ok(code) => code,
         Err(error) => {
             // Standard error may be closed, and there is no other place to report this.
-            let _ = writeln!(std::io::stderr(), "{}", error.report());
+            let report = PrintStyle::of_stderr().paint_report(&error.report().to_string());
+            let _ = writeln!(std::io::stderr(), "{report}");
             error.exit_code()
         }
     }
@@ -67,6 +68,20 @@ fn runner(flags: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
+fn run(args: &[OsString], env: &ProcessEnv) -> Result<ExitCode, Failure> {
+    if let Some((text, code)) = cli::completions::answer(args, env) {
+        return print(&text, code);
+    }
+    let action = cli::parse_command_line(args.iter().cloned(), env)?;
+    // A server has a log of its own.
+    let warns = !matches!(action, CliAction::Serve(_));
+    for warning in cove::config::misspelled_variables(env).iter().filter(|_| warns) {
+        // Standard error may be closed; the warning is not worth failing for.
+        let _ = writeln!(std::io::stderr(), "warning: {warning}");
+    }
+    act(action)
+}
+
 fn act(action: CliAction) -> Result<ExitCode, Failure> {
     let (text, code) = match action {
         CliAction::Serve(context) => return cli::serve::run(*context),
@@ -77,14 +92,32 @@ fn act(action: CliAction) -> Result<ExitCode, Failure> {
         CliAction::Images(command, context) => cli::images::run(command, &context)?,
         CliAction::Packages(command, context) => cli::packages::run(command, &context)?,
         CliAction::Servers(command, context) => cli::servers::run(command, *context)?,
-        CliAction::Print(text) => (text, ExitCode::SUCCESS),
+        CliAction::Print(text) => {
+            let text = if PrintStyle::of_stdout().colours { text.ansi().to_string() } else { text.to_string() };
+            (text, ExitCode::SUCCESS)
+        }
         CliAction::SeccompProfile => (format!("{}\n", cove_jail::seccomp::host_profile()), ExitCode::SUCCESS),
         CliAction::Explain(context) => (cli::explain::render(&context)?, ExitCode::SUCCESS),
-        CliAction::ConfigShow(context) => (cli::config_show::render(&context.config, context.json)?, ExitCode::SUCCESS),
-        CliAction::Completions(shell) => (cli::completions::render(shell), ExitCode::SUCCESS),
-        CliAction::Audit(args, context) => (cli::audit::render(&args, &context)?, ExitCode::SUCCESS),
-        CliAction::Install(request) => (cli::install::run(*request)?, ExitCode::SUCCESS),
+        CliAction::ConfigShow(context) => {
+            (cli::config_show::render(&context, PrintStyle::of_stdout())?, ExitCode::SUCCESS)
+        }
+        CliAction::ConfigPath(path) => (format!("{}\n", display_path(&path)), ExitCode::SUCCESS),
+        CliAction::ConfigInit(path) => (cli::config_file::init(&path)?, ExitCode::SUCCESS),
+        CliAction::Token(args, context) => (cli::token::run(&args, &context)?, ExitCode::SUCCESS),
+        CliAction::Completions(shell) => {
+            let program = std::env::args_os().next().unwrap_or_default();
+            let cwd = std::env::current_dir().unwrap_or_default();
+            (cli::completions::render(shell, &program, &cwd)?, ExitCode::SUCCESS)
+        }
+        CliAction::Audit(args, context) => {
+            (cli::audit::render(&args, &context, PrintStyle::of_stdout())?, ExitCode::SUCCESS)
+        }
+        CliAction::Install(request) => cli::install::run(*request)?,
     };
+    print(&text, code)
+}
+
+fn print(text: &str, code: ExitCode) -> Result<ExitCode, Failure> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         // A reader that closes its end early, such as `head`, is no error.

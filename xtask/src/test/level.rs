@@ -21,7 +21,7 @@ const OUTSIDE_PROGRAMS: [&str; 2] = ["clients", "containers"];
 
 /// The quick level prints this at its end.
 const LEFT_OUT: &str = "\
-`cargo xtask test --all` runs these too: it installs other people's MCP programs (1.4 GB) under `target/judges`,
+`cargo xtask test --all` runs these too: it installs other people's MCP programs (1.7 GB) under `target/judges`,
 and as root on Debian a Docker and two Podmans, which it starts apart from those of the machine";
 
 impl TestLevel {

@@ -6,7 +6,8 @@
 //! of pauses may be held at once; the clock runs again when the last one is dropped. The driver waits in `pass`, which
 //! looks at the deadline again after every change. After the deadline it does not ask the clock any more, so a pause
 //! delays neither the interrupt nor the kill. The code may keep computing while the clock stands still, so one cell can
-//! stop its clock for at most `MAX_STOPPED` in all, however many pauses it causes.
+//! stop its clock for at most `MAX_STOPPED` in all, however many pauses it causes. A call to a server has a clock of the
+//! same kind for its own timeout.
 
 use std::time::Duration;
 
@@ -59,7 +60,7 @@ impl CellClock {
     }
 
     /// Returns when the clock has passed `deadline`, which counts from its start and does not know of pauses.
-    pub(super) async fn pass(&self, deadline: Instant) {
+    pub async fn pass(&self, deadline: Instant) {
         let mut changes = self.0.subscribe();
         loop {
             let stopped = *changes.borrow_and_update();

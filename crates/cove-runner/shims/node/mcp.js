@@ -99,6 +99,45 @@ function toolOf(server, name) {
   return Object.defineProperties(made, { name: { value: name }, [NAME]: { value: `${server}.${name}` } });
 }
 
+// In MCP all arguments of a prompt or a template are strings.
+function asTexts(args) {
+  const text = ([key, value]) => [key, typeof value === "string" ? value : JSON.stringify(value)];
+  return Object.fromEntries(Object.entries(args).map(text));
+}
+
+// Returns an array with further members that are not shown.
+function withMembers(array, members) {
+  for (const [name, value] of Object.entries(members)) Object.defineProperty(array, name, { value });
+  return array;
+}
+
+// Returns values for an argument that begin with `value`. `context` has other arguments.
+async function complete(server, reference, argument, value = "", context = {}) {
+  const given = { argument, value: `${value}`, context: asTexts(context) };
+  const { values, has_more: hasMore, total } = await ask("complete", { server, ...reference, ...given });
+  return withMembers(values, { hasMore, total });
+}
+
+// Returns the changes of a resource, which end with the cell or with `close()`.
+async function subscribe(server, uri) {
+  let { subscription, changes: seen } = await ask("subscribe", { server, uri });
+  return {
+    uri,
+    // Waits for a change. Returns how many there were since the last wait, 0 if none came in `timeout` seconds.
+    async wait(timeout = 60) {
+      const { changes } = await ask("changes", { subscription, seen, timeout });
+      const found = changes - seen;
+      seen = changes;
+      return found;
+    },
+    async close() {
+      const number = subscription;
+      subscription = undefined;
+      if (number !== undefined) await ask("unsubscribe", { subscription: number });
+    },
+  };
+}
+
 function serverOf(name) {
   const text = () => `[server ${name}: await mcp.help("${name}") shows its tools]`;
   const members = {
@@ -114,15 +153,13 @@ function serverOf(name) {
         const contents = (await ask("read_resource", { server: name, uri })).contents.map(contentOf);
         return contents.length === 1 ? contents[0] : contents;
       },
+      subscribe: (uri) => subscribe(name, uri),
+      complete: (resource, argument, value, context) => complete(name, { resource }, argument, value, context),
     },
     prompts: {
       list: async () => (await ask("prompts", { server: name })).prompts,
-      async get(prompt, args = {}) {
-        // In MCP all arguments of a prompt are strings.
-        const text = ([key, value]) => [key, typeof value === "string" ? value : JSON.stringify(value)];
-        const texts = Object.fromEntries(Object.entries(args).map(text));
-        return ask("prompt", { server: name, name: prompt, arguments: texts });
-      },
+      get: (prompt, args = {}) => ask("prompt", { server: name, name: prompt, arguments: asTexts(args) }),
+      complete: (prompt, argument, value, context) => complete(name, { prompt }, argument, value, context),
     },
   };
   return new Proxy(members, {
@@ -348,8 +385,13 @@ const servers = new Proxy(listing, {
   },
 });
 
+async function logs(server) {
+  const answer = await ask("logs", { server: nameOf(server) });
+  return withMembers(answer.logs, { dropped: answer.dropped });
+}
+
 const output = async (handle) => (await ask("output", { handle })).text;
-const api = { __proto__: null, ...errors, Result, call, find, help, output, runtime, servers };
+const api = { __proto__: null, ...errors, Result, call, find, help, logs, output, runtime, servers };
 const about = () => '[mcp: await mcp.help(), await mcp.find("what to do"), await mcp.servers]';
 api[inspect.custom] = api[Symbol.toPrimitive] = about;
 api[Symbol.toStringTag] = "mcp";

@@ -39,6 +39,7 @@ const classes = {
   timeout: class CallTimeout extends MCPError {},
   protocol: class ProtocolError extends MCPError {},
   limit: class LimitExceeded extends MCPError {},
+  elicitation_required: class ElicitationRequired extends MCPError {},
 };
 for (const one of [MCPError, ...Object.values(classes)]) errors[one.name] = one;
 // A common spelling.
@@ -46,7 +47,7 @@ errors.McpError = MCPError;
 // For each kind of request, the array that its answer must have.
 const ANSWER_FORMS = {
   ...{ __proto__: null, find: "tools", resources: "resources", read_resource: "contents" },
-  ...{ prompts: "prompts", prompt: "messages" },
+  ...{ prompts: "prompts", prompt: "messages", complete: "values", logs: "logs" },
 };
 
 function failure(error) {
@@ -257,6 +258,7 @@ function isSound(kind, value) {
   if (kind === "help") return typeof value === "string";
   if (value === null || typeof value !== "object" || Array.isArray(value)) return false;
   if (kind === "output") return typeof value.text === "string";
+  if (kind === "subscribe" || kind === "changes") return typeof value.changes === "number";
   return !(kind in ANSWER_FORMS) || Array.isArray(value[ANSWER_FORMS[kind]]);
 }
 

@@ -104,7 +104,9 @@ def find_entry(body):
 
 
 def allow_await_of_values(tree):
-    """Turns every `await x` of a cell into `await await(x)`, with a function that makes any value awaitable."""
+    """Turns every `await x` of a cell into `await await(x)`, with a function that makes any value awaitable.
+
+    The same for what `await asyncio.gather(…)` waits for: `mcp.SERVER.TOOL(…)` there has its value already."""
     todo = [tree]
     for node in todo:
         # About as many nodes as a cell of 100 kB has. A longer one has to await only awaitables.
@@ -116,15 +118,30 @@ def allow_await_of_values(tree):
                 if hasattr(type(one), "_fields"):
                     todo.append(one)
     sample = compile("f(x)", "", "eval", 0x400).body
+
+    def apply(function, value):
+        place = {"lineno": value.lineno, "col_offset": value.col_offset}
+        place.update(end_lineno=value.end_lineno, end_col_offset=value.end_col_offset)
+        # A keyword, so that no code can have a variable of that name.
+        name = type(sample.func)(id=function, ctx=sample.func.ctx, **place)
+        return type(sample)(func=name, args=[value], keywords=[], **place)
+
     for node in todo:
         if type(node).__name__ == "Await":
-            value = node.value
-            place = {"lineno": value.lineno, "col_offset": value.col_offset}
-            place.update(end_lineno=value.end_lineno, end_col_offset=value.end_col_offset)
-            # A keyword, so that no code can have a variable of that name.
-            name = type(sample.func)(id="await", ctx=sample.func.ctx, **place)
-            node.value = type(sample)(func=name, args=[value], keywords=[], **place)
-    builtins.__dict__["await"] = awaitable
+            call = node.value
+            if is_gather(getattr(call, "func", None)):
+                for at, one in enumerate(call.args):
+                    if type(one).__name__ == "Starred":
+                        one.value = apply("async", one.value)
+                    else:
+                        call.args[at] = apply("await", one)
+            node.value = apply("await", call)
+    builtins.__dict__.update({"await": awaitable, "async": lambda values: map(awaitable, values)})
+
+
+def is_gather(function):
+    """Returns whether an expression is `asyncio.gather`."""
+    return getattr(function, "attr", None) == "gather" and getattr(function.value, "id", None) == "asyncio"
 
 
 class AwaitableValue:

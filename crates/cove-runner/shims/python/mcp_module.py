@@ -12,7 +12,7 @@ PLAIN, EAGER, EITHER = range(3)
 roster = []
 # The names in `mcp` beside servers, and those of them that are in results.py.
 API = {"MCPError", "Record", "call", "runtime", "servers", *(made.__name__ for made in errors.values())}
-API_IN_RESULTS = {"find", "help", "output", "Result"}
+API_IN_RESULTS = {"find", "help", "logs", "output", "Result"}
 
 
 # Servers
@@ -178,7 +178,7 @@ def value_of(answer):
     """Returns the value of a call: what the host found in the result, or a Result if it is more than text."""
     if "value" in answer:
         value = answer["value"]
-        return TextResult(value, answer.get("content")) if type(value) is str else value
+        return TextResult(value, answer.get("content"), answer.get("_meta")) if type(value) is str else value
     if isinstance(answer.get("rich"), dict):
         load("results")
         return Result(answer["rich"])

@@ -1,5 +1,5 @@
-# The Python library for tools, fourth part: search, results that are more than text, resources, prompts, and
-# `mcp.runtime`.
+# The Python library for tools, fourth part: search, results that are more than text, resources, prompts, log
+# messages, and `mcp.runtime`.
 # ruff: noqa: F821 (other globals come from wire.py, mcp_module.py and cell.py)
 
 from binascii import Error as NotBase64
@@ -81,6 +81,20 @@ def help(topic=None):
 def output(handle):
     """Returns the whole output of an earlier cell that was too long to show, by its handle."""
     return ask("output", handle=handle)["text"]
+
+
+class LogMessages(list):
+    """Log messages, oldest first. `dropped` older ones were not kept."""
+
+    dropped = 0
+
+
+def logs(server):
+    """Returns the latest log messages of a server during calls of this session: `level`, `logger`, `data`."""
+    answer = ask("logs", server=server._name if isinstance(server, Server) else f"{server}")
+    found = LogMessages(answer["logs"])
+    found.dropped = answer.get("dropped", 0)
+    return found
 
 
 def describe(topic):
@@ -250,9 +264,63 @@ class Listing(list):
     templates = ()
 
 
+class Completions(list):
+    """Values for an argument, with `has_more` and `total` as the server says."""
+
+    has_more, total = False, None
+
+
+def complete(server, reference, argument, value, context):
+    """Asks a server which values an argument may have."""
+    # In MCP all values are strings.
+    texts = {key: one if isinstance(one, str) else write_json(one) for key, one in context.items()}
+    answer = ask("complete", server=server, **reference, argument=argument, value=f"{value}", context=texts)
+    found = Completions(answer["values"])
+    found.has_more, found.total = answer.get("has_more", False), answer.get("total")
+    return found
+
+
+class Subscription:
+    """Changes of a resource. It ends with the cell, or with `close()`."""
+
+    __module__ = "mcp"
+
+    def __init__(self, server, uri):
+        answer = ask("subscribe", server=server, uri=uri)
+        self.uri, self._number, self._seen = uri, answer["subscription"], answer.get("changes") or 0
+
+    def wait(self, timeout=60):
+        """Waits for a change. Returns how many there were since the last wait, 0 if none came in `timeout` seconds."""
+        count = ask("changes", subscription=self._number, seen=self._seen, timeout=timeout)["changes"]
+        found, self._seen = count - self._seen, count
+        return found
+
+    def close(self):
+        if self._number is not None:
+            number, self._number = self._number, None
+            ask("unsubscribe", subscription=number)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def __repr__(self):
+        return f"<subscription to {self.uri}>"
+
+
 class Resources:
     def __init__(self, server):
         self._server = server
+
+    def subscribe(self, uri):
+        """Returns the changes of a resource, to `wait` for."""
+        return Subscription(self._server, uri)
+
+    def complete(self, template, argument, value="", /, **context):
+        """Returns values for an argument of a template that begin with `value`."""
+        return complete(self._server, {"resource": template}, argument, value, context)
 
     def list(self):
         answer = ask("resources", server=self._server)
@@ -271,6 +339,10 @@ class Resources:
 class Prompts:
     def __init__(self, server):
         self._server = server
+
+    def complete(self, name, argument, value="", /, **context):
+        """Returns values for an argument of a prompt that begin with `value`. `context` has other arguments."""
+        return complete(self._server, {"prompt": name}, argument, value, context)
 
     def list(self):
         return ask("prompts", server=self._server)["prompts"]

@@ -105,9 +105,9 @@ class TextResult(str):
     __module__ = "mcp"
     images = audio = resources = ()
 
-    def __new__(cls, text, content=None):
+    def __new__(cls, text, content=None, meta=None):
         made = str.__new__(cls, text)
-        made._content = content
+        made._content, made._meta = content, meta
         return made
 
     @property
@@ -121,7 +121,8 @@ class TextResult(str):
 
     @property
     def raw(self):
-        return Record(content=self.content, isError=False)
+        meta = {} if self._meta is None else {"_meta": self._meta}
+        return Record(content=self.content, isError=False, **meta)
 
     def save(self, path):
         with open(path, "w", encoding="utf-8") as file:
@@ -198,7 +199,7 @@ class MCPError(RuntimeError):
 
     __module__ = "mcp"
     kind = "internal"
-    hint = server = tool = content = structured = code = data = None
+    hint = server = tool = content = structured = code = data = question = schema = url = None
 
     def __init__(self, message="", **fields):
         super().__init__(message)
@@ -230,15 +231,21 @@ errors = dict(
         make_error_class("CallTimeout", "timeout", "The server did not answer in time."),
         make_error_class("ProtocolError", "protocol", "The server answered with a protocol error: see `code` and `data`."),
         make_error_class("LimitExceeded", "limit", "Too many calls, or one that is too large."),
+        make_error_class(
+            "ElicitationRequired",
+            "elicitation_required",
+            "The server asks a person for input that it did not get: see `question`, `schema` and `url`.",
+        ),
     )
 )
 # For each kind of request, the member that its answer must have, and that member's type.
 ANSWER_FORMS = {
     **{"find": ("tools", list), "resources": ("resources", list), "read_resource": ("contents", list)},
     **{"prompts": ("prompts", list), "prompt": ("messages", list), "output": ("text", str)},
+    **{"complete": ("values", list), "logs": ("logs", list), "subscribe": ("subscription", int), "changes": ("changes", int)},
 }
 ToolError, UnknownServer, UnknownTool, BadArguments, Refused = list(errors.values())[:5]
-ServerUnavailable, ServerGone, CallTimeout, ProtocolError, LimitExceeded = list(errors.values())[5:]
+ServerUnavailable, ServerGone, CallTimeout, ProtocolError, LimitExceeded, ElicitationRequired = list(errors.values())[5:]
 
 
 def failure(error):

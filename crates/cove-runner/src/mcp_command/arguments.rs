@@ -48,6 +48,10 @@ usage: mcp find [WORDS…] [--limit N]               search the tools of all ser
        mcp read SERVER URI
        mcp prompts SERVER
        mcp prompt SERVER NAME [KEY=VALUE…]
+       mcp complete SERVER prompt|resource NAME ARGUMENT [VALUE [KEY=VALUE…]]
+       mcp subscribe SERVER URI                    report changes of a resource until the cell ends
+       mcp changes NUMBER SEEN [--timeout SECONDS] wait until a subscription has more changes than SEEN
+       mcp logs SERVER                             print the latest log messages during calls of this session
        mcp output HANDLE                           print the whole output of an earlier cell
        mcp help [SERVER[.TOOL]]                    print the manual, or all about a server or a tool
 
@@ -58,9 +62,12 @@ arguments of a tool:
   OBJECT        a JSON object with arguments; @FILE reads it from a file, - from standard input
 
 options: --text (print text as it is, not as JSON), --json (print everything as JSON, help and output too),
-         --raw (with `call`: the whole result), --timeout SECONDS (with `call`)
+         --raw (with `call`: the whole result), --timeout SECONDS (with `call` and `changes`)
 exit status: 0 success, 1 the tool failed, 2 wrong usage, 3 refused or unknown, 4 not reached or no answer
 ";
+
+/// How long `mcp changes` waits, in seconds.
+const DEFAULT_WAIT: u32 = 60;
 
 /// The error says what is wrong with the command line, for people.
 type UsageResult<T> = Result<T, String>;
@@ -74,11 +81,13 @@ pub(super) fn parse(args: &[String], mut input: impl Read) -> UsageResult<McpCom
     let mut words = words.into_iter();
     let Some(verb) = words.next() else { return Err("a command is missing".into()) };
     let rest: Vec<String> = words.collect();
-    for (given, name, command) in
-        [(limit.is_some(), "--limit", "find"), (raw, "--raw", "call"), (timeout.is_some(), "--timeout", "call")]
-    {
-        if given && verb != command {
-            return Err(format!("`{name}` is an option of `mcp {command}`"));
+    for (given, name, commands) in [
+        (limit.is_some(), "--limit", &["find"][..]),
+        (raw, "--raw", &["call"]),
+        (timeout.is_some(), "--timeout", &["call", "changes"]),
+    ] {
+        if given && !commands.contains(&verb.as_str()) {
+            return Err(format!("`{name}` is an option of `mcp {}`", commands[0]));
         }
     }
     let mut part = AnswerPart::All;
@@ -114,24 +123,47 @@ pub(super) fn parse(args: &[String], mut input: impl Read) -> UsageResult<McpCom
         }
         ("read", [server, uri]) => json!({"ask": "read_resource", "server": server, "uri": uri}),
         ("prompt", [server, name, words @ ..]) => {
-            // In MCP all arguments of a prompt are text.
-            let given = parse_arguments(words, &mut input, &mut typed)?;
-            let mut arguments: Map<String, Value> = given.into_iter().map(as_text).collect();
-            arguments.extend(typed.drain(..).map(|(key, text)| (key, Value::String(text))));
+            let arguments = parse_texts(words, &mut input)?;
             json!({"ask": "prompt", "server": server, "name": name, "arguments": arguments})
         }
+        ("complete", [server, kind, name, argument, words @ ..]) if kind == "prompt" || kind == "resource" => {
+            let (value, words) = words.split_first().map_or(("", words), |(value, words)| (value.as_str(), words));
+            let context = parse_texts(words, &mut input)?;
+            json!({
+                "ask": "complete", "server": server, (kind.clone()): name, "argument": argument, "value": value,
+                "context": context,
+            })
+        }
+        ("subscribe", [server, uri]) => json!({"ask": "subscribe", "server": server, "uri": uri}),
+        ("changes", [number, seen]) => {
+            let whole = |text: &String| text.parse::<u64>().map_err(|_| format!("`{text}` is not a whole number"));
+            let timeout = timeout.unwrap_or_else(|| DEFAULT_WAIT.into());
+            json!({"ask": "changes", "subscription": whole(number)?, "seen": whole(seen)?, "timeout": timeout})
+        }
+        ("logs", [server]) => json!({"ask": "logs", "server": server}),
         ("output", [handle]) => {
             part = AnswerPart::Text;
             json!({"ask": "output", "handle": handle})
         }
-        ("servers" | "help" | "tools" | "resources" | "prompts" | "read" | "prompt" | "output", _) => {
-            return Err(format!("`mcp {verb}` does not take these arguments"));
-        }
+        (
+            "servers" | "help" | "tools" | "resources" | "prompts" | "read" | "prompt" | "complete" | "subscribe"
+            | "changes" | "logs" | "output",
+            _,
+        ) => return Err(format!("`mcp {verb}` does not take these arguments")),
         _ => return Err(format!("there is no command `{verb}`")),
     };
     let Value::Object(request) = request else { return Err("the command line makes no request".into()) };
     let json = json.unwrap_or(!matches!(verb.as_str(), "help" | "output"));
     Ok(McpCommand::Call { request, typed, print_options: PrintOptions { part, json } })
+}
+
+/// Returns arguments of a prompt, which are all text in MCP.
+fn parse_texts(words: &[String], input: &mut impl Read) -> UsageResult<Map<String, Value>> {
+    let mut typed = Vec::new();
+    let given = parse_arguments(words, input, &mut typed)?;
+    let mut arguments: Map<String, Value> = given.into_iter().map(as_text).collect();
+    arguments.extend(typed.into_iter().map(|(key, text)| (key, Value::String(text))));
+    Ok(arguments)
 }
 
 /// The options of a command line, and its other words.

@@ -9,7 +9,7 @@ use cove_core::error::display_path;
 
 /// Where the tokens come from.
 pub(super) enum TokenSource<'a> {
-    /// Created at this start. This is the only time that the token is shown.
+    /// Created at this start. The server shows the token only then.
     Created {
         token: &'a str,
         file: &'a Path,
@@ -43,12 +43,12 @@ pub(super) fn greeting_text(address: SocketAddr, source: &TokenSource<'_>) -> St
     };
     match source {
         TokenSource::Created { token, file } => {
-            line(format!("made a token, which is shown only now; it is kept in `{}`", display_path(file)));
+            line(format!("made a token, kept in `{}`; `cove token` shows it again", display_path(file)));
             line(format!("\nfor clients with a file of servers:\n\n{}", client_entry(&url, token)));
             line(format!("\nfor Claude Code:\n\n{}\n", claude_line(&url, token)));
         }
         TokenSource::File { file, names } => match names.as_slice() {
-            [_] => line(format!("the token is in `{}`", display_path(file))),
+            [_] => line(format!("the token is in `{}`; `cove token` shows it", display_path(file))),
             names => line(format!("the tokens of {} are in `{}`", names.join(", "), display_path(file))),
         },
         TokenSource::Environment => line("the token is the one in `COVE_TOKEN`".into()),
@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(json["mcpServers"]["cove"]["headers"]["Authorization"], "Bearer cove_00");
         assert_snapshot!(greeting_text(local, &TokenSource::Created { token: "cove_00", file }), @r#"
         serving MCP at http://127.0.0.1:8765/mcp
-        made a token, which is shown only now; it is kept in `/home/me/.local/state/cove/tokens`
+        made a token, kept in `/home/me/.local/state/cove/tokens`; `cove token` shows it again
 
         for clients with a file of servers:
 
@@ -111,7 +111,7 @@ mod tests {
         "#);
         assert_snapshot!(greeting_text(local, &TokenSource::File { file, names: vec!["owner"] }), @r"
         serving MCP at http://127.0.0.1:8765/mcp
-        the token is in `/home/me/.local/state/cove/tokens`
+        the token is in `/home/me/.local/state/cove/tokens`; `cove token` shows it
         ");
         assert_snapshot!(greeting_text(local, &TokenSource::File { file, names: vec!["a", "b"] }), @r"
         serving MCP at http://127.0.0.1:8765/mcp

@@ -61,8 +61,7 @@ pub(super) struct RefusalReport {
 impl RequestRefusal {
     /// Returns everything that the metrics, the log and the response say about the refusal.
     pub(super) fn describe(&self) -> RefusalReport {
-        let token =
-            "send `Authorization: Bearer TOKEN`; the token is in the file that the server named when it started";
+        let token = "send `Authorization: Bearer TOKEN`; `cove token` shows it on the server's machine";
         let denied = |cause: &str| format!("could not accept the request: {cause}");
         let unread = |cause: &str| format!("could not read the request: {cause}");
         let (reason, status, message, hint) = match self {

@@ -1,5 +1,5 @@
 //! Bearer tokens: their principals, the format of the token file, and the comparison with a request. This module
-//! never puts a token into a message or a log.
+//! never puts a token into a message or a log; only `file::read_token` and `file::rotate_token` return one.
 
 use std::fmt;
 
@@ -67,42 +67,8 @@ impl TokenSet {
 
     /// Parses the text of a token file. Fails with the problem of the first bad line.
     pub(super) fn parse(text: &str) -> Result<Self, TokenFileError> {
-        let mut entries: Vec<(usize, TokenEntry)> = Vec::new();
-        for (index, line) in text.lines().enumerate() {
-            let (number, line) = (index + 1, line.trim());
-            if line.is_empty() || line.starts_with('#') {
-                continue;
-            }
-            let words: Vec<&str> = line.split_ascii_whitespace().collect();
-            let (name, token) = match words.as_slice() {
-                [token] => (OWNER, *token),
-                [name, token] => (*name, *token),
-                _ => return Err(TokenFileError::Shape(number)),
-            };
-            if !is_valid_name(name) {
-                return Err(TokenFileError::Name(number));
-            }
-            if !is_valid_token(token) {
-                return Err(TokenFileError::Token(number));
-            }
-            let entry = TokenEntry::new(name, token);
-            for (before, other) in &entries {
-                if other.principal == entry.principal {
-                    return Err(TokenFileError::SameName(number, *before));
-                }
-                if other.digest == entry.digest {
-                    return Err(TokenFileError::SameToken(number, *before));
-                }
-            }
-            if entries.len() >= MAX_TOKENS {
-                return Err(TokenFileError::TooMany);
-            }
-            entries.push((number, entry));
-        }
-        if entries.is_empty() {
-            return Err(TokenFileError::Empty);
-        }
-        Ok(Self(entries.into_iter().map(|(_, entry)| entry).collect()))
+        let lines = parse_lines(text)?;
+        Ok(Self(lines.iter().map(|line| TokenEntry::new(line.name, line.token)).collect()))
     }
 
     /// Returns the principal of each token, in the order of the file.
@@ -120,6 +86,51 @@ impl TokenSet {
         }
         found
     }
+}
+
+/// A line of a token file that holds a token.
+struct TokenLine<'a> {
+    /// From 1.
+    number: usize,
+    name: &'a str,
+    token: &'a str,
+}
+
+/// Returns the lines with tokens, at least one. Fails with the problem of the first bad line.
+fn parse_lines(text: &str) -> Result<Vec<TokenLine<'_>>, TokenFileError> {
+    let mut lines: Vec<TokenLine<'_>> = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let (number, line) = (index + 1, line.trim());
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        let (name, token) = match words.as_slice() {
+            [token] => (OWNER, *token),
+            [name, token] => (*name, *token),
+            _ => return Err(TokenFileError::Shape(number)),
+        };
+        if !is_valid_name(name) {
+            return Err(TokenFileError::Name(number));
+        }
+        if !is_valid_token(token) {
+            return Err(TokenFileError::Token(number));
+        }
+        if let Some(before) = lines.iter().find(|before| before.name == name) {
+            return Err(TokenFileError::SameName(number, before.number));
+        }
+        if let Some(before) = lines.iter().find(|before| before.token == token) {
+            return Err(TokenFileError::SameToken(number, before.number));
+        }
+        if lines.len() >= MAX_TOKENS {
+            return Err(TokenFileError::TooMany);
+        }
+        lines.push(TokenLine { number, name, token });
+    }
+    if lines.is_empty() {
+        return Err(TokenFileError::Empty);
+    }
+    Ok(lines)
 }
 
 /// Returns the part after `Bearer`, which may be written in any case.

@@ -17,8 +17,8 @@ use cove_core::session::registry::SessionRef;
 
 pub(super) const TOOL: ToolDefinition = ToolDefinition {
     name: "execute_code",
-    description: "Run code in a sandbox. Variables and /workspace files persist between calls. \
-                  Returns printed output, last value and images.",
+    description: "Run code in a sandbox that does not see your files. \
+                  Variables and /workspace files persist between calls. Returns printed output, last value and images.",
     toolset: Toolset::Code,
     effect: ToolEffect::RunningCode,
     parameters: || {

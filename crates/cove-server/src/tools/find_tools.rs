@@ -17,7 +17,7 @@ pub(super) const TOOL: ToolDefinition = ToolDefinition {
     effect: ToolEffect::ReadOnly,
     parameters: || {
         json!({
-            "query": {"type": "string", "description": "what to do"},
+            "query": {"type": "string", "description": "what to do; empty lists servers"},
             "limit": {"type": "integer", "description": "default 5"},
         })
     },
@@ -45,7 +45,7 @@ async fn find_tools(ToolCall { server, caller, mut arguments }: ToolCall<'_>) ->
 /// shows everything about the best hit.
 fn usage(help: &str) -> String {
     format!(
-        "# call these inside execute_code; node: await mcp.SERVER.TOOL({{key: value}}), bash: mcp call SERVER.TOOL \
-         key=value; all about one: {help}"
+        "# call inside execute_code (async: mcp_SERVER.TOOL); node: await mcp.SERVER.TOOL({{key: value}}); \
+         bash: mcp call SERVER.TOOL key=value; more: {help}"
     )
 }

@@ -10,8 +10,8 @@ use cove_core::error::{Failure, display_value};
 
 pub(super) const TOOL: ToolDefinition = ToolDefinition {
     name: "run_python",
-    description: "Run Python in a sandbox. Variables and /workspace files persist between calls. \
-                  Returns printed output, the last expression's value and images.",
+    description: "Run Python in a sandbox that does not see your files. \
+                  Variables and /workspace files persist between calls. Returns printed output, the last expression's value and images.",
     toolset: Toolset::Python,
     effect: ToolEffect::RunningCode,
     parameters: || {

@@ -6,6 +6,7 @@ use super::{SESSION_DESCRIPTION, ToolCall, ToolDefinition, ToolEffect};
 use crate::result::{ToolResult, with_notices};
 use crate::server_config::Toolset;
 use cove_core::error::{Failure, display_value};
+use cove_core::text::counted;
 
 pub(super) const TOOL: ToolDefinition = ToolDefinition {
     name: "sandbox_write_file",
@@ -27,6 +28,7 @@ async fn write_file(mut call: ToolCall<'_>) -> Result<ToolResult, Failure> {
     let (path, content) = (call.arguments.text("path")?, call.arguments.text("content")?);
     let lease = call.lease_session().await?;
     let written = lease.write_file(&path, content.as_bytes()).await;
-    let answer = written.map(|bytes| ToolResult::text(format!("wrote {bytes} bytes to {}", display_value(&path))));
+    let answer =
+        written.map(|bytes| ToolResult::text(format!("wrote {} to {}", counted(bytes, "byte"), display_value(&path))));
     Ok(with_notices(answer, &lease))
 }

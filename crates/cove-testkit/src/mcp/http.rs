@@ -79,6 +79,7 @@ pub struct TestHttpClient {
     pub address: SocketAddr,
     pub token: Option<String>,
     era: ClientEra,
+    capabilities: Value,
     /// The name that the client gives itself in every request, if it is not the usual one.
     name: Option<String>,
     connection: Option<String>,
@@ -88,9 +89,15 @@ pub struct TestHttpClient {
 impl TestHttpClient {
     /// Returns a client, after the handshake in the era that has one.
     pub fn new(address: SocketAddr, token: Option<&str>, era: ClientEra) -> Self {
-        let mut client = Self { address, token: token.map(str::to_owned), era, name: None, connection: None, next: 0 };
+        Self::with_capabilities(address, token, era, json!({}))
+    }
+
+    /// The same with the client's capabilities.
+    pub fn with_capabilities(address: SocketAddr, token: Option<&str>, era: ClientEra, capabilities: Value) -> Self {
+        let token = token.map(str::to_owned);
+        let mut client = Self { address, token, era, capabilities, name: None, connection: None, next: 0 };
         if era == ClientEra::Legacy {
-            let answer = client.send("initialize", era.initialize());
+            let answer = client.send("initialize", era.initialize(&client.capabilities));
             assert_eq!(answer.status, 200, "{answer:?}");
             client.connection = answer.header("mcp-session-id").map(str::to_owned);
             let note = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
@@ -148,7 +155,7 @@ impl TestHttpClient {
     /// Returns a JSON-RPC request with the next id.
     pub fn message(&mut self, method: &str, params: Value) -> Value {
         self.next += 1;
-        let mut message = self.era.request(self.next, method, params);
+        let mut message = self.era.request(self.next, method, params, &self.capabilities);
         if let (ClientEra::Modern, Some(name)) = (self.era, &self.name) {
             message["params"]["_meta"]["io.modelcontextprotocol/clientInfo"]["name"] = json!(name);
         }
@@ -190,6 +197,29 @@ fn connect(address: SocketAddr) -> TcpStream {
     stream.set_read_timeout(Some(TIMEOUT)).expect("a socket has timeouts");
     stream.set_write_timeout(Some(TIMEOUT)).expect("a socket has timeouts");
     stream
+}
+
+/// Reads the messages of a response while it is being sent.
+pub struct EventStreamReader(BufReader<TcpStream>);
+
+impl EventStreamReader {
+    pub fn new(stream: TcpStream) -> Self {
+        Self(BufReader::new(stream))
+    }
+
+    /// Waits for the next message, or returns `None` at the end of the response.
+    pub fn read_message(&mut self) -> Option<Value> {
+        loop {
+            let mut line = String::new();
+            if self.0.read_line(&mut line).expect("the server goes on") == 0 {
+                return None;
+            }
+            let text = line.strip_prefix("data:").unwrap_or(&line);
+            if let Ok(message @ Value::Object(_)) = serde_json::from_str(text.trim()) {
+                return Some(message);
+            }
+        }
+    }
 }
 
 /// Sends bytes and returns one response.

@@ -17,19 +17,29 @@ pub struct TestStdioClient {
     input: Option<ChildStdin>,
     messages: Receiver<Value>,
     era: ClientEra,
+    capabilities: Value,
     next: u64,
     /// Answers that arrived while the client waited for another one.
     early: Vec<Value>,
-    /// Notifications so far.
+    /// Notifications and requests of the server so far.
     pub notifications: Vec<Value>,
+    /// What the server answered to the handshake, in the era that has one.
+    pub handshake: Value,
 }
 
 impl TestStdioClient {
     /// Starts a server, and makes the handshake in the era that has one.
     pub fn start(command: Command, era: ClientEra) -> Self {
+        Self::start_with(command, era, json!({}))
+    }
+
+    /// The same with the client's capabilities.
+    pub fn start_with(command: Command, era: ClientEra, capabilities: Value) -> Self {
         let mut client = Self::spawn(command, era);
+        client.capabilities = capabilities;
         if era == ClientEra::Legacy {
-            client.request("initialize", era.initialize()).expect("the server shakes hands");
+            let hello = era.initialize(&client.capabilities);
+            client.handshake = client.request("initialize", hello).expect("the server shakes hands");
             client.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
         }
         client
@@ -52,7 +62,17 @@ impl TestStdioClient {
                 }
             }
         });
-        Self { server, input, messages, era, next: 0, early: Vec::new(), notifications: Vec::new() }
+        Self {
+            server,
+            input,
+            messages,
+            era,
+            capabilities: json!({}),
+            next: 0,
+            early: Vec::new(),
+            notifications: Vec::new(),
+            handshake: Value::Null,
+        }
     }
 
     pub fn pid(&self) -> u32 {
@@ -77,7 +97,7 @@ impl TestStdioClient {
     /// Sends a request without waiting for the answer. Returns its id.
     pub fn begin(&mut self, method: &str, params: Value) -> u64 {
         self.next += 1;
-        let request = self.era.request(self.next, method, params);
+        let request = self.era.request(self.next, method, params, &self.capabilities);
         self.send(&request);
         self.next
     }
@@ -96,11 +116,32 @@ impl TestStdioClient {
         loop {
             match self.messages.recv_timeout(until.saturating_duration_since(Instant::now())).ok()? {
                 message if message.get("junk").is_some() => panic!("junk on standard output: {message}"),
-                message if message["id"] == id => return Some(message),
+                // The server numbers its own requests, too.
                 message if message.get("method").is_some() => self.notifications.push(message),
+                message if message["id"] == id => return Some(message),
                 message => self.early.push(message),
             }
         }
+    }
+
+    /// Waits for a message of the server with this method, and returns it.
+    pub fn received(&mut self, method: &str) -> Value {
+        let until = Instant::now() + TIMEOUT;
+        loop {
+            if let Some(at) = self.notifications.iter().position(|message| message["method"] == method) {
+                return self.notifications.remove(at);
+            }
+            match self.messages.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(message) if message.get("method").is_some() => self.notifications.push(message),
+                Ok(message) => self.early.push(message),
+                Err(_) => panic!("no `{method}`: {:?} {}", self.early, self.errors()),
+            }
+        }
+    }
+
+    /// Answers a request of the server.
+    pub fn reply(&mut self, request: &Value, result: Value) {
+        self.send(&json!({"jsonrpc": "2.0", "id": request["id"], "result": result}));
     }
 
     /// Sends a request and returns its result or its error.

@@ -17,7 +17,11 @@ use super::server_registry::ListFreshness;
 use super::{Broker, CallScope, StatusCallback, result_value};
 use crate::catalog::validate::{self, ArgumentRefusal};
 use crate::catalog::{CatalogServer, KnownTool, ToolDocument, ToolLookupError};
-use crate::pool::{CallOptions, CallProgress, ProgressSink, ServerQuery, UpstreamError, UpstreamResult};
+use crate::pool::questions::CallQuestions;
+use crate::pool::{
+    CallOptions, CallProgress, CompletionReference, ProgressSink, ServerQuery, UnansweredQuestion, UpstreamError,
+    UpstreamResult,
+};
 use cove_core::error::{Hint, display_value};
 
 /// The hint for code that calls a tool which no other tool resembles. People search in another way.
@@ -43,10 +47,16 @@ impl Broker {
             record.set_tool(&server, &tool);
             self.check_grant(run, &known.server, &tool)?;
             let declares_result = known.document.output_schema.is_some();
+            let requires_task = known.document.requires_task;
             let arguments = self.check_arguments(run, cell, known, arguments).await?;
             let started = self.wait_for_start(run, cell, &server).await;
             started.map_err(|error| to_call_error(error, Some(&tool)))?;
-            let options = CallOptions { timeout, progress: self.progress_sink(run, &server, &tool) };
+            let options = CallOptions {
+                timeout,
+                progress: self.progress_sink(run, &server, &tool),
+                requires_task,
+                ..self.call_options(run, cell, &server)
+            };
             let called = self.servers.upstreams().call(&server, &tool, arguments, options).await;
             let answer = to_answer(&server, &tool, called.map_err(|error| to_call_error(error, Some(&tool)))?, raw)?;
             if !declares_result && !raw {
@@ -149,15 +159,23 @@ impl Broker {
         let call = format!("{server}.{tool}");
         tell(format!("calling {call}"));
         Some(Arc::new(move |progress: CallProgress| {
-            let how_far = match progress.total {
-                Some(total) => format!("{}/{total}", progress.progress),
-                None => progress.progress.to_string(),
-            };
-            tell(match progress.message {
-                Some(message) => format!("{call}: {message} ({how_far})"),
-                None => format!("{call}: {how_far}"),
+            let how_far = progress.progress.map(|done| match progress.total {
+                Some(total) => format!("{done}/{total}"),
+                None => done.to_string(),
+            });
+            tell(match (progress.message, how_far) {
+                (Some(message), Some(how_far)) => format!("{call}: {message} ({how_far})"),
+                (Some(words), None) | (None, Some(words)) => format!("{call}: {words}"),
+                (None, None) => return,
             });
         }))
+    }
+
+    /// Returns the options that all requests to a server have.
+    pub(super) fn call_options(&self, run: &CallScope, cell: &CallingCell, server: &str) -> CallOptions {
+        let questions = CallQuestions { run: Arc::clone(&run.questions), clock: cell.clock.clone() };
+        let logs = Some(self.logs.open(run, server));
+        CallOptions { questions: Some(questions), logs, ..CallOptions::default() }
     }
 
     /// Asks a server something other than a tool call. It needs a grant and is recorded like a tool, under the name of
@@ -177,7 +195,8 @@ impl Broker {
             self.check_grant(run, &server, method)?;
             let started = self.wait_for_start(run, cell, &server.name).await;
             started.map_err(|error| to_call_error(error, None))?;
-            let answer = self.servers.upstreams().query(&server.name, query).await;
+            let options = self.call_options(run, cell, &server.name);
+            let answer = self.servers.upstreams().query(&server.name, query, options).await;
             answer.map_err(|error| to_call_error(error, None))
         };
         let result = attempt.await;
@@ -196,6 +215,16 @@ fn digested_arguments(query: &ServerQuery) -> Map<String, Value> {
         ServerQuery::Prompt { name, arguments } => {
             digested.clone_from(arguments);
             digested.insert("name".into(), json!(name));
+        }
+        ServerQuery::Complete { reference, argument, value, context } => {
+            let (kind, name) = match reference {
+                CompletionReference::Prompt(name) => ("prompt", name),
+                CompletionReference::Resource(uri) => ("resource", uri),
+            };
+            for (key, value) in [(kind, json!(name)), ("argument", json!(argument)), ("value", json!(value))] {
+                digested.insert(key.into(), value);
+            }
+            digested.insert("context".into(), context.clone().into());
         }
     }
     digested
@@ -216,7 +245,7 @@ fn to_answer(server: &str, tool: &str, outcome: UpstreamResult, raw: bool) -> Re
         return Ok(result_value::to_raw(content, structured, is_error, meta));
     }
     if !is_error {
-        return Ok(result_value::to_native(content, structured));
+        return Ok(result_value::to_native(content, structured, meta));
     }
     let words = result_value::error_text(&content, structured.as_ref());
     let mut problem =
@@ -254,17 +283,31 @@ pub(super) fn to_call_error(error: UpstreamError, tool: Option<&str>) -> CallErr
         | UpstreamError::Circuit { .. } => CallErrorKind::Unavailable,
         UpstreamError::Gone { .. } => CallErrorKind::Gone,
         UpstreamError::Timeout { .. } => CallErrorKind::Timeout,
+        // The older era's error for a tool that works only after a visit to an address, which is in its data.
+        UpstreamError::InputRequired { .. } | UpstreamError::Protocol { code: -32042, .. } => {
+            CallErrorKind::ElicitationRequired
+        }
         UpstreamError::Protocol { .. } => CallErrorKind::Protocol,
     };
     let mut problem = CallError::new(kind, error.to_string()).with_tool(error.server(), tool);
     if let Some(hint) = error.hint() {
         problem = problem.with_hint(hint);
     }
-    if let UpstreamError::Protocol { code, data, .. } = error {
-        problem = problem.with_field("code", json!(code));
-        if let Some(data) = data {
-            problem = problem.with_field("data", *data);
+    match error {
+        UpstreamError::Protocol { code, data, .. } => {
+            problem = problem.with_field("code", json!(code));
+            if let Some(data) = data {
+                problem = problem.with_field("data", *data);
+            }
         }
+        UpstreamError::InputRequired { question, .. } => {
+            let UnansweredQuestion { message, schema, url, .. } = *question;
+            problem = problem.with_field("question", json!(message)).with_field("schema", json!(schema));
+            if let Some(url) = url {
+                problem = problem.with_field("url", json!(url));
+            }
+        }
+        _ => {}
     }
     problem
 }

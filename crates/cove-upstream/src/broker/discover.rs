@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use cove_core::session::CallingCell;
+use cove_core::text::counted;
 use cove_protocol::Language;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -71,7 +72,8 @@ impl FoundTools {
             text += &format!("# also: {}\n", self.also.join(", "));
         }
         let hint = if self.hint.is_empty() { String::new() } else { format!("; {}", self.hint) };
-        text += &format!("# {} of {} matches{hint}", self.tools.len(), self.total);
+        let noun = if self.total == 1 { "match" } else { "matches" };
+        text += &format!("# {} of {} {noun}{hint}", self.tools.len(), self.total);
         text
     }
 }
@@ -206,7 +208,7 @@ impl Broker {
         let listing = server.listing.as_ref();
         let granted = |at: &usize| listing.is_some_and(|all| self.check_grant(run, server, all.name(*at)).is_ok());
         let tools: Vec<usize> = (0..listing.map_or(0, |listing| listing.len())).filter(granted).collect();
-        let count = if tools.len() == 1 { "1 tool".to_owned() } else { format!("{} tools", tools.len()) };
+        let count = counted(tools.len(), "tool");
         let mut lines = vec![format!("{mark} {}: {count}", server.alias)];
         let about = [Some(&server.description), server.instructions.as_ref()];
         let about = about.into_iter().flatten().flat_map(|words| words.lines()).filter(|line| !line.trim().is_empty());
@@ -259,8 +261,7 @@ impl Broker {
 /// Returns `name (number of tools, state): description`. The state is left out if the server can be called.
 fn server_line(server: &CatalogServer, tools: Option<usize>, state: &UpstreamState) -> String {
     let tools = match tools {
-        Some(1) => "1 tool".to_owned(),
-        Some(count) => format!("{count} tools"),
+        Some(count) => counted(count, "tool"),
         None => "not listed yet".to_owned(),
     };
     let state = match state {
@@ -281,9 +282,9 @@ fn search_hint(shown: usize, total: usize, nothing: bool, unsearched: &[Unsearch
     if nothing {
         words.push("no servers are configured".to_owned());
     } else if total == 0 {
-        words.push("nothing matches; try other words, or list the tools of a server".to_owned());
+        words.push("nothing matches; try other words, or search without words to list the servers".to_owned());
     } else if shown < total {
-        words.push("say more precisely what you need, or pass a larger limit".to_owned());
+        words.push("be more precise or raise limit".to_owned());
     }
     if !unsearched.is_empty() {
         let explained = unsearched.iter().take(MAX_EXPLAINED);

@@ -6,6 +6,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 
 use super::{DEFAULT_SEARCH_LIMIT, MAX_SEARCH_LIMIT};
+use crate::pool::CompletionReference;
 use cove_core::error::display_value;
 
 /// A request of code in a sandbox.
@@ -48,10 +49,62 @@ pub enum BrokerRequest {
         #[serde(default)]
         arguments: Map<String, Value>,
     },
+    /// Values for an argument of a prompt or a resource template.
+    Complete {
+        server: String,
+        #[serde(flatten)]
+        reference: RequestedReference,
+        argument: String,
+        /// What the value begins with.
+        #[serde(default)]
+        value: String,
+        /// Other arguments that are known.
+        #[serde(default)]
+        context: Map<String, Value>,
+    },
+    Subscribe {
+        server: String,
+        uri: String,
+    },
+    /// Waits for a change that the code has not seen.
+    Changes {
+        subscription: u64,
+        /// How many changes the code has seen.
+        #[serde(default)]
+        seen: u64,
+        /// In seconds.
+        timeout: f64,
+    },
+    Unsubscribe {
+        subscription: u64,
+    },
+    /// Log messages of a server during calls of this session.
+    Logs {
+        server: String,
+    },
     /// Output of an earlier cell that was too long for its result.
     Output {
         handle: String,
     },
+}
+
+/// What a completion is for.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RequestedReference {
+    /// The name of a prompt.
+    Prompt(String),
+    /// The template of a resource's address.
+    Resource(String),
+}
+
+impl From<RequestedReference> for CompletionReference {
+    fn from(requested: RequestedReference) -> Self {
+        match requested {
+            RequestedReference::Prompt(name) => Self::Prompt(name),
+            RequestedReference::Resource(uri) => Self::Resource(uri),
+        }
+    }
 }
 
 /// A tool call as code requests it.
@@ -115,7 +168,11 @@ pub enum CallErrorKind {
     Timeout,
     /// The server answered with a protocol error.
     Protocol,
+    /// The server asks a person for input that it did not get.
+    ElicitationRequired,
     NotFound,
+    /// The cell has as many as it may have.
+    Limit,
     /// A bug in Cove or in the guest library.
     Internal,
 }
@@ -132,7 +189,9 @@ impl CallErrorKind {
             Self::Gone => "gone",
             Self::Timeout => "timeout",
             Self::Protocol => "protocol",
+            Self::ElicitationRequired => "elicitation_required",
             Self::NotFound => "not_found",
+            Self::Limit => "limit",
             Self::Internal => "internal",
         }
     }
@@ -222,6 +281,19 @@ mod tests {
         }
         assert_eq!(read(r#"{"ask":"help"}"#).unwrap(), BrokerRequest::Help { topic: None, language: Language::Python });
         assert_eq!(read(r#"{"ask":"servers"}"#).unwrap(), BrokerRequest::Servers {});
+        let completion = read(r#"{"id":1,"ask":"complete","server":"s","prompt":"p","argument":"a"}"#).unwrap();
+        let (reference, argument) = (RequestedReference::Prompt("p".into()), "a".to_owned());
+        let (server, value, context) = ("s".to_owned(), String::new(), Map::new());
+        assert_eq!(completion, BrokerRequest::Complete { server, reference, argument, value, context });
+        let changes = BrokerRequest::Changes { subscription: 1, seen: 0, timeout: 0.5 };
+        assert_eq!(read(r#"{"ask":"changes","subscription":1,"timeout":0.5}"#).unwrap(), changes);
+        for wrong in [
+            r#"{"ask":"complete","server":"s","argument":"a"}"#,
+            r#"{"ask":"changes","subscription":-1,"timeout":1}"#,
+            r#"{"ask":"subscribe","server":"s"}"#,
+        ] {
+            assert_eq!(read(wrong).unwrap_err().kind(), CallErrorKind::Internal, "{wrong}");
+        }
         const UNKNOWN: &str = r#"{"ask":"find","query":"q","language":"ruby"}"#;
         for wrong in ["", "[]", r#"{"ask":"reboot"}"#, r#"{"ask":"call","server":1}"#, UNKNOWN, "\u{0}"] {
             assert_eq!(read(wrong).unwrap_err().kind(), CallErrorKind::Internal, "{wrong}");

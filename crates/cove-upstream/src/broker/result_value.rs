@@ -8,8 +8,9 @@ use serde_json::{Map, Value};
 const WRAPPERS: [&str; 2] = ["result", "content"];
 
 /// Returns the structured content if there is any. Otherwise returns null if there are no blocks, parsed JSON or text
-/// if all blocks are text, else all blocks. Text comes with its blocks if they say more than the text.
-pub(super) fn to_native(content: Vec<Value>, structured: Option<Value>) -> Value {
+/// if all blocks are text, else all blocks. Text comes with its blocks if they say more than the text. Text and blocks come
+/// with the metadata of the result.
+pub(super) fn to_native(content: Vec<Value>, structured: Option<Value>, meta: Option<Value>) -> Value {
     if let Some(structured) = structured {
         return wrap("value", unwrap_lone_key(structured));
     }
@@ -18,6 +19,7 @@ pub(super) fn to_native(content: Vec<Value>, structured: Option<Value>) -> Value
     {
         return wrap("value", rows);
     }
+    let meta = meta.and_then(own_metadata);
     let texts: Vec<&str> = content.iter().filter_map(block_text).collect();
     let joined = texts.join("\n");
     if content.is_empty() {
@@ -29,13 +31,24 @@ pub(super) fn to_native(content: Vec<Value>, structured: Option<Value>) -> Value
         let value = items().filter(|items| items.len() > 1).map_or_else(|| parse_json_text(joined), Value::Array);
         let is_plain = matches!(&content[..], [Value::Object(only)] if only.len() == 2);
         let mut answer = Map::from_iter([("value".to_owned(), value)]);
-        if answer["value"].is_string() && !is_plain {
-            answer.insert("content".to_owned(), content.into());
+        if answer["value"].is_string() {
+            if !is_plain {
+                answer.insert("content".to_owned(), content.into());
+            }
+            answer.extend(meta.map(|meta| ("_meta".to_owned(), meta)));
         }
         return Value::Object(answer);
     }
-    let fields = [("text".to_owned(), joined.into()), ("content".to_owned(), content.into())];
-    wrap("rich", Value::Object(fields.into_iter().collect()))
+    let mut fields = Map::from_iter([("text".to_owned(), joined.into()), ("content".to_owned(), content.into())]);
+    fields.extend(meta.map(|meta| ("_meta".to_owned(), meta)));
+    wrap("rich", Value::Object(fields))
+}
+
+/// Returns the metadata without what every result of a modern server repeats, or `None` if nothing is left.
+fn own_metadata(meta: Value) -> Option<Value> {
+    let Value::Object(mut fields) = meta else { return None };
+    fields.remove("io.modelcontextprotocol/serverInfo");
+    (!fields.is_empty()).then(|| fields.into())
 }
 
 /// Returns the text of a result that reports an error.
@@ -116,7 +129,7 @@ mod tests {
 
     #[test]
     fn converts_results_to_values() {
-        let value = |content: &[Value], structured: Option<Value>| to_native(content.to_vec(), structured);
+        let value = |content: &[Value], structured: Option<Value>| to_native(content.to_vec(), structured, None);
         assert_eq!(value(&[text_block("hi")], None), json!({"value": "hi"}));
         let two = [text_block("a"), text_block("b")];
         assert_eq!(value(&two, None), json!({"value": "a\nb", "content": two}));
@@ -143,19 +156,31 @@ mod tests {
     }
 
     #[test]
+    fn metadata_of_text_and_blocks_is_kept() {
+        let meta = || Some(json!({"took": 1, "io.modelcontextprotocol/serverInfo": {"name": "s"}}));
+        let native = |content: Value, meta| to_native(content.as_array().unwrap().clone(), None, meta);
+        let text = json!([text_block("hi")]);
+        assert_eq!(native(text.clone(), meta()), json!({"value": "hi", "_meta": {"took": 1}}));
+        let server = json!({"io.modelcontextprotocol/serverInfo": {"name": "s"}});
+        assert_eq!(native(text, Some(server)), json!({"value": "hi"}));
+        let link = json!([{"type": "resource_link", "uri": "a://b", "annotations": {"audience": ["user"]}}]);
+        assert_eq!(native(link.clone(), meta()), json!({"rich": {"text": "", "content": link, "_meta": {"took": 1}}}));
+    }
+
+    #[test]
     fn declared_tables_become_rows() {
         let csv = "id,name\n007,Ann\n8,\"B, C\"\n";
         let rows = json!({"value": [{"id": "007", "name": "Ann"}, {"id": "8", "name": "B, C"}]});
         let resource = |mime: &str| {
             let resource = json!({"uri": "a://t", "mimeType": mime, "text": csv});
-            to_native(vec![json!({"type": "resource", "resource": resource})], None)
+            to_native(vec![json!({"type": "resource", "resource": resource})], None, None)
         };
         assert_eq!(resource("text/csv; charset=utf-8"), rows);
-        assert_eq!(to_native(vec![json!({"type": "text", "text": csv, "mimeType": "TEXT/CSV"})], None), rows);
+        assert_eq!(to_native(vec![json!({"type": "text", "text": csv, "mimeType": "TEXT/CSV"})], None, None), rows);
         assert!(resource("text/plain").get("rich").is_some(), "a server that does not say so may mean something else");
-        assert_eq!(to_native(vec![text_block(csv)], None), json!({"value": csv}));
+        assert_eq!(to_native(vec![text_block(csv)], None, None), json!({"value": csv}));
         let odd = json!({"type": "text", "text": "a,b\n1,2\n1", "mimeType": "text/csv"});
-        assert_eq!(to_native(vec![odd.clone()], None), json!({"value": "a,b\n1,2\n1", "content": [odd]}));
+        assert_eq!(to_native(vec![odd.clone()], None, None), json!({"value": "a,b\n1,2\n1", "content": [odd]}));
     }
 
     #[test]

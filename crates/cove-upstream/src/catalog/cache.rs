@@ -16,7 +16,7 @@ use super::view::LearnedResults;
 use super::{CatalogServer, ProtocolEra, ToolListing};
 use cove_core::error::{display_path, display_value, write_hint};
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 pub(super) const MAX_FILE: u64 = 32 << 20;
 /// Ends the first line. The tools follow.
 const TOOLS: &str = ",\"tools\":[";

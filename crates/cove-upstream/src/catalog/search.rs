@@ -25,6 +25,9 @@ keywords!(
 /// A query is a question. A longer text was probably pasted.
 const MAX_QUERY: usize = 1000;
 const MAX_WORDS: usize = 64;
+/// In a longer query, an unknown word is not taken for a typing mistake: the other words and the meaning decide, and
+/// comparing every unknown word with every known one would take most of the time.
+const MAX_WORDS_WITH_TYPOS: usize = 8;
 /// The weight of meaning beside words, where the tool that matches the words best has 1.
 const MEANING_WEIGHT: f32 = 1.25;
 /// A tool without a word of the query must be this similar in meaning. Unrelated words reach 0.47.
@@ -111,6 +114,8 @@ pub(super) fn search(
         .collect();
     let terms = query_terms(&places, query);
     let whole: f32 = terms.iter().map(|term| term.rarity).sum();
+    // A deprecated tool comes first only if the query is its name, not words that happen to be in it.
+    let is_name = !query.trim().contains(char::is_whitespace);
     let mut all: Vec<MatchedTool> = Vec::new();
     for (number, SearchedServer { server, listing, index }) in places.iter().enumerate() {
         let zeros = vec![0.0_f32; listing.len()];
@@ -122,7 +127,7 @@ pub(super) fn search(
         for (tool, (score, covered)) in scores.into_iter().zip(covered).enumerate() {
             let similarity = meaning.as_ref().map_or(0.0, |meaning| index.similarity(tool, meaning));
             let rank = match tool as u32 {
-                named if exact.contains(&named) => MatchRank::ExactName,
+                named if exact.contains(&named) && (is_name || !index.is_deprecated(named)) => MatchRank::ExactName,
                 _ if score <= 0.0 && similarity < MIN_SIMILARITY => continue,
                 old if index.is_deprecated(old) => MatchRank::Deprecated,
                 _ => MatchRank::Usual,
@@ -212,8 +217,23 @@ fn query_terms(places: &[SearchedServer], query: &str) -> Vec<QueryTerm> {
         }
     });
     let count: usize = places.iter().map(|place| place.listing.len()).sum();
-    let own: Vec<[Vec<String>; 2]> = places.iter().map(|place| server_words(place.server)).collect();
-    wanted.iter().map(|word| build_term(places, &own, word, count as f32)).collect()
+    let builder = TermBuilder {
+        places,
+        own: places.iter().map(|place| server_words(place.server)).collect(),
+        count: count as f32,
+        corrects_typos: wanted.len() <= MAX_WORDS_WITH_TYPOS,
+    };
+    wanted.iter().map(|word| build_term(&builder, word)).collect()
+}
+
+/// What the terms of one query have in common.
+struct TermBuilder<'a> {
+    places: &'a [SearchedServer<'a>],
+    /// For each server: the words of its names, and of its description.
+    own: Vec<[Vec<String>; 2]>,
+    /// The number of all tools.
+    count: f32,
+    corrects_typos: bool,
 }
 
 /// Returns the words of a server's names, and the words of its description.
@@ -232,17 +252,17 @@ fn server_words(server: &CatalogServer) -> [Vec<String>; 2] {
     [stems(&[&server.name, &server.alias]), stems(&[&server.description])]
 }
 
-fn build_term(places: &[SearchedServer], own: &[[Vec<String>; 2]], word: &str, count: f32) -> QueryTerm {
+fn build_term(builder: &TermBuilder, word: &str) -> QueryTerm {
+    let TermBuilder { places, own, count, corrects_typos } = builder;
     let parts = || places.iter().map(|place| place.index);
     let others = synonyms::find_synonyms(word);
     let mut matches: Vec<Vec<(usize, f32)>> = parts()
         .map(|part| {
-            let mut found: Vec<(usize, f32)> = part.find_word(word).map(|at| (at, 1.0)).into_iter().collect();
-            if word.len() >= 3 {
-                found.extend(
-                    part.find_prefixed(word).take(MAX_PREFIX_MATCHES).map(|(at, given)| (at, PREFIX_WEIGHT * given)),
-                );
-            }
+            let begun = part.find_prefixed(word).take(MAX_PREFIX_MATCHES).filter_map(|(at, share)| match share {
+                1.0 => Some((at, 1.0)),
+                _ => (word.len() >= 3).then_some((at, PREFIX_WEIGHT * share)),
+            });
+            let mut found: Vec<(usize, f32)> = begun.collect();
             for other in others {
                 found.extend(part.find_word(other).map(|at| (at, SYNONYM_WEIGHT)));
             }
@@ -263,7 +283,7 @@ fn build_term(places: &[SearchedServer], own: &[[Vec<String>; 2]], word: &str, c
         })
         .collect();
     // Assumes a typing mistake only if no server has the word as it is written.
-    if matches.iter().all(Vec::is_empty) && servers.iter().all(|server| *server == 0.0) {
+    if *corrects_typos && matches.iter().all(Vec::is_empty) && servers.iter().all(|server| *server == 0.0) {
         matches = parts()
             .map(|part| part.find_similar(word).into_iter().map(|(at, near)| (at, TYPO_WEIGHT * near)).collect())
             .collect();

@@ -14,7 +14,7 @@ const MAX_SIGNATURES: usize = 150;
 const MAX_SIGNATURE_SERVERS: usize = 3;
 /// Token budget for names: about ten of usual length. Further names are only counted. The estimate is high, so the
 /// text never exceeds the budget.
-const MAX_NAMES: usize = 40;
+const MAX_NAMES: usize = 30;
 
 /// Returns one line per tool, or one sentence that names the servers that `seen` accepts. Empty if there are none.
 pub fn describe_servers(view: &CatalogView, seen: impl Fn(&CatalogServer) -> bool) -> String {

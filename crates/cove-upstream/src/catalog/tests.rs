@@ -107,7 +107,7 @@ fn reports_and_rewrites_a_damaged_cache() {
         assert_eq!(again.tools("s").map(|tools| tools.len()), Some(1));
     }
     // A file of another version, or of another server with the same file name, is ignored.
-    for (from, to) in [("\"version\":1", "\"version\":99"), ("\"server\":\"s\"", "\"server\":\"t\"")] {
+    for (from, to) in [("\"version\":2", "\"version\":99"), ("\"server\":\"s\"", "\"server\":\"t\"")] {
         fs::write(&path, String::from_utf8_lossy(&good).replace(from, to)).expect("written");
         let next = Catalog::open(folder.path());
         assert_eq!(next.declare(declaration("s", "d")), None);
@@ -390,12 +390,16 @@ fn deprecated_tools_rank_last() {
         describe("issue_list", "**Deprecated.** List issues."),
         describe("search_issues", "Search, or list, everything."),
         describe("old", "Lists issues. This is not deprecated, whatever the name says."),
+        ToolDocument { deprecated: true, ..describe("all_issue_list", "List all issues.") },
     ];
     catalog.set_tools("s", "s", "", tools);
     for mode in SearchMode::ALL {
         let names = hit_names(&catalog.clone().with_search(mode), "list all issues");
-        assert_eq!(names[2..], ["list_issues", "issue_list"], "{mode:?}: {names:?}");
+        let mut last = names[2..].to_vec();
+        last.sort();
+        assert_eq!(last, ["all_issue_list", "issue_list", "list_issues"], "{mode:?}: {names:?}");
         assert_eq!(hit_names(&catalog, "list_issues")[0], "list_issues", "an exact name still comes first");
+        assert_ne!(hit_names(&catalog, "list issues")[0], "list_issues", "words are not a name");
     }
     catalog.set_tools("s", "s", "", vec![describe("a", "é"), describe("b", "(deprecate"), describe("c", "")]);
     assert_eq!(hit_names(&catalog, "a"), ["a"]);

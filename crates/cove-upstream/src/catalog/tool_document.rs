@@ -24,20 +24,31 @@ pub struct ToolDocument {
     /// The server's mark; see [`ToolDocument::is_deprecated`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub deprecated: bool,
+    /// The server runs the tool only as a task.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub requires_task: bool,
 }
 
 impl ToolDocument {
-    /// Returns true if the server marks the tool as deprecated, or its description begins with that word.
+    /// Returns true if the server marks the tool as deprecated, or its description says so.
     pub fn is_deprecated(&self) -> bool {
-        self.deprecated || begins_deprecated(&self.description)
+        self.deprecated || says_deprecated(&self.description)
     }
 }
 
-/// Returns true if a description begins with the word, in any decoration: `[DEPRECATED]`, `**Deprecated**`.
-pub(super) fn begins_deprecated(description: &str) -> bool {
+/// Returns true if a description begins with the word, in any decoration (`[DEPRECATED]`, `**Deprecated**`), or a later
+/// sentence does and says no more about it than a note would: `Reads a file. DEPRECATED: use read_text_file`.
+pub(super) fn says_deprecated(description: &str) -> bool {
     const WORD: &str = "deprecated";
-    let start = description.trim_start_matches(|c: char| !c.is_alphanumeric());
-    start.get(..WORD.len()).is_some_and(|start| start.eq_ignore_ascii_case(WORD))
+    let after_word = |sentence: &str| {
+        let start = sentence.trim_start_matches(|c: char| !c.is_alphanumeric());
+        let (word, rest) = start.split_at_checked(WORD.len())?;
+        word.eq_ignore_ascii_case(WORD).then(|| rest.chars().next())
+    };
+    let mut sentences = description.split(['.', '\n']).map(after_word);
+    let is_note =
+        |next: Option<Option<char>>| next.is_some_and(|next| !next.is_some_and(|c| c == ' ' || c.is_alphanumeric()));
+    sentences.next().flatten().is_some() || sentences.any(is_note)
 }
 
 #[cfg(test)]
@@ -51,11 +62,27 @@ mod tests {
             deprecated,
             ..Default::default()
         };
-        for description in ["Deprecated: use x", "[DEPRECATED] Use x", "⚠️ **deprecated**", "deprecated"] {
+        for description in [
+            "Deprecated: use x",
+            "[DEPRECATED] Use x",
+            "⚠️ **deprecated**",
+            "deprecated",
+            "Reads. DEPRECATED: use x",
+            "Reads\n(deprecated)",
+            "Reads.\n\n**Deprecated**, use x",
+        ] {
             assert!(with(description, false).is_deprecated(), "{description}");
         }
         assert!(with("Reads", true).is_deprecated());
-        for description in ["", "Lists deprecated packages", "Déprecated", "deprecate", "日本語日本語"] {
+        for description in [
+            "",
+            "Lists deprecated packages",
+            "Lists packages. Deprecated ones are marked",
+            "Lists. deprecatedness",
+            "Déprecated",
+            "deprecate",
+            "日本語日本語",
+        ] {
             assert!(!with(description, false).is_deprecated(), "{description}");
         }
     }

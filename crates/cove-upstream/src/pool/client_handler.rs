@@ -1,28 +1,57 @@
 //! Cove's side of a connection to an upstream server: how it introduces itself, and how it answers the server's
-//! requests.
+//! requests. Questions to a person go to the call that they belong to.
 
-#![expect(deprecated, reason = "roots are, and older servers still ask for them")]
+#![expect(deprecated, reason = "roots and sampling are, and older servers still ask for them")]
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use reqwest::Url;
-use rmcp::model::{ClientCapabilities, ClientConfig, Implementation, ListRootsResult, ProtocolVersion, Root};
+use rmcp::model::{
+    ClientCapabilities, ClientConfig, CreateMessageRequestParams, CreateMessageResult, CustomRequest, CustomResult,
+    ElicitRequestParams, ElicitResult, ElicitationCapability, ErrorCode, FormElicitationCapability, Implementation,
+    JsonObject, ListRootsResult, ProtocolVersion, Root, TASKS_EXTENSION_ID, UrlElicitationCapability,
+};
 use rmcp::service::{NotificationContext, RequestContext, RoleClient, RunningService};
 use rmcp::{ClientHandler, ErrorData};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::ProtocolEra;
 use super::notifications::NotificationRouter;
+use super::settings::UpstreamSettings;
+use cove_core::error::display_value;
 
 pub(super) struct UpstreamClient {
     era: ProtocolEra,
     roots: Vec<String>,
+    /// True if a client's model can be asked.
+    has_sampling: bool,
     notices: Arc<NotificationRouter>,
 }
 
 impl UpstreamClient {
-    pub(super) fn new(era: ProtocolEra, root: Option<&Path>, notices: Arc<NotificationRouter>) -> Self {
-        Self { era, roots: root.and_then(path_url).into_iter().collect(), notices }
+    pub(super) fn new(era: ProtocolEra, settings: &UpstreamSettings, notices: Arc<NotificationRouter>) -> Self {
+        let roots = settings.root.as_deref().and_then(path_url).into_iter().collect();
+        Self { era, roots, has_sampling: settings.sampling.load(Ordering::Relaxed), notices }
+    }
+
+    /// Puts a request of the server to the client behind the call that it belongs to.
+    async fn ask<A: DeserializeOwned>(
+        &self,
+        method: &str,
+        params: impl Serialize,
+        context: RequestContext<RoleClient>,
+    ) -> Result<A, ErrorData> {
+        let unreadable = |error: serde_json::Error| ErrorData::invalid_params(error.to_string(), None);
+        let Value::Object(params) = serde_json::to_value(params).map_err(unreadable)? else {
+            return Err(ErrorData::invalid_params("`params` is not an object", None));
+        };
+        let withdrawn = context.ct.cancelled();
+        let answer = self.notices.questions.ask(method, params, &context.extensions, withdrawn).await?;
+        serde_json::from_value(answer).map_err(unreadable)
     }
 }
 
@@ -35,6 +64,20 @@ impl ClientHandler for UpstreamClient {
         if self.era == ProtocolEra::Legacy && !self.roots.is_empty() {
             capabilities.roots = Some(Default::default());
         }
+        if self.era == ProtocolEra::Modern {
+            // In the older era, the client asks for a task with each call.
+            let tasks = [(TASKS_EXTENSION_ID.to_owned(), JsonObject::new())];
+            capabilities.extensions = Some(tasks.into_iter().collect());
+        }
+        // Announced for every client, also for those that cannot be asked: then the code learns what was asked.
+        capabilities.elicitation = Some(
+            ElicitationCapability::new()
+                .with_form(FormElicitationCapability::new())
+                .with_url(UrlElicitationCapability::new()),
+        );
+        if self.has_sampling {
+            capabilities.sampling = Some(Default::default());
+        }
         let version = match self.era {
             ProtocolEra::Modern => ProtocolVersion::LATEST,
             ProtocolEra::Legacy => ProtocolVersion::LATEST_WITH_INITIALIZE,
@@ -45,6 +88,39 @@ impl ClientHandler for UpstreamClient {
 
     async fn list_roots(&self, _: RequestContext<RoleClient>) -> Result<ListRootsResult, ErrorData> {
         Ok(ListRootsResult::new(self.roots.iter().map(Root::new).collect()))
+    }
+
+    async fn create_elicitation(
+        &self,
+        params: ElicitRequestParams,
+        context: RequestContext<RoleClient>,
+    ) -> Result<ElicitResult, ErrorData> {
+        self.ask("elicitation/create", params, context).await
+    }
+
+    async fn create_message(
+        &self,
+        params: CreateMessageRequestParams,
+        context: RequestContext<RoleClient>,
+    ) -> Result<CreateMessageResult, ErrorData> {
+        self.ask("sampling/createMessage", params, context).await
+    }
+
+    /// Answers requests that rmcp could not parse, such as questions whose schema goes beyond the protocol.
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        context: RequestContext<RoleClient>,
+    ) -> Result<CustomResult, ErrorData> {
+        match request.method.as_str() {
+            method @ ("elicitation/create" | "sampling/createMessage") => {
+                self.ask(method, request.params, context).await.map(CustomResult)
+            }
+            method => {
+                let message = format!("Cove does not support `{}`", display_value(method));
+                Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, message, None))
+            }
+        }
     }
 
     async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {

@@ -27,9 +27,23 @@ pub enum UpstreamError {
     /// The server answered with a protocol error.
     #[error("server `{server}` refused: {message} ({code})")]
     Protocol { server: String, code: i64, message: String, data: Option<Box<Value>> },
+    /// The server asks a person for input that it did not get.
+    #[error("server `{server}` asks for input and got none: {}; it asked `{}`", .question.reason, .question.message)]
+    InputRequired { server: String, question: Box<UnansweredQuestion> },
     /// The server failed too often in a row. Cove does not start it until `retry_in` has passed.
     #[error("server `{server}` is not tried for another {} s, for it failed again and again: {reason}", .retry_in.as_secs().max(1))]
     Circuit { server: String, reason: String, retry_in: Duration },
+}
+
+/// A question without an answer, for the code that made the call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UnansweredQuestion {
+    pub reason: String,
+    pub hint: &'static str,
+    /// The server's message, and the schema or the address.
+    pub message: String,
+    pub schema: Option<Value>,
+    pub url: Option<String>,
 }
 
 /// What failed at a start. It decides the hint.
@@ -93,6 +107,7 @@ impl UpstreamError {
             | Self::Gone { server, .. }
             | Self::Timeout { server, .. }
             | Self::Protocol { server, .. }
+            | Self::InputRequired { server, .. }
             | Self::Circuit { server, .. } => server,
         }
     }
@@ -117,6 +132,7 @@ impl Hint for UpstreamError {
             }
             Self::Timeout { .. } => "pass a larger `timeout`, or ask for less at once".into(),
             Self::Protocol { .. } => return None,
+            Self::InputRequired { question, .. } => question.hint.into(),
             Self::Circuit { .. } => "look at its standard error, or try again later".into(),
         })
     }

@@ -82,7 +82,7 @@ impl ConnectContext<'_> {
     where
         T: Transport<RoleClient> + 'static,
     {
-        let client = UpstreamClient::new(era, self.settings.root.as_deref(), Arc::clone(self.notices));
+        let client = UpstreamClient::new(era, self.settings, Arc::clone(self.notices));
         let lifecycle = match era {
             ProtocolEra::Modern => ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::LATEST] },
             ProtocolEra::Legacy => ClientLifecycleMode::Initialize,

@@ -27,12 +27,12 @@ use tokio::time::Instant;
 use super::error::{StartFailureKind, UpstreamError};
 use super::failure_records::ServerFailure;
 use super::handshake::{ConnectContext, ConnectFailure};
-use super::notifications::{NotificationRouter, ProgressSink};
+use super::notifications::NotificationRouter;
 use super::redaction::ServerSecrets;
 use super::resolve::{ResolvedLaunch, resolve};
 use super::running_server::{RunningServer, ServerLease};
 use super::settings::UpstreamSettings;
-use super::{ProtocolEra, UpstreamState};
+use super::{CallOptions, ProtocolEra, UpstreamState};
 use crate::definition::{ServerDefinition, ServerLaunch};
 use cove_core::sync::lock;
 
@@ -155,15 +155,9 @@ impl Upstream {
         }
     }
 
-    /// Sends a request and returns the result. Starts the server first if it is not running.
-    pub(super) async fn request(
-        self: &Arc<Self>,
-        request: ClientRequest,
-        timeout: Duration,
-        progress: Option<ProgressSink>,
-    ) -> Result<Value, UpstreamError> {
-        let lease = self.lease_running().await?;
-        self.request_on(&lease, request, timeout, progress).await
+    /// Returns how long a request may take.
+    pub(super) fn call_timeout(&self, options: &CallOptions) -> Duration {
+        options.timeout.unwrap_or(self.settings.call_timeout)
     }
 
     /// Sends a request to a server that the caller has leased. Returns the result, or an error that says how the
@@ -172,12 +166,11 @@ impl Upstream {
         &self,
         lease: &ServerLease,
         request: ClientRequest,
-        timeout: Duration,
-        progress: Option<ProgressSink>,
+        options: &CallOptions,
     ) -> Result<Value, UpstreamError> {
-        let mut result = lease.request(request, timeout, progress).await;
+        let mut result = lease.request(request, self.call_timeout(options), options).await;
         match &mut result {
-            Ok(_) | Err(UpstreamError::Protocol { .. }) => {
+            Ok(_) | Err(UpstreamError::Protocol { .. } | UpstreamError::InputRequired { .. }) => {
                 let mut life = lock(&self.life);
                 life.failures = 0;
                 life.last_failure = None;

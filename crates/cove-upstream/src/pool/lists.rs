@@ -2,11 +2,11 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use rmcp::model::ServerCapabilities;
 use serde_json::{Map, Value};
 
+use super::CallOptions;
 use super::error::UpstreamError;
 use super::lifecycle::Upstream;
 use super::running_server::new_request;
@@ -35,13 +35,9 @@ pub(super) const TEMPLATES: ListKind = ListKind {
 pub(super) const PROMPTS: ListKind =
     ListKind { method: "prompts/list", key: "prompts", is_announced: |server| server.prompts.is_some() };
 
-/// Returns every entry as the server sent it, starting the server if needed. `timeout` applies to each page. Returns
+/// Returns every entry as the server sent it, starting the server if needed. The timeout of calls applies to each page. Returns
 /// nothing if the server does not announce such a list.
-pub(super) async fn list_all(
-    upstream: &Arc<Upstream>,
-    list: &ListKind,
-    timeout: Duration,
-) -> Result<Vec<Value>, UpstreamError> {
+pub(super) async fn list_all(upstream: &Arc<Upstream>, list: &ListKind) -> Result<Vec<Value>, UpstreamError> {
     // One lease for all pages: a cursor is only valid in the process that issued it.
     let lease = upstream.lease_running().await?;
     if !lease.announces(list.is_announced) {
@@ -50,7 +46,7 @@ pub(super) async fn list_all(
     let (mut entries, mut params) = (Vec::new(), Map::new());
     let mut seen = HashSet::new();
     for _ in 0..MAX_PAGES {
-        let page = match upstream.request_on(&lease, new_request(list.method, params), timeout, None).await {
+        let page = match upstream.request_on(&lease, new_request(list.method, params), &CallOptions::default()).await {
             Ok(page) => page,
             // Some servers announce resources and do not implement templates.
             Err(UpstreamError::Protocol { code: METHOD_NOT_FOUND, .. }) if list.method != TOOLS.method => break,

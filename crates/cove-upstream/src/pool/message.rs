@@ -11,6 +11,7 @@ use rmcp::model::{
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::call_logs::MessageOrigin;
 use super::notifications::{CallProgress, NotificationRouter};
 use super::text;
 use cove_core::sync::lock;
@@ -36,18 +37,24 @@ impl MessageReader {
             if self.typed_methods.contains(&request.request.method()) {
                 lock(&self.typed).insert(request.id.clone());
             }
-            self.notices.register_sink(&request.request);
+            self.notices.register_sinks(&request.request);
+            self.notices.questions.register(&request.id, &request.request);
         }
     }
 
-    /// Parses one line. Delivers progress itself, and returns the messages for rmcp, which may be none: messages that
-    /// Cove does not use are dropped. Returns `None` if the line is no message.
+    /// Parses one line of a server's own output; see [`Self::parse_from`].
     pub(super) fn parse_line(&self, line: &[u8]) -> Option<Vec<ServerJsonRpcMessage>> {
+        self.parse_from(line, &MessageOrigin::Server)
+    }
+
+    /// Parses one line. Delivers progress, log messages and changes of resources itself, and returns the messages for rmcp, which may be none: messages that
+    /// Cove does not use are dropped. Returns `None` if the line is no message.
+    pub(super) fn parse_from(&self, line: &[u8], origin: &MessageOrigin) -> Option<Vec<ServerJsonRpcMessage>> {
         match serde_json::from_slice(line) {
-            Ok(message @ Value::Object(_)) => Some(self.parse_message(message)?.into_iter().collect()),
+            Ok(message @ Value::Object(_)) => Some(self.parse_message(message, origin)?.into_iter().collect()),
             // One older revision of the protocol has batches.
             Ok(Value::Array(messages)) if !messages.is_empty() => {
-                let messages = messages.into_iter().map(|message| self.parse_message(message));
+                let messages = messages.into_iter().map(|message| self.parse_message(message, origin));
                 Some(messages.collect::<Option<Vec<_>>>()?.into_iter().flatten().collect())
             }
             Ok(_) => None,
@@ -61,7 +68,7 @@ impl MessageReader {
 
     /// Returns `None` if this is not a message, and `Some(None)` if it is a message that Cove does not use.
     #[expect(clippy::option_option, reason = "two kinds of nothing, each used once")]
-    fn parse_message(&self, mut message: Value) -> Option<Option<ServerJsonRpcMessage>> {
+    fn parse_message(&self, mut message: Value, origin: &MessageOrigin) -> Option<Option<ServerJsonRpcMessage>> {
         let fields = message.as_object_mut()?;
         if fields.get("jsonrpc") != Some(&Value::from("2.0")) {
             return None;
@@ -75,7 +82,18 @@ impl MessageReader {
                     }
                     return Some(None);
                 }
-                "notifications/message" | "notifications/resources/updated" => return Some(None),
+                "notifications/message" => {
+                    if let Some(params) = fields.get("params") {
+                        self.notices.deliver_log(params, origin);
+                    }
+                    return Some(None);
+                }
+                "notifications/resources/updated" => {
+                    if let Some(uri) = fields.get("params").and_then(|params| params.get("uri")?.as_str()) {
+                        self.notices.subscriptions().record_change(uri);
+                    }
+                    return Some(None);
+                }
                 _ => return serde_json::from_value(message).ok().map(Some),
             }
         }
@@ -84,6 +102,9 @@ impl MessageReader {
             let id = id?;
             let is_typed = lock(&self.typed).remove(&id);
             let result = if is_typed {
+                if result.get("protocolVersion").is_some() {
+                    self.notices.note_capabilities(&result);
+                }
                 serde_json::from_value(result).ok()?
             } else {
                 ServerResult::CustomResult(CustomResult(result))
@@ -101,7 +122,7 @@ impl MessageReader {
 fn parse_progress(params: &Value) -> Option<(ProgressToken, CallProgress)> {
     let token = ProgressToken::deserialize(params.get("progressToken")?).ok()?;
     let progress = CallProgress {
-        progress: params.get("progress")?.as_f64()?,
+        progress: Some(params.get("progress")?.as_f64()?),
         total: params.get("total").and_then(Value::as_f64),
         message: params.get("message").and_then(Value::as_str).map(|words| text::to_line(words, 500)),
     };

@@ -1,23 +1,28 @@
-//! Notifications of a server: the progress of calls, and changed tool lists.
+//! Notifications of a server: the progress of calls, log messages, and changed tool lists and resources.
 //!
 //! rmcp assigns a progress token only while it sends a request, and the server may report progress before the caller
 //! learns the token. So the sink of a call travels inside the request, where `attach_sink` puts it. The transport calls
-//! `register_sink` with every request before it writes it, which finds both the sink and the token. The router holds
-//! the sink weakly: progress ends when the caller drops what `attach_sink` returned.
+//! `register_sinks` with every request before it writes it, which finds both the sink and the token. The router holds
+//! the sink weakly: progress ends when the caller drops the sink. That is later than the answer if the answer is a task.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use rmcp::model::{ClientRequest, GetExtensions, GetMeta, ProgressToken};
+use serde_json::Value;
 use tokio::sync::watch;
 
+use super::call_logs::{CallLogs, LogRoutes, MessageOrigin};
+use super::question_router::QuestionRouter;
+use super::subscriptions::SubscriptionTable;
 use cove_core::sync::lock;
 
 /// The progress of a call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CallProgress {
-    pub progress: f64,
+    /// `None` for the status of a task, which has words only.
+    pub progress: Option<f64>,
     pub total: Option<f64>,
     pub message: Option<String>,
 }
@@ -27,20 +32,25 @@ pub type ProgressSink = Arc<dyn Fn(CallProgress) + Send + Sync>;
 
 /// A sink on its way through rmcp, as an extension of its request.
 #[derive(Clone)]
-struct AttachedSink(Weak<ProgressSink>);
+struct AttachedSink(WeakSink);
 
-/// Puts the sink into the request. It receives progress until the returned value is dropped.
-pub(super) fn attach_sink(request: &mut ClientRequest, sink: ProgressSink) -> Arc<ProgressSink> {
-    let sink = Arc::new(sink);
-    request.extensions_mut().insert(AttachedSink(Arc::downgrade(&sink)));
-    sink
+type WeakSink = Weak<dyn Fn(CallProgress) + Send + Sync>;
+
+/// Puts the sink into the request. It receives progress until the caller drops it.
+pub(super) fn attach_sink(request: &mut ClientRequest, sink: &ProgressSink) {
+    request.extensions_mut().insert(AttachedSink(Arc::downgrade(sink)));
 }
 
 #[derive(Default)]
 pub(super) struct NotificationRouter {
-    sinks: Mutex<HashMap<ProgressToken, Weak<ProgressSink>>>,
+    pub(super) questions: QuestionRouter,
+    sinks: Mutex<HashMap<ProgressToken, WeakSink>>,
     /// How many times the server reported that its tools changed.
     changes: AtomicU64,
+    /// The server of the legacy era that is running, or started last, can run tool calls as tasks.
+    accepts_task_requests: AtomicBool,
+    logs: Mutex<LogRoutes>,
+    subscriptions: SubscriptionTable,
     /// Counts the changes of all servers.
     changed: watch::Sender<u64>,
 }
@@ -60,8 +70,32 @@ impl NotificationRouter {
         self.changed.send_modify(|count| *count += 1);
     }
 
-    /// Registers the sink of a request that is about to be sent, if it has one, and forgets those of ended calls.
-    pub(super) fn register_sink(&self, request: &ClientRequest) {
+    /// Notes what a legacy server says about tasks in its answer to `initialize`, which rmcp's types leave out.
+    pub(super) fn note_capabilities(&self, initialized: &Value) {
+        let accepts = initialized.pointer("/capabilities/tasks/requests/tools/call").is_some();
+        self.accepts_task_requests.store(accepts, Ordering::Relaxed);
+    }
+
+    pub(super) fn accepts_task_requests(&self) -> bool {
+        self.accepts_task_requests.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn subscriptions(&self) -> &SubscriptionTable {
+        &self.subscriptions
+    }
+
+    /// Notes whom a request without logs is for.
+    pub(super) fn note_user(&self, logs: &CallLogs) {
+        lock(&self.logs).note_user(logs);
+    }
+
+    pub(super) fn deliver_log(&self, params: &Value, origin: &MessageOrigin) {
+        lock(&self.logs).deliver(params, origin);
+    }
+
+    /// Registers the sinks of a request that is about to be sent, if it has any, and forgets those of ended calls.
+    pub(super) fn register_sinks(&self, request: &ClientRequest) {
+        lock(&self.logs).register(request);
         let sink = request.extensions().get::<AttachedSink>();
         if let (Some(AttachedSink(sink)), Some(token)) = (sink, request.get_meta().get_progress_token()) {
             let mut sinks = lock(&self.sinks);

@@ -5,22 +5,32 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rmcp::model::{
-    ClientRequest, CustomRequest, CustomResult, ServerCapabilities, ServerNotification, ServerResult,
+    ClientRequest, CustomRequest, CustomResult, GetMeta, ServerCapabilities, ServerNotification, ServerResult,
     SubscriptionFilter,
 };
 use rmcp::service::{Peer, PeerRequestOptions, RequestHandle, RoleClient, ServiceError};
 use serde_json::{Map, Value};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::ProtocolEra;
+use super::call_logs::{AttachedLogs, CallLogs};
 use super::error::UpstreamError;
 use super::handshake::ConnectedServer;
 use super::http::{self, HttpClientError, HttpErrorKind};
-use super::notifications::{NotificationRouter, ProgressSink, attach_sink};
+use super::notifications::{NotificationRouter, attach_sink};
 use super::process::describe_exit;
+use super::question_router::QuestionInbox;
 use super::redaction::ServerSecrets;
 use super::text;
+use super::{CallOptions, ProtocolEra};
+use cove_core::session::CellClock;
 use cove_core::sync::lock;
+
+/// The least level of log messages that Cove asks for.
+const LOG_LEVEL: &str = "info";
+const LOG_LEVEL_KEY: &str = "io.modelcontextprotocol/logLevel";
+const SET_LEVEL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A server that completed its handshake. `in_flight` counts its leases; `last_used` is the end of the last one.
 pub(super) struct RunningServer {
@@ -31,6 +41,8 @@ pub(super) struct RunningServer {
     secrets: ServerSecrets,
     in_flight: AtomicUsize,
     last_used: Mutex<Instant>,
+    /// False while a legacy server has yet to answer which log messages it sends.
+    logs_requested: watch::Receiver<bool>,
 }
 
 /// Returns a request in the form that rmcp knows its method by.
@@ -47,16 +59,22 @@ impl RunningServer {
         notices: Arc<NotificationRouter>,
         secrets: ServerSecrets,
     ) -> Self {
-        let running = Self {
+        let mut running = Self {
             name,
             connected,
             notices,
             secrets,
             in_flight: AtomicUsize::new(0),
             last_used: Mutex::new(Instant::now()),
+            logs_requested: watch::channel(true).1,
         };
         running.subscribe_to_changes();
+        running.logs_requested = running.request_logs();
         running
+    }
+
+    pub(super) fn notices(&self) -> &Arc<NotificationRouter> {
+        &self.notices
     }
 
     fn peer(&self) -> &Peer<RoleClient> {
@@ -82,6 +100,11 @@ impl RunningServer {
         self.peer().peer_info().is_none_or(|peer| capability(&peer.capabilities))
     }
 
+    /// Returns true if a tool call may ask for a task. In the modern era the server decides by itself.
+    pub(super) fn accepts_task_requests(&self) -> bool {
+        self.era() == ProtocolEra::Legacy && self.notices.accepts_task_requests()
+    }
+
     /// In the modern era a client must subscribe to list changes. The task ends with the subscription.
     fn subscribe_to_changes(&self) {
         let tells = self.peer().peer_info().and_then(|peer| peer.capabilities.tools.clone()?.list_changed);
@@ -100,21 +123,96 @@ impl RunningServer {
         });
     }
 
-    /// Sends a request and waits for the result. If the wait ends early, by timeout or because the caller drops the
-    /// future, the server is sent a cancellation.
+    fn sends_logs(&self) -> bool {
+        self.peer().peer_info().is_some_and(|peer| peer.capabilities.logging.is_some())
+    }
+
+    /// Asks a server of the legacy era for log messages. In the modern era each request asks for its own. The returned
+    /// value becomes true when the server has answered, or after `SET_LEVEL_TIMEOUT`.
+    fn request_logs(&self) -> watch::Receiver<bool> {
+        let is_asked = self.era() == ProtocolEra::Legacy && self.sends_logs();
+        let (answered, receiver) = watch::channel(!is_asked);
+        if is_asked {
+            let peer = self.peer().clone();
+            let request = new_request("logging/setLevel", Map::from_iter([("level".to_owned(), LOG_LEVEL.into())]));
+            tokio::spawn(async move {
+                // Without an answer there are only fewer messages.
+                let _ = tokio::time::timeout(SET_LEVEL_TIMEOUT, peer.send_request(request)).await;
+                let _ = answered.send(true);
+            });
+        }
+        receiver
+    }
+
+    /// Makes the server's log messages during a request reach these logs. Waits until a server that has just started
+    /// knows which messages to send.
+    async fn attach_logs(&self, request: &mut ClientRequest, logs: &Arc<CallLogs>) {
+        let _ = self.logs_requested.clone().wait_for(|answered| *answered).await;
+        if self.era() == ProtocolEra::Modern && self.sends_logs() {
+            request.get_meta_mut().insert(LOG_LEVEL_KEY.to_owned(), LOG_LEVEL.into());
+        }
+        AttachedLogs::new(logs, self.secrets.clone()).attach(request);
+    }
+
+    /// Opens a subscription to one resource, in the modern era. Returns the task that keeps it open, which ends with the
+    /// subscription. Fails if the server refuses or does not answer.
+    pub(super) async fn listen_to_resource(
+        &self,
+        uri: String,
+        timeout: Duration,
+    ) -> Result<AbortHandle, UpstreamError> {
+        let filter = SubscriptionFilter::builder().resource_subscription(uri.clone()).build();
+        let timed_out = ServiceError::Timeout { timeout };
+        let opened = tokio::time::timeout(timeout, self.peer().listen(filter)).await.unwrap_or(Err(timed_out));
+        let mut subscription = match opened {
+            Ok(subscription) => subscription,
+            Err(error) => return Err(self.to_upstream_error(error, timeout).await),
+        };
+        let accepted = subscription.acknowledged().resource_subscriptions.as_ref();
+        if !accepted.is_some_and(|uris| uris.contains(&uri)) {
+            return Err(self.protocol_error(0, "it does not report changes of this resource".to_owned(), None));
+        }
+        // The transport counts the changes, so none arrives here.
+        let listening = tokio::spawn(async move { while let Ok(Some(_)) = subscription.next().await {} });
+        Ok(listening.abort_handle())
+    }
+
+    /// Sends a request and waits for the result, and answers the questions that the server asks meanwhile; the time for
+    /// these does not count. If the wait ends early, by timeout, by a question without an answer or because the caller
+    /// drops the future, the server is sent a cancellation.
     pub(super) async fn request(
         &self,
         mut request: ClientRequest,
         timeout: Duration,
-        progress: Option<ProgressSink>,
+        options: &CallOptions,
     ) -> Result<Value, UpstreamError> {
-        let _progress = progress.map(|sink| attach_sink(&mut request, sink));
+        if let Some(sink) = &options.progress {
+            attach_sink(&mut request, sink);
+        }
+        if let Some(logs) = &options.logs {
+            self.attach_logs(&mut request, logs).await;
+        }
+        let (clock, deadline) = (CellClock::default(), Instant::now() + timeout);
+        let mut inbox = options
+            .questions
+            .clone()
+            .map(|questions| QuestionInbox::attach(&mut request, &self.name, questions, clock.clone()));
         let answer = async {
             let sent = self.peer().send_request_with_option(request, PeerRequestOptions::no_options()).await?;
             SentRequest(Some(sent)).receive_answer().await
         };
-        let timed_out = ServiceError::Timeout { timeout };
-        let mut value = match tokio::time::timeout(timeout, answer).await.unwrap_or(Err(timed_out)) {
+        let unanswered = async {
+            match &mut inbox {
+                Some(inbox) => inbox.answer_all().await,
+                None => std::future::pending().await,
+            }
+        };
+        let answer = tokio::select! {
+            answer = answer => answer,
+            () = clock.pass(deadline) => Err(ServiceError::Timeout { timeout }),
+            failure = unanswered => return Err(failure),
+        };
+        let mut value = match answer {
             Ok(ServerResult::CustomResult(CustomResult(value))) => http::unwrap_result(value),
             Ok(other) => serde_json::to_value(other)
                 .map_err(|error| self.protocol_error(0, format!("its answer could not be read: {error}"), None))?,

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use super::failure_records::FailureRecords;
@@ -40,6 +42,8 @@ pub struct UpstreamSettings {
     /// After this many failures in a row, the pool does not start the server for `breaker_pause`.
     pub max_failures: u32,
     pub breaker_pause: Duration,
+    /// True once a client announced that its model can be asked. Servers that start later learn of it.
+    pub sampling: Arc<AtomicBool>,
 }
 
 impl UpstreamSettings {
@@ -61,6 +65,7 @@ impl UpstreamSettings {
             max_back_off: Duration::from_secs(30),
             max_failures: 5,
             breaker_pause: Duration::from_secs(30),
+            sampling: Arc::default(),
         }
     }
 }

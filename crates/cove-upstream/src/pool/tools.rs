@@ -46,7 +46,19 @@ pub(super) fn parse_tool(tool: Value) -> Option<ToolDocument> {
         Some(Value::Object(schema)) if is_bounded(&schema) => Some(schema),
         _ => None,
     };
-    Some(ToolDocument { name, title, description, input_schema, output_schema, read_only, destructive, deprecated })
+    let support = tool.get("execution").and_then(|execution| execution.get("taskSupport"));
+    let requires_task = support.and_then(Value::as_str) == Some("required");
+    Some(ToolDocument {
+        name,
+        title,
+        description,
+        input_schema,
+        output_schema,
+        read_only,
+        destructive,
+        deprecated,
+        requires_task,
+    })
 }
 
 fn empty_schema() -> Map<String, Value> {

@@ -4,11 +4,13 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 
-use chrono::{DateTime, SecondsFormat};
+use chrono::{DateTime, Local, SecondsFormat};
+use serde_json::json;
 
-use super::tables::{render_json, render_table};
+use super::tables::{PrintStyle, Tone, render_json, render_list};
 use super::{CommandContext, broker_settings, json_flag, parse_count};
 use cove_core::error::{Failure, display_path, escape_control};
+use cove_core::text::counted;
 use cove_upstream::broker::audit::{self, AuditLine};
 
 const DEFAULT_LINES: usize = 50;
@@ -27,7 +29,7 @@ pub struct AuditArgs {
     server: Option<String>,
 }
 
-pub fn render(args: &AuditArgs, context: &CommandContext) -> Result<String, Failure> {
+pub fn render(args: &AuditArgs, context: &CommandContext, style: PrintStyle) -> Result<String, Failure> {
     let count = parse_count("lines", args.lines.as_deref(), DEFAULT_LINES, MAX_LINES)?;
     let Some(state) = &context.config.server.state_dir else {
         return Err(Failure::usage("could not find the audit file")
@@ -35,7 +37,7 @@ pub fn render(args: &AuditArgs, context: &CommandContext) -> Result<String, Fail
             .with_hint("pass `--state-dir`"));
     };
     let mut newest = VecDeque::new();
-    let mut unread = 0;
+    let mut unread = 0_u64;
     for path in audit::list_files(state) {
         let failed =
             |error| Failure::usage(format!("could not read the audit file `{}`", display_path(&path))).because(error);
@@ -57,32 +59,47 @@ pub fn render(args: &AuditArgs, context: &CommandContext) -> Result<String, Fail
     }
     let lines = Vec::from(newest);
     if context.json {
-        return render_json("the audit", &lines);
+        return render_json("the audit", &lines.iter().map(to_json).collect::<Vec<_>>());
     }
-    let mut text = table(&lines);
+    let mut text = table(&lines, style);
     if unread > 0 {
-        text += &format!("{unread} lines could not be read; was the file edited?\n");
+        text += &format!("{} could not be read; was the file edited?\n", counted(unread, "line"));
     }
     Ok(text)
 }
 
-fn table(lines: &[AuditLine]) -> String {
+/// A line with its time in a form that people read too.
+fn to_json(line: &AuditLine) -> serde_json::Value {
+    let mut row = json!(line);
+    row["at"] = format_utc(line.time).into();
+    row
+}
+
+fn table(lines: &[AuditLine], style: PrintStyle) -> String {
     if lines.is_empty() {
-        return "no calls are written down\n".to_owned();
+        return "no calls recorded yet\n".to_owned();
     }
     let cells = |line: &AuditLine| {
         let tool = escape_control(&format!("{}.{}", line.server, line.tool));
         let took = format!("{} ms", line.ms);
+        let time = if style.headings { format_local(line.time) } else { format_utc(line.time) };
+        let outcome = if line.outcome == "ok" { Tone::Good } else { Tone::Bad };
         [
-            format_utc(line.time),
-            escape_control(&line.principal),
-            escape_control(&line.session),
-            tool,
-            line.outcome.clone(),
-            took,
+            Tone::Faint.cell(time),
+            Tone::Plain.cell(escape_control(&line.principal)),
+            Tone::Faint.cell(escape_control(&line.session)),
+            Tone::Name.cell(tool),
+            outcome.cell(&line.outcome),
+            Tone::Plain.cell(took),
         ]
     };
-    render_table(lines.iter().map(cells))
+    render_list(style, ["TIME", "CALLER", "SESSION", "TOOL", "OUTCOME", "TOOK"], lines.iter().map(cells))
+}
+
+/// The time of this machine's clock, for people.
+fn format_local(ms: u64) -> String {
+    let time = i64::try_from(ms).ok().and_then(DateTime::from_timestamp_millis);
+    time.map_or_else(|| ms.to_string(), |time| time.with_timezone(&Local).format("%Y-%m-%d %H:%M:%S").to_string())
 }
 
 /// Writes milliseconds since 1970 as `2026-01-31T12:00:00Z`. A time that no calendar reaches stays a number.

@@ -8,6 +8,7 @@ use cove_protocol::limits::{MAX_CODE, MAX_META};
 
 use super::{call_settings, json_flag};
 use cove_core::error::{Failure, display_value};
+use cove_core::keyword::alternatives;
 use cove_core::process_env::ProcessEnv;
 
 /// The work of `cove run`: cells of one session, in this order.
@@ -16,8 +17,8 @@ pub struct RunArgs {
     /// At least one, unless the code comes from standard input.
     pub cells: Vec<CellSource>,
     pub language: Language,
-    /// What a cell that is read from standard input gets, if there is one to read.
-    pub stdin_args: Option<Vec<String>>,
+    /// The name and the arguments of a cell that is read from standard input, if there is one to read.
+    pub stdin: Option<(String, Vec<String>)>,
     /// The script whose folder is shown.
     pub script: Option<PathBuf>,
     /// Where files that the code writes are kept.
@@ -92,13 +93,19 @@ pub(super) fn load_code(given: CodeArgs, env: &ProcessEnv) -> Result<RunArgs, Fa
         }
         (None, []) => return Err(no_code_error()),
     };
-    let language = choose_language(given.language, file.as_deref(), env)?;
+    let is_typescript = wants_typescript(given.language.as_deref(), env)?;
+    let language = match is_typescript {
+        true => Language::Node,
+        false => choose_language(given.language, file.as_deref(), env)?,
+    };
+    let named = |name: String| if is_typescript { typescript_name(name) } else { name };
     let args = [given.plain_args, given.args].concat();
     check_args(&args)?;
-    let stdin_args = reads_stdin.then(|| args.clone());
-    let cells = sources.into_iter().map(|(name, code)| CellSource { name, code, args: args.clone() }).collect();
+    let stdin = reads_stdin.then(|| (named("<stdin>".to_owned()), args.clone()));
+    let cell = |(name, code)| CellSource { name: named(name), code, args: args.clone() };
+    let cells = sources.into_iter().map(cell).collect();
     let script = file.filter(|_| !given.no_folder).map(|file| env.cwd.join(file));
-    Ok(RunArgs { cells, language, stdin_args, script, out: given.out.map(|out| env.cwd.join(out)) })
+    Ok(RunArgs { cells, language, stdin, script, out: given.out.map(|out| env.cwd.join(out)) })
 }
 
 fn no_code_error() -> Failure {
@@ -107,7 +114,7 @@ fn no_code_error() -> Failure {
 }
 
 /// Reads the code of one cell from standard input. Fails if there is none.
-pub(super) fn read_stdin(args: Vec<String>) -> Result<CellSource, Failure> {
+pub(super) fn read_stdin(name: String, args: Vec<String>) -> Result<CellSource, Failure> {
     let refused = || Failure::usage("could not read code from standard input");
     let mut code = Vec::new();
     std::io::stdin()
@@ -118,7 +125,7 @@ pub(super) fn read_stdin(args: Vec<String>) -> Result<CellSource, Failure> {
     if code.is_empty() {
         return Err(no_code_error());
     }
-    Ok(CellSource { name: "<stdin>".to_owned(), code: check_code(code, refused)?, args })
+    Ok(CellSource { name, code: check_code(code, refused)?, args })
 }
 
 fn inline_cells(codes: Vec<String>) -> Result<Vec<(String, String)>, Failure> {
@@ -174,6 +181,21 @@ fn check_args(args: &[String]) -> Result<(), Failure> {
         )))
 }
 
+/// True if the flag or the environment names TypeScript: Node runs it, without its types.
+fn wants_typescript(flag: Option<&str>, env: &ProcessEnv) -> Result<bool, Failure> {
+    let text = flag.map_or_else(|| env.var("COVE_LANGUAGE"), |text| Ok(Some(text)))?;
+    Ok(text.is_some_and(|text| matches!(text.to_ascii_lowercase().as_str(), "typescript" | "ts")))
+}
+
+/// The shim removes types from a cell whose name ends in `.ts`.
+fn typescript_name(name: String) -> String {
+    match name.strip_suffix('>') {
+        Some(inner) => format!("{inner}.ts>"),
+        None if name.ends_with(".ts") => name,
+        None => name + ".ts",
+    }
+}
+
 /// The language of the flag or the environment; or else that of the file's extension; or else, without one, Python.
 pub(super) fn choose_language(
     flag: Option<String>,
@@ -200,9 +222,8 @@ pub(super) fn choose_language(
         }
     };
     text.parse().map_err(|_| {
-        let allowed: Vec<String> = Language::ALL.iter().map(|language| format!("`{language}`")).collect();
         Failure::usage(format!("could not read `{written}`"))
-            .because(format!("`{}` is not a language that cells can have", display_value(&text)))
-            .with_hint(format!("write {}", allowed.join(" or ")))
+            .because(format!("`{}` is not supported here", display_value(&text)))
+            .with_hint(format!("write {}", alternatives(&Language::ALL.map(Language::as_str))))
     })
 }

@@ -3,12 +3,14 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::tables::{render_json, render_table};
-use crate::config::{Config, SETTINGS, Setting};
-use cove_core::error::{Failure, escape_control};
+use super::CommandContext;
+use super::tables::{PrintStyle, Tone, render_json, render_list};
+use crate::config::{Config, SETTINGS, Setting, SettingOrigin};
+use cove_core::error::{Failure, display_path, escape_control};
 
-pub fn render(config: &Config, json: bool) -> Result<String, Failure> {
-    if json {
+pub fn render(context: &CommandContext, style: PrintStyle) -> Result<String, Failure> {
+    let CommandContext { config, json, .. } = context;
+    if *json {
         let rows: Vec<SettingRow> = SETTINGS.iter().map(|setting| SettingRow::new(setting, config)).collect();
         return render_json("the configuration", &rows);
     }
@@ -17,11 +19,19 @@ pub fn render(config: &Config, json: bool) -> Result<String, Failure> {
         if values.is_empty() {
             values.push(setting.kind.default_text().to_owned());
         }
-        let origin = config.origin(setting).to_string();
+        let origin = config.origin(setting);
+        let tone = if *origin == SettingOrigin::Default { Tone::Faint } else { Tone::Good };
         // A setting that may be repeated has as many lines as it has values.
-        values.into_iter().map(move |value| [setting.key.to_owned(), escape_control(&value), origin.clone()])
+        values.into_iter().map(move |value| {
+            [Tone::Name.cell(setting.key), Tone::Plain.cell(escape_control(&value)), tone.cell(origin.to_string())]
+        })
     });
-    Ok(render_table(rows))
+    let mut text = render_list(style, ["SETTING", "VALUE", "ORIGIN"], rows);
+    if let Some(file) = config.file.as_ref().filter(|_| style.headings) {
+        let absent = if file.exists() { "" } else { " (none yet; `cove config init` writes one)" };
+        text += &format!("\nfile: {}{absent}\n", display_path(file));
+    }
+    Ok(text)
 }
 
 #[derive(Serialize)]

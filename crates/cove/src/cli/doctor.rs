@@ -7,6 +7,7 @@ mod limits;
 mod machine;
 mod protections;
 mod report;
+mod setup;
 mod trial_program;
 
 use std::process::ExitCode;
@@ -15,7 +16,7 @@ use std::time::Instant;
 use cove_protocol::Language;
 
 use crate::cli::image_library::image_library;
-use crate::cli::tables::render_json;
+use crate::cli::tables::{PrintStyle, render_json};
 use crate::cli::{CommandContext, runtime};
 use crate::config::Config;
 use cove_core::backend::Backend;
@@ -31,7 +32,8 @@ use report::{CheckStatus, DoctorCheck, ReportSection};
 pub fn run(context: CommandContext) -> Result<(String, ExitCode), Failure> {
     let CommandContext { config, env, json } = context;
     let checks = runtime::single_threaded()?.block_on(examine(config, &env))?;
-    let text = if json { render_json("the checks", &checks)? } else { report::render_text(&checks) };
+    let text =
+        if json { render_json("the checks", &checks)? } else { report::render_text(&checks, PrintStyle::of_stdout()) };
     Ok((text, if report::is_sound(&checks) { ExitCode::SUCCESS } else { ExitCode::FAILURE }))
 }
 
@@ -40,6 +42,7 @@ async fn examine(mut config: Config, env: &ProcessEnv) -> Result<Vec<DoctorCheck
     let library = image_library(&config, env);
     let images = own_images(&library, &config).await;
     let mut checks = machine::machine_checks(&machine);
+    checks.extend(setup::setup_checks(&config, env));
     let kind = match library.default_environment().await {
         // Examines the kind of sandbox that sessions would get.
         Ok(DefaultEnvironment { kind: SandboxKind::Container, reason, policy, .. }) => {

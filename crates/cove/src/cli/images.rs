@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use clap::Arg;
 
-use super::{CommandContext, all_settings, json_flag, runtime};
+use super::{CommandContext, all_settings, json_flag, runtime, settings_named};
 use crate::config::Config;
 use cove_core::error::{Failure, display_path};
 use cove_core::image::ImageProblem;
@@ -20,7 +20,7 @@ use cove_core::image::export::export;
 #[derive(Debug, Clone, PartialEq, Eq, clap::Subcommand)]
 pub enum ImagesCommand {
     /// List every image with what serves it, and what is wrong with the rest
-    #[command(arg = json_flag("Print one object"), args = settings_named(LISTING))]
+    #[command(visible_alias = "ls", arg = json_flag("Print one object"), args = settings_named(LISTING))]
     List,
     /// Build images now, so that no session has to wait for it
     #[command(args = settings_named(BUILDING))]
@@ -48,10 +48,6 @@ const BUILDING: &[&str] = &["backend", "network", "image-dir", "pull", "allow-co
 /// All settings that one of the commands has.
 pub(super) fn image_settings() -> impl Iterator<Item = Arg> {
     all_settings().filter(|arg| [LISTING, BUILDING].concat().contains(&arg.get_id().as_str()))
-}
-
-fn settings_named(names: &'static [&'static str]) -> impl Iterator<Item = Arg> {
-    all_settings().filter(|arg| names.contains(&arg.get_id().as_str()))
 }
 
 /// Returns the text to print and the exit code. Remarks go to standard error at once.

@@ -4,6 +4,7 @@
 
 mod arguments;
 mod client_command;
+mod client_entries;
 mod client_file;
 mod clients;
 mod diff;
@@ -11,28 +12,46 @@ mod edit;
 mod list;
 mod locations;
 mod own_entry;
+mod program_path;
+mod reports;
+mod restore;
+mod server_url;
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use super::tables::print_remark;
 use cove_core::document::{ConfigDocument, DocumentNode};
 use cove_core::error::{Failure, Refusal, display_path, display_value};
 use cove_core::process_env::ProcessEnv;
+use cove_server::http::TOKEN_VARIABLE;
+use cove_upstream::definition::DefinitionPlaces;
 
 use client_command::ClientCommandLine;
-use client_file::{ClientFile, ReplaceOutcome, lock_folder};
+use client_entries::EntryTarget;
+use client_file::{ClientFile, FileProtection, ReplaceOutcome, lock_folder};
 use clients::{AgentClient, CLIENTS};
+use cove_core::document::DocumentFormat;
 use edit::ClientEntry;
 use locations::ServersLocation;
+use reports::{ChangeReport, ReportNotes};
+use restore::RestoredFile;
+use server_url::UrlCredential;
 
 pub use arguments::EntryFlags;
 pub(super) use arguments::{InstallArgs, UninstallArgs, install_request, uninstall_request};
+pub(super) use list::present_clients;
 pub use locations::InstallScope;
+pub use server_url::{SecretToken, ServerUrl};
 
 const DEFAULT_NAME: &str = "cove";
 /// How often Cove starts over because another program wrote the file in the meantime.
 const ATTEMPTS: usize = 5;
+
+/// The names of the known clients.
+pub(super) fn client_names() -> impl Iterator<Item = &'static str> {
+    CLIENTS.iter().map(AgentClient::id)
+}
 
 /// A checked command line of `install` or `uninstall`.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,16 +60,32 @@ pub enum InstallRequest {
     Change(EntryRequest),
 }
 
-/// A request that concerns Cove's entry in the file of one client.
+/// A request that concerns Cove's entry in the files of clients.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EntryRequest {
-    /// As the user wrote it.
-    pub client: String,
+    pub clients: ClientSelection,
     pub action: InstallAction,
     pub flags: EntryFlags,
-    /// The arguments after `serve`.
-    pub server_args: Vec<String>,
+    pub server: RequestedServer,
     pub env: ProcessEnv,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClientSelection {
+    /// By the names that Cove uses.
+    Named(Vec<&'static str>),
+    /// Every client that is found on this machine.
+    Present,
+}
+
+/// The server that an entry shall lead to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RequestedServer {
+    /// The one that the entry has, or else `cove serve`.
+    Earlier,
+    /// `cove serve` with these arguments.
+    Command(Vec<String>),
+    Url(ServerUrl),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,32 +97,41 @@ pub enum InstallAction {
 }
 
 /// Returns the text to print. Remarks go to standard error at once.
-pub fn run(request: InstallRequest) -> Result<String, Failure> {
+pub fn run(request: InstallRequest) -> Result<(String, ExitCode), Failure> {
     match request {
-        InstallRequest::List { json, env } => list::text(&env, json),
+        InstallRequest::List { json, env } => Ok((list::text(&env, json)?, ExitCode::SUCCESS)),
         InstallRequest::Change(request) => {
-            let job = InstallJob::new(&request)?;
-            if request.action == InstallAction::Print { job.print_entry() } else { job.change() }
+            let run = |client| {
+                let job = InstallJob::new(&request, client)?;
+                if request.action == InstallAction::Print { job.print_entry() } else { job.change() }
+            };
+            reports::run_for_each(&request, run)
         }
     }
 }
 
-/// One request with everything it refers to.
+/// One request for one client, with everything it refers to.
 struct InstallJob<'a> {
     request: &'a EntryRequest,
     client: &'static AgentClient,
     location: ServersLocation,
     /// The path of this program.
     program: String,
-    args: Vec<String>,
 }
 
-/// A change of one entry, and the document that results from it.
+/// A change of one entry, and the file that results from it.
 struct EntryChange {
     kind: EntryChangeKind,
     path: Vec<String>,
     entry: ClientEntry,
-    after: ConfigDocument,
+    after: RestoredFile,
+}
+
+/// A change, if one is needed, and what the user should know about it.
+struct ChangePlan {
+    change: Option<EntryChange>,
+    notes: Vec<String>,
+    target: Option<EntryTarget>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,70 +139,115 @@ enum EntryChangeKind {
     Add,
     /// Cove's entry exists and differs.
     Update,
-    /// Another server has the name, and goes.
+    /// Another server has the name, or Cove's entry is of another kind, and goes.
     Replace,
     Remove,
 }
 
 impl<'a> InstallJob<'a> {
-    fn new(request: &'a EntryRequest) -> Result<Self, Failure> {
-        let client = clients::find(&request.client).map_err(|near| unknown_client(&request.client, near))?;
+    fn new(request: &'a EntryRequest, client: &'static AgentClient) -> Result<Self, Failure> {
         let location = locations::locate(client, request.flags.scope, &request.env)?;
-        let args = [&["serve".to_owned()], &request.server_args[..]].concat();
-        Ok(Self { request, client, location, program: this_program()?, args })
+        Ok(Self { request, client, location, program: program_path::this_program()? })
     }
 
-    fn print_entry(&self) -> Result<String, Failure> {
-        let name = &self.request.flags.name;
+    fn print_entry(&self) -> Result<ChangeReport, Failure> {
+        let EntryFlags { name, scope, .. } = &self.request.flags;
         let path = [&self.location.container[..], std::slice::from_ref(name)].concat();
-        let entry = self.client.entry(name, &self.program, &self.args);
+        let (target, _) = self.target(None)?;
+        let entry = self.client.entry(name, &target, *scope).map_err(|refusal| self.unusable(refusal))?;
         let text = edit::entry_alone(self.client.format, &path, &entry).map_err(|error| self.refused(error))?;
         print_remark(format!("for `{}`", self.file_name()));
-        Ok(text)
+        self.warnings(&target).iter().for_each(print_remark);
+        Ok(ChangeReport::Text(text))
     }
 
     /// Plans a change and carries it out, again from the start if another program wrote the file in between.
-    fn change(&self) -> Result<String, Failure> {
+    fn change(&self) -> Result<ChangeReport, Failure> {
         let mut uses_commands = !self.request.flags.no_client_command;
         for _ in 0..ATTEMPTS {
             let _lock = self.lock()?;
             let (file, document) = self.read()?;
-            let (plan, state) = match self.request.action {
-                InstallAction::Install | InstallAction::Print => (self.plan_install(&document)?, "is already in"),
-                InstallAction::Uninstall => (self.plan_uninstall(&document)?, "is not in"),
+            let ChangePlan { change, mut notes, target } = match self.request.action {
+                InstallAction::Install | InstallAction::Print => self.plan_install(&document)?,
+                InstallAction::Uninstall => self.plan_uninstall(&document, &file)?,
             };
-            let Some(change) = plan else {
-                let name = &self.request.flags.name;
-                return Ok(format!("`{name}` {state} {}; nothing was changed\n", self.file_name()));
+            let is_exposed = self.protection() == FileProtection::Secret && file.is_open_to_others();
+            let tightened = is_exposed.then(|| "only you may read the file now, because it holds a token".to_owned());
+            let Some(change) = change else {
+                if is_exposed && !self.request.flags.dry_run {
+                    file.replace(file.text.as_deref(), self.protection())?;
+                    notes.extend(tightened);
+                }
+                return Ok(self.unchanged(notes));
             };
-            let after = change.after.file_text();
+            let after = change.after.text();
             if self.request.flags.dry_run {
-                return Ok(diff::unified(&self.file_name(), &document.file_text(), &after));
+                let hide = |text: String| self.hide_tokens(text, edit::find(&document, &change.path).ok().flatten());
+                let (before, after) = (hide(document.file_text()), hide(after.unwrap_or_default()));
+                return Ok(ChangeReport::Text(diff::unified(&self.file_name(), &before, &after)));
             }
-            let backup = file.back_up()?;
-            let commands = if uses_commands { self.client_commands(change.kind) } else { Vec::new() };
-            if let Some(command) = commands.last() {
-                if self.try_commands(&commands, &change)? {
-                    return Ok(self.report(change.kind, Some(command), backup.as_deref()));
+            // A file that has nothing but Cove's entry needs no backup.
+            let backup = if after.is_some() { file.back_up()? } else { None };
+            // Nothing of Cove stays in the repository after an uninstall.
+            let keeps_backup = self.protection() != FileProtection::Shared || change.kind != EntryChangeKind::Remove;
+            let commands = if uses_commands { self.client_commands(change.kind, target.as_ref()) } else { Vec::new() };
+            let command = match commands.last() {
+                Some(command) if self.try_commands(&commands, &change)? => {
+                    self.tidy_after_command(&change)?;
+                    Some(command)
                 }
                 // The command may have written something else, so the file is read again.
-                uses_commands = false;
-                continue;
+                Some(_) => {
+                    uses_commands = false;
+                    continue;
+                }
+                None => {
+                    if file.replace(after.as_deref(), self.protection())? == ReplaceOutcome::Outdated {
+                        continue;
+                    }
+                    notes.extend(tightened);
+                    None
+                }
+            };
+            if !keeps_backup {
+                file.remove_backups_in(&self.request.env.cwd);
             }
-            if file.replace(&after)? == ReplaceOutcome::Replaced {
-                return Ok(self.report(change.kind, None, backup.as_deref()));
-            }
+            let warnings = target.map_or(Vec::new(), |target| self.warnings(&target));
+            let backup = backup.filter(|_| keeps_backup);
+            return Ok(self.changed(change.kind, command, backup.as_deref(), ReportNotes { notes, warnings }));
         }
         Err(Failure::operator(format!("could not write `{}`", self.file_name()))
             .because("another program kept writing it")
             .with_hint(format!("close {}, and run this again", self.client.title)))
     }
 
+    fn protection(&self) -> FileProtection {
+        match &self.request.server {
+            RequestedServer::Url(ServerUrl { credential: UrlCredential::Token(_), .. }) => FileProtection::Secret,
+            _ if self.request.flags.scope == InstallScope::Project => FileProtection::Shared,
+            _ => FileProtection::Private,
+        }
+    }
+
+    /// A diff is for looking at, so it shows neither a new token nor that of the entry.
+    fn hide_tokens(&self, text: String, entry: Option<&DocumentNode>) -> String {
+        let text = match &self.request.server {
+            RequestedServer::Url(ServerUrl { credential: UrlCredential::Token(token), .. }) => {
+                text.replace(&token.0, "[token]")
+            }
+            _ => text,
+        };
+        match entry.and_then(own_entry::credential).and_then(|credential| credential.strip_prefix("Bearer ")) {
+            Some(token) if !token.is_empty() => text.replace(token, "[earlier token]"),
+            _ => text,
+        }
+    }
+
     fn lock(&self) -> Result<Option<File>, Failure> {
         // Taking a lock creates the folder, which an uninstall has no reason to do.
         let is_needed = self.request.action != InstallAction::Uninstall || self.location.file.exists();
         let is_needed = is_needed && !self.request.flags.dry_run;
-        if is_needed { lock_folder(&self.location.file) } else { Ok(None) }
+        if is_needed { lock_folder(&self.location.file, self.protection()) } else { Ok(None) }
     }
 
     fn read(&self) -> Result<(ClientFile, ConfigDocument), Failure> {
@@ -169,47 +258,160 @@ impl<'a> InstallJob<'a> {
         Ok((file, document))
     }
 
-    /// None if the entry is there already.
-    fn plan_install(&self, document: &ConfigDocument) -> Result<Option<EntryChange>, Failure> {
+    /// The server that the entry shall lead to, and a note if that is the one of an entry of Cove's that exists.
+    fn target(&self, own: Option<&DocumentNode>) -> Result<(EntryTarget, Option<String>), Failure> {
+        let command = |args: &[String]| {
+            let is_shared = self.request.flags.scope == InstallScope::Project;
+            let program = if is_shared { DEFAULT_NAME.to_owned() } else { self.program.clone() };
+            EntryTarget::Command { program, args: [&["serve".to_owned()], args].concat() }
+        };
+        let args = match &self.request.server {
+            RequestedServer::Url(server) => return Ok((EntryTarget::Url(server.clone()), None)),
+            RequestedServer::Command(args) => return Ok((command(args), None)),
+            RequestedServer::Earlier => own.and_then(own_entry::program_args).unwrap_or_default(),
+        };
+        match args.split_first() {
+            Some((first, args)) if first == "serve" && !args.is_empty() => {
+                let shown = display_value(&args.join(" "));
+                let args = arguments::check_server_args(args, &self.request.env).map_err(|failure| {
+                    failure.with_hint("give other arguments after `--`, or drop the earlier ones with `--reset`")
+                })?;
+                Ok((command(&args), Some(format!("kept `{shown}` of the earlier entry; `--reset` drops it"))))
+            }
+            _ => Ok((command(&[]), None)),
+        }
+    }
+
+    fn plan_install(&self, document: &ConfigDocument) -> Result<ChangePlan, Failure> {
         let refused = |error| self.refused(error);
-        let path = own_entry::path(document, self.client, &self.location, &self.request.flags.name);
-        let own = (self.request.flags.name.as_str(), self.program.as_str(), self.args.as_slice());
-        let entry = own_entry::entry(document, self.client, &self.location, own);
-        let (kind, after) = match edit::find(document, &path).map_err(refused)? {
-            Some(_) if edit::contains(document, &path, &entry) => return Ok(None),
-            None => (EntryChangeKind::Add, edit::set(document, &path, &entry)),
-            Some(node) if own_entry::starts_cove(node, Some(&self.program)) => {
-                (EntryChangeKind::Update, edit::set(document, &path, &entry))
+        let EntryFlags { name, scope, .. } = &self.request.flags;
+        let path = own_entry::path(document, self.client, &self.location, name);
+        let existing = edit::find(document, &path).map_err(refused)?;
+        let own = existing.filter(|node| own_entry::is_own(node, Some(&self.program)));
+        if let (RequestedServer::Earlier, Some(url)) = (&self.request.server, own.and_then(own_entry::url)) {
+            let note = format!("kept the URL `{}`; `--reset` registers the command instead", display_value(url));
+            return Ok(ChangePlan { change: None, notes: vec![note], target: None });
+        }
+        let (target, kept) = self.target(own)?;
+        let own_names = (name.as_str(), &target, *scope);
+        let entry = own_entry::entry(document, self.client, &self.location, own_names)
+            .map_err(|refusal| self.unusable(refusal))?;
+        // A token must not stay in an entry that leads elsewhere now.
+        let is_same_kind = |node: &DocumentNode| match &target {
+            EntryTarget::Command { .. } => own_entry::program(node).is_some(),
+            EntryTarget::Url(server) => {
+                let drops_token = server.credential == UrlCredential::Absent && own_entry::credential(node).is_some();
+                own_entry::program(node).is_none() && !drops_token
+            }
+        };
+        let change = match existing {
+            Some(node) if is_same_kind(node) && edit::contains(document, &path, &entry) => None,
+            None => Some((EntryChangeKind::Add, edit::set(document, &path, &entry))),
+            Some(node) if own.is_some() && is_same_kind(node) => {
+                Some((EntryChangeKind::Update, edit::set(document, &path, &entry)))
             }
             Some(node) => {
                 self.check_ownership(node)?;
                 let without = edit::remove(document, &path).map_err(refused)?;
-                (EntryChangeKind::Replace, edit::set(without.as_ref().unwrap_or(document), &path, &entry))
+                let after = edit::set(without.as_ref().unwrap_or(document), &path, &entry);
+                Some((EntryChangeKind::Replace, after))
             }
         };
-        Ok(Some(EntryChange { kind, path, entry, after: after.map_err(refused)? }))
+        let mut notes: Vec<String> = kept.into_iter().chain(self.url_note(&target)).collect();
+        let is_shared = change.is_some() && *scope == InstallScope::Project;
+        let needs_program = is_shared && matches!(target, EntryTarget::Command { .. });
+        notes.extend(needs_program.then(|| format!("teammates need `{DEFAULT_NAME}` on their `PATH`")));
+        notes.extend(self.others_note(document, &path));
+        let change = match change {
+            Some((kind, after)) => {
+                let after = RestoredFile::Text(after.map_err(refused)?);
+                Some(EntryChange { kind, path, entry, after })
+            }
+            None => None,
+        };
+        Ok(ChangePlan { change, notes, target: Some(target) })
     }
 
-    /// None if there is no entry.
-    fn plan_uninstall(&self, document: &ConfigDocument) -> Result<Option<EntryChange>, Failure> {
+    fn plan_uninstall(&self, document: &ConfigDocument, file: &ClientFile) -> Result<ChangePlan, Failure> {
         let refused = |error| self.refused(error);
         let path = own_entry::path(document, self.client, &self.location, &self.request.flags.name);
         if let Some(node) = edit::find(document, &path).map_err(refused)? {
             self.check_ownership(node)?;
         }
-        let after = edit::remove(document, &path).map_err(refused)?;
+        let after = restore::without_entry(document, &path, file).map_err(refused)?;
         let (kind, entry) = (EntryChangeKind::Remove, ClientEntry::default());
-        Ok(after.map(|after| EntryChange { kind, path, entry, after }))
+        let change = after.map(|after| EntryChange { kind, path, entry, after });
+        Ok(ChangePlan { change, notes: Vec::new(), target: None })
+    }
+
+    /// What the user has to do for the token.
+    fn url_note(&self, target: &EntryTarget) -> Option<String> {
+        let EntryTarget::Url(server) = target else { return None };
+        match server.credential {
+            UrlCredential::Variable => Some(format!(
+                "the entry holds no token: set `{TOKEN_VARIABLE}` in the environment of {}",
+                self.client.title
+            )),
+            UrlCredential::Absent => {
+                Some("the entry holds no token; name a file with one by `--token-file`".to_owned())
+            }
+            UrlCredential::Token(_) => None,
+        }
+    }
+
+    /// Cove saves nothing while the agent still sees the tools of other servers.
+    fn others_note(&self, document: &ConfigDocument, path: &[String]) -> Option<String> {
+        let (own, container) = path.split_last()?;
+        let servers = edit::find(document, container).ok().flatten()?.members()?;
+        let is_server = |node: &DocumentNode| own_entry::program(node).is_some() || own_entry::url(node).is_some();
+        let count = servers.iter().filter(|member| member.key != *own && is_server(&member.node)).count();
+        let (noun, pronoun) = if count == 1 { ("server is", "it") } else { ("servers are", "them") };
+        let places = DefinitionPlaces::new(None, None, &self.request.env);
+        let copy = match places.directories.last().filter(|_| self.client.format == DocumentFormat::Json) {
+            Some(folder) => {
+                let copy = display_path(&folder.join(format!("{}.json", self.client.id())));
+                format!(": to have {pronoun} behind Cove, copy the file to `{copy}` and remove {pronoun} here")
+            }
+            None => String::new(),
+        };
+        (count > 0)
+            .then(|| format!("{count} other {noun} in the file, and the agent still sees {pronoun} directly{copy}"))
+    }
+
+    /// What may keep the client from starting the server.
+    fn warnings(&self, target: &EntryTarget) -> Vec<String> {
+        let EntryTarget::Command { program, args } = target else { return Vec::new() };
+        let shown = display_value(program);
+        if self.request.flags.scope != InstallScope::Project {
+            let place = program_path::passing_place(program, &self.request.env);
+            let warning = |place| {
+                format!(
+                    "warning: `{shown}` is in {place}, and clients cannot start it once it is gone: copy it to a folder \
+                     such as `~/.local/bin`, and run this again from there"
+                )
+            };
+            return place.map(warning).into_iter().collect();
+        }
+        let is_missing = locations::on_path(program, &self.request.env).is_none();
+        let missing =
+            is_missing.then(|| format!("warning: there is no `{shown}` on your `PATH`, where clients look for it"));
+        let is_path = |arg: &&String| arg.split('=').next_back().is_some_and(|value| value.starts_with('/'));
+        let local = args.iter().find(is_path).map(|path| {
+            let path = display_value(path);
+            format!("warning: `{path}` is a path of this machine, and everyone who has the project gets it")
+        });
+        missing.into_iter().chain(local).collect()
     }
 
     /// Fails for an entry of another program, unless the user allows to replace it.
     fn check_ownership(&self, node: &DocumentNode) -> Result<(), Failure> {
-        if self.request.flags.force || own_entry::starts_cove(node, Some(&self.program)) {
+        if self.request.flags.force || own_entry::is_own(node, Some(&self.program)) {
             return Ok(());
         }
-        let cause = match own_entry::program(node) {
-            Some(program) => format!("it starts `{}`, not `cove`", display_value(program)),
-            None => "it does not start `cove`".to_owned(),
+        let cause = match (own_entry::program(node), own_entry::url(node)) {
+            (Some(program), _) => format!("it starts `{}`, not `cove`", display_value(program)),
+            (None, Some(url)) => format!("it leads to `{}`, which may be another server", display_value(url)),
+            (None, None) => "it does not start `cove`".to_owned(),
         };
         Err(Failure::usage(format!("could not change `{}` in `{}`", self.request.flags.name, self.file_name()))
             .because(cause)
@@ -217,10 +419,14 @@ impl<'a> InstallJob<'a> {
     }
 
     /// The client's commands that make a change, in order. None if the client has no command for it, or not on `PATH`.
-    fn client_commands(&self, kind: EntryChangeKind) -> Vec<ClientCommandLine> {
+    fn client_commands(&self, kind: EntryChangeKind, target: Option<&EntryTarget>) -> Vec<ClientCommandLine> {
         let Some(tool) = self.client.tool else { return Vec::new() };
         let EntryFlags { scope, name, .. } = &self.request.flags;
-        let add = || client_command::add(tool, *scope, name, &self.program, &self.args);
+        let add = || match target? {
+            EntryTarget::Command { program, args } => client_command::add(tool, *scope, name, program, args),
+            // Other users could see a token among the arguments of a command.
+            EntryTarget::Url(_) => None,
+        };
         let remove = || client_command::remove(tool, *scope, name);
         let (first, last) = match kind {
             EntryChangeKind::Add => (None, add()),
@@ -254,29 +460,18 @@ impl<'a> InstallJob<'a> {
         Ok(is_done)
     }
 
-    fn report(&self, kind: EntryChangeKind, command: Option<&ClientCommandLine>, backup: Option<&Path>) -> String {
-        let title = self.client.title;
-        let change = match kind {
-            EntryChangeKind::Add => ("added", "to"),
-            EntryChangeKind::Update => ("updated", "in"),
-            EntryChangeKind::Replace => ("replaced", "in"),
-            EntryChangeKind::Remove => ("removed", "from"),
-        };
-        let next = match (kind, self.request.flags.scope) {
-            (EntryChangeKind::Remove, _) => format!("restart {title} to unload it"),
-            // Everyone who has the project gets this file, so clients ask first.
-            (_, InstallScope::Project) => format!("{}; it starts after you approve it", self.client.next),
-            _ => self.client.next.to_owned(),
-        };
-        format!(
-            "{} `{}` {} {}{}{}\nNext: {next}\n",
-            change.0,
-            self.request.flags.name,
-            change.1,
-            self.file_name(),
-            command.map_or(String::new(), |command| format!(" with `{}`", command.name())),
-            backup.map_or(String::new(), |backup| format!(" (backup: {})", display_path(backup))),
-        )
+    /// Removes the empty container that a client's command leaves behind, if it was not there before Cove.
+    fn tidy_after_command(&self, change: &EntryChange) -> Result<(), Failure> {
+        if change.kind != EntryChangeKind::Remove {
+            return Ok(());
+        }
+        let (file, document) = self.read()?;
+        let tidied = restore::like(&document, &change.after, &change.path).map_err(|error| self.refused(error))?;
+        if let Some(tidied) = tidied {
+            // A client that writes the file at the same time keeps its container, which does no harm.
+            file.replace(tidied.text().as_deref(), self.protection())?;
+        }
+        Ok(())
     }
 
     fn file_name(&self) -> String {
@@ -286,23 +481,11 @@ impl<'a> InstallJob<'a> {
     fn refused(&self, refusal: Refusal) -> Failure {
         Failure::usage(format!("could not edit `{}`", self.file_name())).because(refusal.cause).with_hint(refusal.hint)
     }
-}
 
-/// A path at which a client can start this program at any later time.
-fn this_program() -> Result<String, Failure> {
-    let fail = || Failure::operator("could not find the path of this program");
-    let path: PathBuf = std::env::current_exe()
-        .and_then(|path| path.canonicalize())
-        .map_err(|error| fail().because(error).with_hint("run it from where it is installed"))?;
-    path.to_str()
-        .map(str::to_owned)
-        .ok_or_else(|| fail().because("it is not valid UTF-8").with_hint("move the program to a path of plain letters"))
-}
-
-fn unknown_client(word: &str, near: Option<&str>) -> Failure {
-    let known: Vec<&str> = CLIENTS.iter().map(|client| client.id()).collect();
-    let meant = near.map_or(String::new(), |near| format!("did you mean `{near}`? "));
-    Failure::usage(format!("could not find the client `{}`", display_value(word)))
-        .because("no client has that name")
-        .with_hint(format!("{meant}known clients are {}", known.join(", ")))
+    /// The client cannot use the server that the entry would lead to.
+    fn unusable(&self, refusal: Refusal) -> Failure {
+        Failure::usage(format!("could not register the URL with {}", self.client.title))
+            .because(refusal.cause)
+            .with_hint(refusal.hint)
+    }
 }

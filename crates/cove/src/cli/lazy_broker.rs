@@ -1,34 +1,87 @@
 //! A broker for code that a person runs. It opens at the code's first request: most code makes none, and should not
 //! wait for configuration files that it does not need.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use tokio::sync::OnceCell;
 
+use super::progress_line::ProgressLine;
 use crate::config::Config;
 use cove_core::BoxFuture;
 use cove_core::process_env::ProcessEnv;
 use cove_core::session::registry::Principal;
 use cove_core::session::{CallHandler, CallingCell};
+use cove_core::sync::lock;
 use cove_server::manual;
-use cove_upstream::broker::{Broker, CallScope};
+use cove_upstream::broker::{Broker, CallScope, StatusCallback};
+
+/// Requests that take less have no status line; it would only flicker.
+const QUICK: Duration = Duration::from_millis(500);
 
 pub(super) struct LazyBroker {
     config: Config,
     env: ProcessEnv,
     opened: OnceCell<(Arc<Broker>, Arc<dyn CallHandler>)>,
+    status: Arc<RequestStatus>,
+}
+
+/// Shows on a terminal what the requests of a cell wait for, such as a server that starts.
+struct RequestStatus {
+    line: Arc<ProgressLine>,
+    /// When each request began that has no answer yet.
+    open: Mutex<Vec<Instant>>,
+}
+
+impl RequestStatus {
+    fn show(&self, words: &str) {
+        if lock(&self.open).first().is_some_and(|begun| begun.elapsed() >= QUICK) {
+            self.line.update(words);
+        }
+    }
+}
+
+/// A request without an answer. The last one to end takes the status line away.
+struct OpenRequest(Arc<RequestStatus>, Instant);
+
+impl OpenRequest {
+    fn begin(status: &Arc<RequestStatus>) -> Self {
+        let begun = Instant::now();
+        lock(&status.open).push(begun);
+        Self(Arc::clone(status), begun)
+    }
+}
+
+impl Drop for OpenRequest {
+    fn drop(&mut self) {
+        let mut open = lock(&self.0.open);
+        if let Some(position) = open.iter().position(|begun| *begun == self.1) {
+            open.remove(position);
+        }
+        if open.is_empty() {
+            self.0.line.clear();
+        }
+    }
 }
 
 impl LazyBroker {
     pub(super) fn new(config: &Config, env: ProcessEnv) -> Arc<Self> {
-        Arc::new(Self { config: config.clone(), env, opened: OnceCell::new() })
+        let status = RequestStatus { line: Arc::new(ProgressLine::new()), open: Mutex::default() };
+        Arc::new(Self { config: config.clone(), env, opened: OnceCell::new(), status: Arc::new(status) })
+    }
+
+    /// The line that shows what requests wait for.
+    pub(super) fn progress(&self) -> Arc<ProgressLine> {
+        Arc::clone(&self.status.line)
     }
 
     async fn open(&self) -> &(Arc<Broker>, Arc<dyn CallHandler>) {
         self.opened
             .get_or_init(|| async {
                 let broker = Broker::open(&self.config.broker(), &self.env, manual::text(&self.config.server_setup()));
-                let calls = broker.call_handler(local_scope());
+                let status = Arc::clone(&self.status);
+                let on_status: StatusCallback = Arc::new(move |words| status.show(&words));
+                let calls = broker.call_handler(CallScope { on_status: Some(on_status), ..local_scope() });
                 (broker, calls)
             })
             .await
@@ -44,7 +97,10 @@ impl LazyBroker {
 
 impl CallHandler for LazyBroker {
     fn answer<'a>(&'a self, cell: CallingCell, request: Vec<u8>) -> BoxFuture<'a, Vec<u8>> {
-        Box::pin(async move { self.open().await.1.answer(cell, request).await })
+        Box::pin(async move {
+            let _open = OpenRequest::begin(&self.status);
+            self.open().await.1.answer(cell, request).await
+        })
     }
 }
 

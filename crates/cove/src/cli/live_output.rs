@@ -3,10 +3,12 @@
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use cove_protocol::OutputStream;
 
 use crate::cli::kept_files::save_image;
+use crate::cli::progress_line::ProgressLine;
 use cove_core::error::display_path;
 use cove_core::output::CellOutput;
 use cove_core::output::TextNeutraliser;
@@ -21,21 +23,24 @@ pub(super) struct LiveOutput {
     at_line_start: bool,
     /// Where images are saved; None if they are only mentioned.
     image_folder: Option<PathBuf>,
+    /// Gives way to the output.
+    progress: Arc<ProgressLine>,
 }
 
 impl LiveOutput {
     /// Saves images in a folder.
-    pub(super) fn with_image_folder(folder: &Path) -> Self {
-        Self { image_folder: Some(folder.to_owned()), ..Self::new() }
+    pub(super) fn with_image_folder(self, folder: &Path) -> Self {
+        Self { image_folder: Some(folder.to_owned()), ..self }
     }
 
-    pub(super) fn new() -> Self {
+    pub(super) fn new(progress: Arc<ProgressLine>) -> Self {
         let screens = [std::io::stdout().is_terminal(), std::io::stderr().is_terminal()];
         let screens = screens.map(|is_terminal| is_terminal.then(TextNeutraliser::default));
-        Self { screens, at_line_start: true, image_folder: None }
+        Self { screens, at_line_start: true, image_folder: None, progress }
     }
 
     pub(super) fn show(&mut self, shown: CellOutput<'_>) {
+        self.progress.clear();
         match shown {
             CellOutput::Text(stream, bytes) => match &mut self.screens[stream as usize] {
                 Some(neutral) => {
@@ -51,14 +56,17 @@ impl LiveOutput {
                 write_stream(OutputStream::Stderr, note.as_bytes());
             }
         }
+        self.progress.hold(!self.at_line_start);
     }
 
     /// Writes what is left. Returns true if the terminal's cursor is at the start of a line.
     pub(super) fn finish(mut self) -> bool {
+        self.progress.clear();
         for stream in [OutputStream::Stdout, OutputStream::Stderr] {
             let rest = self.screens[stream as usize].as_mut().map(TextNeutraliser::finish);
             self.write_to_terminal(stream, rest.as_deref().unwrap_or_default());
         }
+        self.progress.hold(false);
         self.at_line_start
     }
 

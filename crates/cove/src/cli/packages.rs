@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::Arg;
 use serde::Serialize;
 
-use super::tables::{render_json, render_table};
-use super::{CommandContext, all_settings, json_flag};
+use super::tables::{PrintStyle, Tone, render_json, render_list};
+use super::{CommandContext, json_flag, settings_named};
 use crate::cli::progress_line::ProgressLine;
 use crate::config::Config;
 use crate::packages::{
@@ -24,10 +24,10 @@ pub enum PackagesCommand {
     #[command(args = package_settings())]
     Add(PackageNames),
     /// List every package with its version
-    #[command(arg = json_flag("Print an array of objects"), args = package_settings())]
+    #[command(visible_alias = "ls", arg = json_flag("Print an array of objects"), args = package_settings())]
     List,
     /// Take packages away that `add` installed
-    #[command(args = package_settings())]
+    #[command(visible_alias = "rm", args = package_settings())]
     Remove(PackageNames),
     /// Install what the configuration names and what `add` added, if something is missing
     #[command(args = package_settings())]
@@ -67,8 +67,7 @@ impl PackageNames {
 
 /// The settings that decide which packages there are, for which Python, and where they are kept.
 pub(super) fn package_settings() -> impl Iterator<Item = Arg> {
-    let names = ["config", "state-dir", "python", "rootfs", "packages", "node-packages"];
-    all_settings().filter(move |arg| names.contains(&arg.get_id().as_str()))
+    settings_named(&["config", "state-dir", "python", "rootfs", "packages", "node-packages"])
 }
 
 /// Returns the text to print and the exit code. Progress goes to standard error.
@@ -142,7 +141,7 @@ fn remove(
     })
 }
 
-fn package_name(kind: PackageKind, text: &str) -> String {
+pub(super) fn package_name(kind: PackageKind, text: &str) -> String {
     PackageRequest::parse(kind, text).map(|request| request.name).unwrap_or_default()
 }
 
@@ -249,12 +248,16 @@ fn list(record: &PackageRecord, CommandContext { config, json, .. }: &CommandCon
     if rows.is_empty() {
         return Ok("no packages are installed; `cove packages add NAME` adds one\n".to_owned());
     }
-    Ok(render_table(rows.into_iter().map(|row| {
-        let asked =
-            if row.asked.is_empty() { "needed by others".to_owned() } else { format!("asked for: {}", row.asked) };
-        let version = row.version.unwrap_or_else(|| "not installed: run `cove packages sync`".to_owned());
-        [row.language.to_owned(), row.name, version, asked]
-    })))
+    let cells = rows.into_iter().map(|row| {
+        let asked = match row.asked.is_empty() {
+            true => Tone::Faint.cell("needed by others"),
+            false => Tone::Plain.cell(format!("asked for: {}", row.asked)),
+        };
+        let missing = || Tone::Warning.cell("not installed: run `cove packages sync`");
+        let version = row.version.map_or_else(missing, |version| Tone::Plain.cell(version));
+        [Tone::Plain.cell(row.language), Tone::Name.cell(row.name), version, asked]
+    });
+    Ok(render_list(PrintStyle::of_stdout(), ["LANGUAGE", "PACKAGE", "VERSION", "WHY"], cells))
 }
 
 /// Gives the policy what all sessions share: the packages that are installed, and the directory to write to. Returns a

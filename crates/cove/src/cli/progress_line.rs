@@ -12,7 +12,14 @@ use cove_core::sync::lock;
 pub(super) struct ProgressLine {
     /// Columns of the terminal; `None` without a terminal.
     width: Option<usize>,
-    is_shown: Mutex<bool>,
+    state: Mutex<LineState>,
+}
+
+#[derive(Default)]
+struct LineState {
+    is_shown: bool,
+    /// True while the cursor is after text that the line would cover.
+    is_held: bool,
 }
 
 impl ProgressLine {
@@ -20,25 +27,31 @@ impl ProgressLine {
         let stderr = std::io::stderr();
         let size = || rustix::termios::tcgetwinsize(&stderr).ok().map(|size| usize::from(size.ws_col));
         let width = stderr.is_terminal().then(|| size().filter(|width| *width > 0).unwrap_or(80));
-        Self { width, is_shown: Mutex::new(false) }
+        Self { width, state: Mutex::default() }
     }
 
     /// Replaces the line.
     pub(super) fn update(&self, line: &str) {
         let Some(width) = self.width else { return };
         let line = fit_line(&neutralise(line), width.saturating_sub(1));
-        if line.is_empty() {
+        let mut state = lock(&self.state);
+        if line.is_empty() || state.is_held {
             return;
         }
-        *lock(&self.is_shown) = true;
+        state.is_shown = true;
         // Standard error may be closed; progress is not worth failing for.
         let _ = write!(std::io::stderr(), "\r\x1b[K{line}");
     }
 
     pub(super) fn clear(&self) {
-        if std::mem::take(&mut *lock(&self.is_shown)) {
+        if std::mem::take(&mut lock(&self.state).is_shown) {
             let _ = write!(std::io::stderr(), "\r\x1b[K");
         }
+    }
+
+    /// Keeps updates back while other text is in the middle of a line.
+    pub(super) fn hold(&self, is_held: bool) {
+        lock(&self.state).is_held = is_held;
     }
 
     /// Prints a line that stays, on a terminal only.

@@ -105,7 +105,7 @@ async fn talk(args: ReplArgs, context: CommandContext) -> Result<u8, Failure> {
     }
     if args.input != InputKind::Pipe {
         let (version, language) = (env!("CARGO_PKG_VERSION"), args.language);
-        print_remark(format!("cove {version}: {language} in a sandbox; `:help` shows what else there is"));
+        print_remark(format!("cove {version}: {language} in a sandbox; type `:help` for more"));
     }
     let outcome = loop {
         repl.fresh_line();
@@ -204,7 +204,7 @@ impl Repl<'_> {
             timeout: self.config.cell.timeout,
             grace: self.config.cell.grace,
         };
-        let mut live = LiveOutput::new();
+        let mut live = LiveOutput::new(self.calls.progress());
         let echoes = self.input != InputKind::Pipe;
         let stop = async {
             interrupts.next().await;

@@ -28,6 +28,7 @@ use cove_core::output::{CollectedOutput, OutputCollector};
 use cove_core::policy::{EffectiveLimits, Policy};
 use cove_core::process_env::ProcessEnv;
 use cove_core::session::{Cell, CellEnd, Session, SessionOptions, SurvivingState};
+use cove_core::text::counted;
 use cove_docker::{ContainerBackend, ContainerPermissions, Engine};
 
 pub fn run(args: RunArgs, context: CommandContext) -> Result<ExitCode, Failure> {
@@ -73,8 +74,8 @@ async fn run_cells(args: RunArgs, context: CommandContext) -> Result<u8, Failure
     let config = &config;
     let image_folder = args.out.clone().unwrap_or_else(|| env.cwd.clone());
     let mut cells = args.cells;
-    if let Some(args) = args.stdin_args {
-        cells.push(read_stdin(args)?);
+    if let Some((name, args)) = args.stdin {
+        cells.push(read_stdin(name, args)?);
     }
     let backend = choose_backend(config, &env)?;
     backend.sweep().await;
@@ -118,13 +119,9 @@ async fn run_cells(args: RunArgs, context: CommandContext) -> Result<u8, Failure
         for left_out in &kept.left_out {
             print_remark(format!("not kept: {left_out}"));
         }
-        print_remark(format!("kept {} in `{}`", counted_files(kept.files), display_path(out)));
+        print_remark(format!("kept {} in `{}`", counted(kept.files, "file"), display_path(out)));
     }
     Ok(exit_code)
-}
-
-fn counted_files(count: usize) -> String {
-    if count == 1 { "1 file".to_owned() } else { format!("{count} files") }
 }
 
 /// Starts a session. Returns `None` after Ctrl-C: Cove lets the start finish and then removes the sandbox, unless a
@@ -159,7 +156,7 @@ async fn run_for_person(
     image_folder: &Path,
     calls: Arc<LazyBroker>,
 ) -> CellEnd {
-    let mut live = LiveOutput::with_image_folder(image_folder);
+    let mut live = LiveOutput::new(calls.progress()).with_image_folder(image_folder);
     let end = session.run_with_calls(cell, |shown| live.show(shown), wait_for_ctrl_c(), calls).await;
     live.finish();
     if let Some(text) = advice::advise(&end, bounds(config), Audience::Person) {

@@ -8,7 +8,8 @@ use crate::cli::image_library::image_library;
 use crate::cli::packages::add_shared_folders;
 use crate::cli::run::choose_backend;
 use crate::cli::runtime;
-use crate::config::Config;
+use crate::cli::tables::print_remark;
+use crate::config::{Config, misspelled_variables};
 use cove_core::error::Failure;
 use cove_core::process_env::ProcessEnv;
 use cove_server::server_config::Toolset;
@@ -30,7 +31,18 @@ pub fn run(context: CommandContext) -> Result<ExitCode, Failure> {
     served.map(|()| ExitCode::SUCCESS)
 }
 
+/// For a person who starts by hand what clients start.
+const TERMINAL_GREETING: &str = "\
+`cove serve` speaks MCP with a client on standard input and output. A client starts it itself: `cove install` registers it.
+For clients that connect over HTTP: `cove serve --http 127.0.0.1:8765`. To run code by hand: `cove repl`. Ctrl-C ends.";
+
 async fn serve(mut config: Config, env: ProcessEnv) -> Result<(), Failure> {
+    if config.server.http.address.is_none() && env.stdin_is_terminal {
+        print_remark(TERMINAL_GREETING);
+    }
+    for warning in misspelled_variables(&env) {
+        tracing::warn!("{warning}");
+    }
     if let Some(warning) = add_shared_folders(&mut config)? {
         tracing::warn!("{warning}");
     }

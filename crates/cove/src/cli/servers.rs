@@ -7,18 +7,20 @@ mod refresh;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::Arg;
 
-use super::tables::render_table;
-use super::{CommandContext, all_settings, json_flag};
+use super::tables::{PrintStyle, render_table};
+use super::{CommandContext, json_flag, settings_named};
+use crate::config::Config;
 use cove_core::error::{Failure, display_path, display_value, escape_control};
 use cove_core::process_env::ProcessEnv;
 use cove_core::spelling::nearest;
 use cove_core::text::{cut, is_invisible};
-use cove_upstream::catalog::Catalog;
+use cove_upstream::catalog::{Catalog, ToolListing};
 use cove_upstream::definition::{DefinitionPlaces, ServerDefinitions, ServerLaunch, check_name, trust};
-use cove_upstream::pool::{FailureRecords, UpstreamPool, UpstreamSettings, UpstreamSummary};
+use cove_upstream::pool::{DefinitionProblem, FailureRecords, UpstreamPool, UpstreamSettings, UpstreamSummary};
 
 pub use add::NewServer;
 
@@ -47,7 +49,7 @@ pub enum ServersCommand {
     },
     /// Use the servers that a project defines itself (`./.mcp.json`, `./mcp-servers`, `./cove.toml`)
     Trust(ProjectFolder),
-    /// Use them no longer
+    /// Stop using the servers that a project defines
     Untrust(ProjectFolder),
 }
 
@@ -61,26 +63,20 @@ pub struct ProjectFolder {
 
 /// The settings that decide which files Cove reads and where it keeps tool lists.
 pub(super) fn location_settings() -> impl Iterator<Item = Arg> {
-    all_settings().filter(|arg| matches!(arg.get_id().as_str(), "config" | "state-dir"))
+    settings_named(&["config", "state-dir"])
 }
 
 /// The same, for commands that start servers.
 pub(super) fn start_settings() -> impl Iterator<Item = Arg> {
-    all_settings().filter(|arg| matches!(arg.get_id().as_str(), "config" | "state-dir" | "start-timeout"))
+    settings_named(&["config", "state-dir", "start-timeout"])
 }
 
 /// Returns the text to print and the exit code. Remarks go to standard error at once.
 pub fn run(command: ServersCommand, context: CommandContext) -> Result<(String, ExitCode), Failure> {
     let CommandContext { config, env, json } = context;
-    let settings = UpstreamSettings {
-        start_timeout: config.start_timeout,
-        failures: FailureRecords::new(config.server.state_dir.as_deref()),
-        ..UpstreamSettings::from_env(&env)
-    };
-    let places = DefinitionPlaces::new(config.file, config.server.state_dir, &env);
-    let here = ServersContext { places, env, settings };
+    let here = ServersContext::new(&config, &env);
     let text = match command {
-        ServersCommand::List => list::render(&here, json)?,
+        ServersCommand::List => list::render(&here, json, PrintStyle::of_stdout())?,
         ServersCommand::Add(added) => add::add(&here, &added)?,
         ServersCommand::Remove { name } => add::remove(&here, &name)?,
         ServersCommand::Refresh { names } => return refresh::run(&here, &names, json),
@@ -98,6 +94,16 @@ struct ServersContext {
 }
 
 impl ServersContext {
+    fn new(config: &Config, env: &ProcessEnv) -> Self {
+        let settings = UpstreamSettings {
+            start_timeout: config.start_timeout,
+            failures: FailureRecords::new(config.server.state_dir.as_deref()),
+            ..UpstreamSettings::from_env(env)
+        };
+        let places = DefinitionPlaces::new(config.file.clone(), config.server.state_dir.clone(), env);
+        Self { places, env: env.clone(), settings }
+    }
+
     fn definitions(&self) -> ServerDefinitions {
         ServerDefinitions::load(&self.places, &self.settings)
     }
@@ -186,6 +192,38 @@ fn describe_launch(launch: &ServerLaunch) -> String {
     }
 }
 
+/// The configured servers, and what earlier runs learned about them.
+pub(super) struct KnownServers {
+    pub(super) summaries: Vec<UpstreamSummary>,
+    /// What is wrong with definitions.
+    pub(super) problems: Vec<DefinitionProblem>,
+    untrusted: Vec<PathBuf>,
+    /// What is wrong with stored tool lists.
+    remarks: Vec<String>,
+    catalog: Option<Catalog>,
+}
+
+impl KnownServers {
+    /// Starts no server.
+    pub(super) fn load(config: &Config, env: &ProcessEnv) -> Self {
+        Self::load_from(&ServersContext::new(config, env))
+    }
+
+    fn load_from(here: &ServersContext) -> Self {
+        let all = here.definitions();
+        let (problems, untrusted) = (all.problems.clone(), all.untrusted.clone());
+        let summaries = here.summaries(all);
+        let catalog = here.catalog();
+        let remarks = catalog.as_ref().map(|catalog| declare_servers(catalog, &summaries)).unwrap_or_default();
+        Self { summaries, problems, untrusted, remarks, catalog }
+    }
+
+    /// The tools that a server listed before; `None` if it never did.
+    pub(super) fn tools(&self, server: &str) -> Option<Arc<ToolListing>> {
+        self.catalog.as_ref()?.tools(server)
+    }
+}
+
 /// Declares servers to a catalog, each with the tools that it listed before. Returns what is wrong with those lists.
 fn declare_servers(catalog: &Catalog, summaries: &[UpstreamSummary]) -> Vec<String> {
     summaries.iter().filter_map(|summary| catalog.declare(summary.to_declaration())).collect()
@@ -200,7 +238,7 @@ fn check_server_name(name: &str) -> Result<(), Failure> {
 }
 
 /// Reports an unknown server, with the name that comes nearest to it.
-fn unknown_server_error<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Failure {
+pub(super) fn unknown_server_error<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Failure {
     Failure::usage(format!("could not find the server `{}`", display_value(name)))
         .because("no configuration defines it")
         .with_hint(match nearest(name, known) {

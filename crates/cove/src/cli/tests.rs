@@ -8,6 +8,7 @@ use cove_protocol::limits::{MAX_CODE, MAX_META};
 use insta::assert_snapshot;
 use tempfile::TempDir;
 
+use super::tables::PrintStyle;
 use super::*;
 use cove_core::error::FailureKind;
 
@@ -167,6 +168,18 @@ fn reads_json_and_language_from_flag_or_environment() {
     }
     let place = CliFixture::new().env("COVE_LANGUAGE", "ruby");
     assert_eq!(place.run(&["run", "-l", "Python", "hello.py"]).0.language, Language::Python);
+    // Node runs TypeScript, and knows it by the name of the cell.
+    let place = CliFixture::new().env("COVE_LANGUAGE", "TypeScript").file("x.ts", "1").file("y", "1");
+    for (args, name) in [
+        (&["run", "-c", "1"][..], "<cell 1.ts>"),
+        (&["run", "x.ts"], "x.ts"),
+        (&["run", "-l", "ts", "y"], "y.ts"),
+        (&["run", "-l", "node", "-c", "1"], "<cell 1>"),
+    ] {
+        let (run, _) = place.run(args);
+        assert_eq!((run.language, run.cells[0].name.as_str()), (Language::Node, name), "{args:?}");
+    }
+    assert_eq!(place.run(&["run"]).0.stdin, Some(("<stdin.ts>".to_owned(), Vec::new())));
 }
 
 #[test]
@@ -175,10 +188,12 @@ fn no_command_serves_or_prints_help() {
     assert!(matches!(place.parse(&[]), Ok(CliAction::Serve(_))));
     place.process_env.stdin_is_terminal = true;
     match place.parse(&[]) {
-        Ok(CliAction::Print(text)) => assert!(text.contains("Usage: cove [OPTIONS] [COMMAND]")),
+        Ok(CliAction::Print(text)) => assert!(text.to_string().contains("Usage: cove [COMMAND]"), "{text}"),
         other => panic!("{other:?}"),
     }
-    assert_eq!(place.parse(&["--version"]).unwrap(), CliAction::Print(format!("cove {}\n", env!("CARGO_PKG_VERSION"))));
+    let version = CliAction::Print(format!("cove {}\n", crate::cli::help::version()).into());
+    assert_eq!(place.parse(&["--version"]).unwrap(), version);
+    assert!(crate::cli::help::version().starts_with(env!("CARGO_PKG_VERSION")));
 }
 
 #[test]
@@ -209,8 +224,8 @@ fn usage_messages() {
     ");
     assert_snapshot!(refusal_of(&["run", "hello.py", "--language", "ruby"]), @"
     could not read `--language ruby`
-    caused by: `ruby` is not a language that cells can have
-    hint: write `python` or `node` or `bash` or `sh`
+    caused by: `ruby` is not supported here
+    hint: write `python`, `node`, `bash` or `sh`
     ");
     assert_snapshot!(refusal_of(&["run", "-c", "1", "--memory", "-5"]), @"
     could not read `--memory -5`
@@ -240,7 +255,7 @@ fn usage_messages() {
     assert_eq!(CliFixture::new().run(&["run", "hello.py", "a", "b"]).0.cells[0].args, ["a", "b"]);
     assert_snapshot!(refusal_of(&["config"]), @"
     error: 'cove config' requires a subcommand but one was not provided
-      [subcommands: show, help]
+      [subcommands: show, path, init, help]
 
     Usage: cove config <COMMAND>
 
@@ -259,8 +274,8 @@ fn usage_messages() {
     let place = place.env("COVE_JSON", "").env("COVE_LANGUAGE", "cobol");
     assert_snapshot!(place.refusal(&["run", "hello.py"]), @"
     could not read `COVE_LANGUAGE=cobol`
-    caused by: `cobol` is not a language that cells can have
-    hint: write `python` or `node` or `bash` or `sh`
+    caused by: `cobol` is not supported here
+    hint: write `python`, `node`, `bash` or `sh`
     ");
     let place = place.env("COVE_LANGUAGE", "");
     assert_snapshot!(place.refusal(&["run", "large.py"]), @"
@@ -307,7 +322,9 @@ fn config_show_prints_every_setting() {
         .env("COVE_CONFIG", "mine.toml");
     let config = place.config(&["config", "show", "--cpus=0.5", "--mount=/usr:/data", "--mount=/usr:/more:rw"]);
     let shown = |text: String| text.replace(&*place.process_env.cwd.to_string_lossy(), "[DIR]");
-    assert_snapshot!(shown(config_show::render(&config, false).unwrap()), @"
+    let mut context = CommandContext { config, env: place.process_env.clone(), json: false };
+    let render = |context: &CommandContext| config_show::render(context, PrintStyle::default()).unwrap();
+    assert_snapshot!(shown(render(&context)), @"
     backend          auto                             default
     network          none                             default
     runtime          chosen by Docker or Podman       default
@@ -350,8 +367,12 @@ fn config_show_prints_every_setting() {
     allow-origin     pages served by this machine     default
     max-connections  256                              default
     rate-limit       100                              default
+    input-timeout    600s                             default
     ");
-    let json: serde_json::Value = serde_json::from_str(&config_show::render(&config, true).unwrap()).unwrap();
+    let json: serde_json::Value = {
+        context.json = true;
+        serde_json::from_str(&render(&context)).unwrap()
+    };
     let row = |key: &str| {
         let row = json.as_array().unwrap().iter().find(|row| row["key"] == key).unwrap();
         shown(format!("{} {} {}", row["key"], row["value"], row["origin"]))

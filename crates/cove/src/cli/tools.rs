@@ -1,5 +1,7 @@
 //! `cove tools`: finds, shows and calls tools of upstream servers from the shell, as code in a sandbox does.
 
+mod list;
+
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -9,7 +11,8 @@ use serde_json::Value;
 
 use super::lazy_broker::local_scope;
 use super::progress_line::ProgressLine;
-use super::tables::print_remark;
+use super::servers::KnownServers;
+use super::tables::{PrintStyle, Tone, print_remark};
 use super::{CommandContext, INTERRUPTED, broker_settings, json_flag, parse_count, runtime};
 use cove_core::error::{Failure, display_value};
 use cove_core::output::neutralise;
@@ -19,11 +22,13 @@ use cove_upstream::broker::request::{BrokerRequest, CallError, CallErrorKind, Ca
 use cove_upstream::broker::{
     Broker, CallScope, DEFAULT_SEARCH_LIMIT, MAX_SEARCH_LIMIT, StatusCallback, UNKNOWN_TOOL_HINT,
 };
+use cove_upstream::pool::UpstreamSummary;
 
 /// Find, show and call the tools of MCP servers
 #[derive(clap::Subcommand)]
 pub(super) enum ToolsCommand {
     Find(FindArgs),
+    List(ListArgs),
     Show(ShowArgs),
     Call(CallArgs),
 }
@@ -40,6 +45,15 @@ pub(super) struct FindArgs {
     /// Of the signatures: python, node or shell [default: python]
     #[arg(long)]
     language: Option<String>,
+}
+
+/// List the tools that servers have listed before, without starting any
+#[derive(Debug, Clone, PartialEq, clap::Args)]
+#[command(visible_alias = "ls", arg = json_flag("Print an array of objects"), args = broker_settings())]
+pub struct ListArgs {
+    /// Only of these servers
+    #[arg(value_name = "SERVER")]
+    servers: Vec<String>,
 }
 
 /// Show a server with its tools, or all about one tool
@@ -77,6 +91,7 @@ pub enum ToolsRequest {
         limit: usize,
         language: Language,
     },
+    List(ListArgs),
     /// Shows a server with its tools, or everything about one of them.
     Show {
         /// `server` or `server.tool`.
@@ -97,6 +112,7 @@ pub(super) fn parse_request(command: ToolsCommand) -> Result<ToolsRequest, Failu
             })?;
             ToolsRequest::Find { query: args.words.join(" "), limit, language }
         }
+        ToolsCommand::List(args) => ToolsRequest::List(args),
         ToolsCommand::Show(ShowArgs { tool }) => ToolsRequest::Show { topic: tool },
         ToolsCommand::Call(CallArgs { tool: named, arguments, call_timeout, raw }) => {
             let names = named.split_once('.').filter(|(server, tool)| !server.is_empty() && !tool.is_empty());
@@ -120,10 +136,19 @@ pub(super) fn parse_request(command: ToolsCommand) -> Result<ToolsRequest, Failu
 }
 
 pub fn run(request: ToolsRequest, context: &CommandContext) -> Result<ExitCode, Failure> {
+    let style = PrintStyle::of_stdout();
+    let request = match request {
+        ToolsRequest::List(args) => {
+            print_as_is(&list::render(&args, context, style)?);
+            return Ok(ExitCode::SUCCESS);
+        }
+        request => resolve_dots(request, context),
+    };
     let runtime = runtime::single_threaded()?;
     let CommandContext { config, env, json } = context;
     let broker = Broker::open(&config.broker(), env, manual::text(&config.server_setup()));
     let progress = Arc::new(ProgressLine::new());
+    let is_search = matches!(request, ToolsRequest::Find { .. }) && !json;
     let answered = runtime.block_on(async {
         let answered = tokio::select! {
             answered = answer(&broker, request, *json, &progress) => answered,
@@ -135,7 +160,10 @@ pub fn run(request: ToolsRequest, context: &CommandContext) -> Result<ExitCode, 
     });
     match answered {
         Ok(Some(text)) => {
-            print_text(&text);
+            match is_search && style.colours {
+                true => print_as_is(&paint_comments(&text, style)),
+                false => print_text(&text),
+            }
             Ok(ExitCode::SUCCESS)
         }
         Ok(None) => Ok(ExitCode::from(INTERRUPTED)),
@@ -162,6 +190,8 @@ async fn answer(
     let run = CallScope { on_status: Some(on_status), ..local_scope() };
     let cell = CallingCell::new(CellId(0));
     match request {
+        // `run` answers it without a broker.
+        ToolsRequest::List(_) => Ok(None),
         ToolsRequest::Find { query, limit, language } => {
             let hits = broker.find(&run, &query, limit, language).await;
             Ok(Some(if json { pretty_json(&hits.to_json()) } else { hits.to_text() }))
@@ -192,6 +222,42 @@ async fn answer(
     }
 }
 
+/// Moves the end of the server's name to its right place if the name has dots: in `a.b.c` the server may be `a.b`.
+fn resolve_dots(request: ToolsRequest, context: &CommandContext) -> ToolsRequest {
+    let known = || KnownServers::load(&context.config, &context.env).summaries;
+    match request {
+        ToolsRequest::Call(BrokerRequest::Call(call)) if call.tool.contains('.') => {
+            let whole = format!("{}.{}", call.server, call.tool);
+            let split = |known: UpstreamSummary| {
+                let tool = whole.strip_prefix(&known.name)?.strip_prefix('.')?.to_owned();
+                Some((known.name, tool))
+            };
+            // The longest name wins.
+            let split = known().into_iter().filter_map(split).max_by_key(|(server, _)| server.len());
+            let (server, tool) = split.unwrap_or((call.server, call.tool));
+            ToolsRequest::Call(BrokerRequest::Call(CallRequest { server, tool, ..call }))
+        }
+        ToolsRequest::Show { topic } if topic.contains('.') => {
+            // The alias of a name has no dots.
+            let alias = known().iter().filter(|known| known.name.contains('.')).find_map(|known| {
+                let rest = topic.strip_prefix(&known.name)?;
+                (rest.is_empty() || rest.starts_with('.')).then(|| format!("{}{rest}", known.alias))
+            });
+            ToolsRequest::Show { topic: alias.unwrap_or(topic) }
+        }
+        request => request,
+    }
+}
+
+/// Makes the comments of code fainter than the code.
+fn paint_comments(text: &str, style: PrintStyle) -> String {
+    // The text of servers may have escape sequences of its own, which must not mix with these.
+    let lines = neutralise(text);
+    let paint =
+        |line: &str| if line.trim_start().starts_with('#') { style.paint(Tone::Faint, line) } else { line.to_owned() };
+    lines.lines().map(paint).collect::<Vec<_>>().join("\n")
+}
+
 /// Returns the tools with this name, or all of them without a name. Fails if there is none.
 fn select_tool(mut tools: Value, server: &str, tool: Option<&str>) -> Result<Value, CallError> {
     let Some(tool) = tool else { return Ok(tools) };
@@ -212,11 +278,15 @@ fn pretty_json(value: &Value) -> String {
 
 /// Prints text of a server. For a terminal it is neutralised; a pipe gets the bytes unchanged.
 fn print_text(text: &str) {
+    let is_terminal = std::io::stdout().is_terminal();
+    print_as_is(&if is_terminal { neutralise(text) } else { text.to_owned() });
+}
+
+fn print_as_is(shown: &str) {
     let mut out = std::io::stdout().lock();
-    let shown = if out.is_terminal() { neutralise(text) } else { text.to_owned() };
     // A reader that closes its end early is no error.
     let _ = out.write_all(shown.as_bytes());
-    if !shown.ends_with('\n') {
+    if !shown.is_empty() && !shown.ends_with('\n') {
         let _ = out.write_all(b"\n");
     }
     let _ = out.flush();

@@ -23,7 +23,7 @@ pub(super) struct ConfigFile {
 impl ConfigFile {
     /// Reads the named file, which must exist; or else the user's own, if there is one.
     pub(super) fn find(flag: Option<&str>, env: &ProcessEnv) -> Result<Self, Failure> {
-        let Some(path) = place(flag, env)? else {
+        let Some(path) = path(flag, env)? else {
             return Ok(Self::default());
         };
         let fail = || Failure::usage(format!("could not read the configuration file `{}`", display_path(&path)));
@@ -85,13 +85,30 @@ fn named<'a>(flag: Option<&'a str>, env: &'a ProcessEnv) -> Result<Option<&'a st
 }
 
 /// The path of the configuration file, whether or not it exists.
-pub(super) fn place(flag: Option<&str>, env: &ProcessEnv) -> Result<Option<PathBuf>, Failure> {
+pub fn path(flag: Option<&str>, env: &ProcessEnv) -> Result<Option<PathBuf>, Failure> {
     if let Some(path) = named(flag, env)? {
         return Ok(Some(env.cwd.join(path)));
     }
     let configs = env.directory("XDG_CONFIG_HOME").map(Path::to_owned);
     let configs = configs.or_else(|| Some(env.home()?.join(".config")));
     Ok(configs.map(|configs| configs.join("cove/cove.toml")))
+}
+
+/// A file that describes every setting in comments.
+pub fn template() -> String {
+    let mut text =
+        "# Settings of Cove. Flags and variables of the environment win over this file; `cove config show` shows\n\
+                    # every value and its origin. Take the `#` from the lines that you change.\n"
+            .to_owned();
+    for setting in SETTINGS {
+        let absent = match setting.kind {
+            SettingKind::WithDefault(_) => String::new(),
+            SettingKind::Optional(default) | SettingKind::List(default) => format!(" (without it: {default})"),
+        };
+        text += &format!("\n# {}{absent}\n#{}\n", setting.help, example(setting));
+    }
+    text + "\n# An MCP server that code may call. `cove servers add` writes such entries to files of their own.\n\
+            #[servers.time]\n#command = \"uvx\"\n#args = [\"mcp-server-time\"]\n"
 }
 
 fn example(setting: &Setting) -> String {
@@ -157,6 +174,22 @@ mod tests {
         let text = "memory = \"1g\"\n[servers.x]\ncommand = 1\nnonsense = true\n";
         let file = ConfigFile::parse("/etc/cove.toml".into(), text).unwrap();
         assert_eq!(file.entries.keys().collect::<Vec<_>>(), [&"memory"]);
+    }
+
+    #[test]
+    fn template_changes_nothing_and_its_lines_are_right() {
+        let text = template();
+        assert!(ConfigFile::parse("/etc/cove.toml".into(), &text).unwrap().entries.is_empty());
+        let lines: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix('#')).collect();
+        let used: Vec<&str> = lines.iter().copied().filter(|line| !line.starts_with(' ')).collect();
+        let file = ConfigFile::parse("/etc/cove.toml".into(), &used.join("\n")).unwrap();
+        for setting in SETTINGS {
+            let (_, values) = &file.entries[setting.key];
+            if let SettingKind::WithDefault(default) = setting.kind {
+                assert_eq!(values[0].text, default, "{}", setting.key);
+            }
+        }
+        assert!(used.contains(&"[servers.time]"), "{text}");
     }
 
     #[test]

@@ -17,7 +17,7 @@ use cove_core::policy::{MountAccess, SandboxMount, SandboxNetwork, SandboxUser};
 use cove_core::process_env::ProcessEnv;
 use cove_core::units;
 use cove_server::http_config::{self as http, Authority, WebOrigin};
-use cove_server::server_config::{self as server, Toolsets};
+use cove_server::server_config::{self as server, Toolset, Toolsets};
 use cove_upstream::definition;
 
 /// One way to write a value.
@@ -27,6 +27,10 @@ pub(super) struct ValueFormat<T> {
     pub(super) parse: fn(&str, &SettingContext<'_>) -> Result<T, Refusal>,
     /// Writes a value so that `parse` reads it again.
     pub(super) show: fn(&T) -> String,
+    /// True if the value begins with a path of this machine.
+    pub(super) names_path: bool,
+    /// Words to suggest.
+    pub(super) choices: fn() -> Vec<&'static str>,
 }
 
 /// What the meaning of a value may depend on.
@@ -43,12 +47,30 @@ impl<T> ValueFormat<T> {
         parse: fn(&str, &SettingContext<'_>) -> Result<T, Refusal>,
         show: fn(&T) -> String,
     ) -> Self {
-        Self { placeholder, parse, show }
+        Self { placeholder, parse, show, names_path: false, choices: Vec::new }
+    }
+
+    /// The format of a value that begins with a path.
+    const fn path(
+        placeholder: &'static str,
+        parse: fn(&str, &SettingContext<'_>) -> Result<T, Refusal>,
+        show: fn(&T) -> String,
+    ) -> Self {
+        Self { placeholder, parse, show, names_path: true, choices: Vec::new }
+    }
+
+    const fn with_choices(self, choices: fn() -> Vec<&'static str>) -> Self {
+        Self { choices, ..self }
     }
 }
 
 pub(super) const fn keyword<T: Keyword>() -> ValueFormat<T> {
     ValueFormat::new(T::PLACEHOLDER, |text, _| T::parse(text), |keyword| keyword.as_str().to_owned())
+        .with_choices(words_of::<T>)
+}
+
+fn words_of<T: Keyword>() -> Vec<&'static str> {
+    T::ALL.iter().map(|keyword| keyword.as_str()).collect()
 }
 
 /// At least `LEAST` bytes.
@@ -87,24 +109,25 @@ pub(super) const START_TIMEOUT: ValueFormat<Duration> = ValueFormat::new(
 
 pub(super) const CPUS: ValueFormat<f64> = ValueFormat::new("NUMBER", |text, _| units::cpus(text), f64::to_string);
 
-pub(super) const BOOLEAN: ValueFormat<bool> = ValueFormat::new("BOOLEAN", |text, _| boolean(text), bool::to_string);
+pub(super) const BOOLEAN: ValueFormat<bool> =
+    ValueFormat::new("BOOLEAN", |text, _| boolean(text), bool::to_string).with_choices(|| vec!["true", "false"]);
 
 pub(super) const DIRECTORY: ValueFormat<PathBuf> =
-    ValueFormat::new("DIR", |text, context| path(text, "directory", context), |path| path_text(path));
+    ValueFormat::path("DIR", |text, context| path(text, "directory", context), |path| path_text(path));
 
 pub(super) const FILE: ValueFormat<PathBuf> =
-    ValueFormat::new("FILE", |text, context| path(text, "file", context), |path| path_text(path));
+    ValueFormat::path("FILE", |text, context| path(text, "file", context), |path| path_text(path));
 
 pub(super) const ROOTFS: ValueFormat<PathBuf> =
-    ValueFormat::new("DIR", |text, context| root::tree(text, context.env), |path| path_text(path));
+    ValueFormat::path("DIR", |text, context| root::tree(text, context.env), |path| path_text(path));
 
-pub(super) const PYTHON: ValueFormat<PathBuf> = ValueFormat::new(
+pub(super) const PYTHON: ValueFormat<PathBuf> = ValueFormat::path(
     "PATH",
     |text, context| root::python(text, &context.config.policy.root, context.env),
     |path| path_text(path),
 );
 
-pub(super) const MOUNT: ValueFormat<SandboxMount> = ValueFormat::new(
+pub(super) const MOUNT: ValueFormat<SandboxMount> = ValueFormat::path(
     "SOURCE:TARGET[:rw]",
     |text, context| mount::parse(text, &context.config.policy.mounts, context.env),
     |mount| {
@@ -117,7 +140,7 @@ pub(super) const MOUNT: ValueFormat<SandboxMount> = ValueFormat::new(
 );
 
 /// A directory that all sessions write to.
-pub(super) const WORKSPACE: ValueFormat<SandboxMount> = ValueFormat::new(
+pub(super) const WORKSPACE: ValueFormat<SandboxMount> = ValueFormat::path(
     "DIR",
     |text, context| {
         let allowed = mount::allowed(text, context.env)?;
@@ -128,7 +151,7 @@ pub(super) const WORKSPACE: ValueFormat<SandboxMount> = ValueFormat::new(
 );
 
 pub(super) const ALLOWED_MOUNT: ValueFormat<AllowedMount> =
-    ValueFormat::new("DIR[:rw]", |text, context| mount::allowed(text, context.env), AllowedMount::to_string);
+    ValueFormat::path("DIR[:rw]", |text, context| mount::allowed(text, context.env), AllowedMount::to_string);
 
 pub(super) const PYTHON_PACKAGE: ValueFormat<PackageRequest> =
     ValueFormat::new("NAME", |text, _| PackageRequest::parse(PackageKind::Python, text), PackageRequest::to_string);
@@ -146,7 +169,8 @@ pub(super) const NETWORK: ValueFormat<SandboxNetwork> = ValueFormat::new(
         SandboxNetwork::None => "none".to_owned(),
         SandboxNetwork::Named(name) => name.clone(),
     },
-);
+)
+.with_choices(|| vec!["none"]);
 
 pub(super) const RUNTIME: ValueFormat<String> = ValueFormat::new("NAME", |text, _| runtime(text), String::clone);
 
@@ -157,7 +181,11 @@ pub(super) const CALL_PATTERN: ValueFormat<ToolPattern> =
     ValueFormat::new("SERVER.TOOL", |text, _| call_pattern(text), ToolPattern::to_string);
 
 pub(super) const TOOLSETS: ValueFormat<Toolsets> =
-    ValueFormat::new("TOOLSETS", |text, _| server::toolsets(text), Toolsets::to_string);
+    ValueFormat::new("TOOLSETS", |text, _| server::toolsets(text), Toolsets::to_string).with_choices(|| {
+        let mut words = words_of::<Toolset>();
+        words.push("all");
+        words
+    });
 
 pub(super) const ADDRESS: ValueFormat<SocketAddr> =
     ValueFormat::new("ADDR", |text, _| http::address(text), SocketAddr::to_string);

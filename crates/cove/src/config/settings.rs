@@ -33,10 +33,14 @@ pub struct Setting {
     pub env: &'static str,
     /// Stands for the value in help.
     pub placeholder: &'static str,
+    /// True if a value begins with a path of this machine.
+    pub names_path: bool,
     pub group: SettingGroup,
     pub kind: SettingKind,
     /// One line.
     pub help: &'static str,
+    /// The words that a value may be; empty if others are allowed too and none is worth a suggestion.
+    pub choices: fn() -> Vec<&'static str>,
     /// Parses one value into its field. A list grows by one value at each call.
     pub(super) set: fn(&mut Config, &str, &ProcessEnv) -> Result<(), Refusal>,
     show: fn(&Config) -> Vec<String>,
@@ -148,9 +152,11 @@ macro_rules! setting {
             flag: concat!("--", $key),
             env: $env,
             placeholder: $format.placeholder,
+            names_path: $format.names_path,
             group: SettingGroup::$group,
             kind: $kind,
             help: $help,
+            choices: $format.choices,
             set: |config, text, env| {
                 let value = ($format.parse)(text, &SettingContext { config, env })?;
                 config.$($field).+.put(value);
@@ -287,6 +293,9 @@ pub static SETTINGS: &[Setting] = &[
     setting!(Server, "rate-limit", "COVE_RATE_LIMIT", WithDefault("100"),
         server.http.rate_limit: number::<usize, MAX_RATE>(),
         "HTTP requests per second for each token; a burst may have twice as many"),
+    setting!(Server, "input-timeout", "COVE_INPUT_TIMEOUT", WithDefault("600s"),
+        server.input_timeout: START_TIMEOUT,
+        "Time that a person may take to answer a question of an MCP server, at most `10m`; it does not count against the cell"),
 ];
 
 #[cfg(test)]
@@ -299,6 +308,15 @@ mod tests {
             assert_eq!(setting.flag, format!("--{}", setting.key));
             assert_eq!(setting.env, format!("COVE_{}", setting.key.to_uppercase().replace('-', "_")));
             assert!(!setting.help.contains('\n') && !setting.help.ends_with('.'), "{}", setting.key);
+        }
+    }
+
+    /// `cove install` makes the paths of settings absolute.
+    #[test]
+    fn settings_know_which_values_begin_with_a_path() {
+        for setting in SETTINGS {
+            let is_path = ["DIR", "FILE", "PATH", "SOURCE"].iter().any(|word| setting.placeholder.starts_with(word));
+            assert_eq!(setting.names_path, is_path, "{}", setting.key);
         }
     }
 }

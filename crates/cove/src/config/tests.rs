@@ -123,6 +123,7 @@ fn samples(key: &str) -> [[&'static str; 2]; 3] {
         "allow-origin" => [["https://a:443", "https://a"], ["http://b:81", "http://b:81"], ["http://c", "http://c"]],
         "max-connections" => same(["1", "2", "3"]),
         "rate-limit" => same(["1", "2", "3"]),
+        "input-timeout" => [["1m30s", "90s"], ["20", "20s"], ["10m", "600s"]],
         _ => panic!("`{key}` has no samples"),
     }
 }
@@ -297,7 +298,7 @@ fn messages() {
     assert_snapshot!(refused(base.fresh().file("[limits]\nmemory = \"1g\"\n")), @"
     could not read `limits` in `[DIR]/home/.config/cove/cove.toml`, line 1
     caused by: `limits` is not a setting
-    hint: known keys are `backend`, `network`, `runtime`, `image`, `image-dir`, `pull`, `allow-compose`, `memory`, `cpus`, `pids-limit`, `user`, `timeout`, `max-timeout`, `max-output`, `workspace-size`, `tmp-size`, `rootfs`, `python`, `packages`, `node-packages`, `mount`, `workspace`, `allow-mount`, `allow-call`, `deny-call`, `start-timeout`, `search`, `state-dir`, `tools`, `output`, `idle-timeout`, `max-sessions`, `log-level`, `log-format`, `http`, `auth`, `token-file`, `allow-host`, `allow-origin`, `max-connections`, `rate-limit`
+    hint: known keys are `backend`, `network`, `runtime`, `image`, `image-dir`, `pull`, `allow-compose`, `memory`, `cpus`, `pids-limit`, `user`, `timeout`, `max-timeout`, `max-output`, `workspace-size`, `tmp-size`, `rootfs`, `python`, `packages`, `node-packages`, `mount`, `workspace`, `allow-mount`, `allow-call`, `deny-call`, `start-timeout`, `search`, `state-dir`, `tools`, `output`, `idle-timeout`, `max-sessions`, `log-level`, `log-format`, `http`, `auth`, `token-file`, `allow-host`, `allow-origin`, `max-connections`, `rate-limit`, `input-timeout`
     ");
     assert_snapshot!(refused(base.fresh().file("memory = 1g\n")), @r#"
     could not read the configuration file `[DIR]/home/.config/cove/cove.toml`
@@ -401,4 +402,14 @@ fn a_variable_that_is_not_text_is_refused() {
     caused by: it is not valid UTF-8
     hint: write it as UTF-8 text
     ");
+}
+
+#[test]
+fn warns_of_misspelled_variables_alone() {
+    let place = ConfigFixture::new().env("COVE_MEMROY", "1g").env("COVE_MEMORY", "1g").env("COVE_JSON", "0");
+    let place = place.env("COVE_DATABASE_PASSWORD", "x").env("COVE_TEST_JUDGES", "/x").env("MEMROY", "1g");
+    assert_eq!(
+        misspelled_variables(&place.process_env),
+        ["`COVE_MEMROY` is not a variable of Cove; did you mean `COVE_MEMORY`?"]
+    );
 }

@@ -3,6 +3,7 @@
     drive.py TARGET
 
 TARGET is a JSON object: `era` ("legacy" or a revision), and `command` (a list) or `url` with an optional `token`.
+With `elicit`, the client takes questions and answers each with that value; the answer to a call has them as `asked`.
 One request a line on standard input, one answer a line on standard output, both JSON; the first answer says what was
 negotiated. Results come back as they are on the wire. What they should be is the caller's to say.
 """
@@ -17,7 +18,11 @@ import anyio
 import httpx2
 import mcp
 from mcp import Client, StdioServerParameters
+from mcp.types import ElicitResult
 from mcp.client.streamable_http import streamable_http_client
+
+
+asked = []
 
 
 def wire(model):
@@ -34,10 +39,18 @@ async def connected(target):
             headers = {"Authorization": f"Bearer {target['token']}"} if target.get("token") else {}
             http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=120))
             place = streamable_http_client(target["url"], http_client=http)
+        person = None
+        if "elicit" in target:
+
+            async def person(_, params):
+                asked.append(wire(params))
+                return ElicitResult.model_validate(target["elicit"])
+
         # A pinned revision would be believed without asking, so the modern era is left to be discovered.
         mode = "legacy" if target["era"] == "legacy" else "auto"
         # Without the cache, for a second list must be asked for.
-        yield await stack.enter_async_context(Client(place, mode=mode, read_timeout_seconds=120, cache=None))
+        options = {"mode": mode, "read_timeout_seconds": 120, "cache": None, "elicitation_callback": person}
+        yield await stack.enter_async_context(Client(place, **options))
 
 
 async def pages(method, key):
@@ -79,7 +92,8 @@ async def call(client, ask):
     with anyio.move_on_after(ask.get("abandon_after")):
         result = await client.call_tool(ask["tool"], ask["arguments"], progress_callback=callback)
         found = {"result": wire(result)}
-    return found | {"progress": progress}
+    questions, asked[:] = asked[:], []
+    return found | {"progress": progress, "asked": questions}
 
 
 async def main():

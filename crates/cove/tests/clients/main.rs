@@ -7,6 +7,7 @@ mod cove_server;
 mod inspector;
 mod install;
 mod judges;
+mod newest_node;
 mod sdk_client;
 mod surface;
 mod tokens;

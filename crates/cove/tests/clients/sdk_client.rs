@@ -46,6 +46,12 @@ impl SdkClient {
         Self::connect(judges, sdk, era, json!({ "url": server.url, "token": server.token }))
     }
 
+    /// A client of the Python SDK that answers every question with this. `target` says where the server is.
+    pub(crate) fn answering(judges: &OutsideJudges, era: SdkEra, mut target: Value, answer: Value) -> Self {
+        target["elicit"] = answer;
+        Self::connect(judges, ClientSdk::Python, era, target)
+    }
+
     fn connect(judges: &OutsideJudges, sdk: ClientSdk, era: SdkEra, mut target: Value) -> Self {
         target["era"] = match era {
             SdkEra::Legacy => "legacy".into(),

@@ -89,6 +89,47 @@ fn tool_list_costs_match_the_specification() {
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
+/// The sentences that a model reads, each with its place: descriptions of tools and parameters, and the instructions.
+fn read_sentences(introduction: &ClientIntroduction) -> Vec<(String, String)> {
+    let tools: Value = serde_json::from_str(&introduction.tools).expect("tools");
+    let mut texts = Vec::new();
+    for tool in tools.as_array().expect("a list") {
+        let name = tool["name"].as_str().expect("a name");
+        texts.push((format!("`{name}`"), tool["description"].as_str().expect("a text").to_owned()));
+        for (parameter, schema) in tool["inputSchema"]["properties"].as_object().expect("parameters") {
+            let text = schema["description"].as_str().expect("every parameter is described").to_owned();
+            texts.push((format!("`{name}`, `{parameter}`"), text));
+        }
+    }
+    texts.push(("instructions".into(), introduction.instructions.clone()));
+    let split = |(place, text): (String, String)| {
+        let sentences: Vec<String> = text.split_inclusive(". ").map(str::to_owned).collect();
+        sentences.into_iter().map(move |sentence| (place.clone(), sentence))
+    };
+    texts.into_iter().flat_map(split).collect()
+}
+
+#[test]
+fn sentence_prices_match_the_specification() {
+    let Some(judges) = OutsideJudges::find("sentence_prices_match_the_specification") else { return };
+    let house = UpstreamHome::empty(&judges);
+    let servers = SERVERS.map(|name| (name.to_owned(), json!({ "command": "/bin/true" })));
+    house.configure("ten", Value::Object(servers.into_iter().collect()));
+    let whole = house.introduction(&judges);
+    let total: u64 = whole.cost(&judges).iter().sum();
+    let mut table = String::from("| where | sentence | tokens |\n|---|---|---|");
+    for (place, sentence) in read_sentences(&whole) {
+        // A sentence costs what its absence saves.
+        let without = ClientIntroduction {
+            tools: whole.tools.replacen(&sentence, "", 1),
+            instructions: whole.instructions.replacen(&sentence, "", 1),
+        };
+        let price = total - without.cost(&judges).iter().sum::<u64>();
+        table += &format!("\n| {place} | {} | {price} |", sentence.trim_end());
+    }
+    assert_eq!(specification("sentences"), table, "`docs/specification.md` should say:\n{table}");
+}
+
 #[test]
 fn overview_cost_does_not_depend_on_tool_count() {
     let test = "overview_cost_does_not_depend_on_tool_count";

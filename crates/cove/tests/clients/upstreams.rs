@@ -3,9 +3,13 @@
 
 mod commands;
 mod discovery;
+mod elicitation;
+mod features;
 mod fidelity;
 mod grants;
 mod secrets;
+mod transcripts;
+mod twenty_servers;
 mod whole_job;
 
 use std::fs;
@@ -142,7 +146,8 @@ impl<'a> UpstreamHome<'a> {
         }
     }
 
-    fn create_repository(&self) {
+    /// Makes a repository with an empty commit for each message.
+    fn create_repository(&self, messages: &[impl AsRef<str>]) {
         let git = |arguments: &[&str]| {
             let mut command = Command::new("git");
             command.args(["-C", &self.path("repo").to_string_lossy()]).args(arguments);
@@ -152,9 +157,9 @@ impl<'a> UpstreamHome<'a> {
         };
         fs::create_dir_all(self.path("repo")).expect("a folder can be made");
         git(&["init", "--quiet"]);
-        for message in ["the first", "zweite Änderung"] {
+        for message in messages {
             let who = ["-c", "user.name=Cove", "-c", "user.email=cove@example.com"];
-            git(&[&who[..], &["commit", "--quiet", "--allow-empty", "-m", message]].concat());
+            git(&[&who[..], &["commit", "--quiet", "--allow-empty", "-m", message.as_ref()]].concat());
         }
     }
 }

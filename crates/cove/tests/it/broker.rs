@@ -140,9 +140,10 @@ fn agents_and_code_find_tools() {
     let lines: Vec<&str> = found.lines().collect();
     assert_eq!(lines[..2], ["mcp.fixture.add(*, a: float, b: float) -> {\"sum\": float}", "# Adds two numbers"]);
     assert!(lines[2].starts_with("# also: fixture.") && lines[2].matches(", ").count() == 4, "{found}");
-    assert!(lines[3].starts_with("# 1 of ") && lines[3].contains(" matches; say more precisely"), "{found}");
+    assert!(lines[3].starts_with("# 1 of ") && lines[3].contains(" matches; be more precise"), "{found}");
     assert!(
-        lines[4].starts_with("# call these inside execute_code; ") && lines[4].ends_with("mcp.help(\"fixture.add\")"),
+        lines[4].starts_with("# call inside execute_code (async: mcp_SERVER.TOOL); ")
+            && lines[4].ends_with("mcp.help(\"fixture.add\")"),
         "{found}"
     );
     for expected in [

@@ -248,7 +248,7 @@ fn repl_edits_cells_on_a_terminal() {
     for who in TestUser::all("repl_edits_cells_on_a_terminal") {
         let state = state_folder();
         let mut terminal = start_on_terminal(who, state.path(), &[]);
-        terminal.expect("python in a sandbox; `:help` shows what else there is\r\n");
+        terminal.expect("python in a sandbox; type `:help` for more\r\n");
         terminal.expect(PROMPT);
         terminal.send("def f(a):\r");
         terminal.expect("...> \r");

@@ -194,7 +194,7 @@ fn agents_give_files_to_the_person_and_know_what_is_mounted() {
         let mut client = TestStdioClient::start(command, ClientEra::Legacy);
         let tools = client.request("tools/list", json!({})).unwrap();
         let description = tools["tools"][0]["description"].as_str().unwrap();
-        let sentence = "Files of the user: /data (read-only), /workspace/shared (writable, the user sees it).";
+        let sentence = "Of your files it sees /data (read-only), /workspace/shared (writable, the user sees it).";
         assert!(description.ends_with(sentence), "{description}");
         client.call("execute_code", json!({"code": "open('/workspace/shared/report.txt', 'w').write('done')"}));
         assert_eq!(fs::read_to_string(shared.join("report.txt")).unwrap(), "done");

@@ -78,6 +78,10 @@ fn stateless_calls_of_a_client_share_its_default_session() {
     let called = first.call("execute_code", json!({"code": "x = 7\nx"}));
     let session = called.session();
     assert_eq!(called.ok(), format!("7\nsession: {session} (pass it as `session` to go on here)"));
+    let other = serve_open(&["--output", "json"]);
+    let mut elsewhere = TestHttpClient::new(other.server.address, None, ClientEra::Modern);
+    let structured = elsewhere.call("execute_code", json!({"code": "1"})).structured().clone();
+    assert_eq!(structured["note"], "pass `session` to go on here", "{structured}");
     // Every request has a connection of its own, so what counts is the client's name.
     let again = client("editor").call("execute_code", json!({"code": "x"}));
     assert_eq!((again.ok().lines().next().unwrap(), again.session()), ("7", session.clone()));

@@ -22,6 +22,7 @@ pub(crate) struct PseudoTerminal {
     shown: String,
     /// An escape sequence that is still incomplete.
     pending: Vec<u8>,
+    has_colours: bool,
 }
 
 impl PseudoTerminal {
@@ -52,7 +53,7 @@ impl PseudoTerminal {
                 }
             }
         });
-        Self { child, master, slave, output, shown: String::new(), pending: Vec::new() }
+        Self { child, master, slave, output, shown: String::new(), pending: Vec::new(), has_colours: false }
     }
 
     /// The process that owns the terminal; the program is its descendant.
@@ -81,6 +82,11 @@ impl PseudoTerminal {
             };
             self.feed(&bytes);
         }
+    }
+
+    /// True if what was shown so far had a colour or another style.
+    pub(crate) fn has_colours(&self) -> bool {
+        self.has_colours
     }
 
     /// True if the terminal itself edits lines, as before the program started.
@@ -114,7 +120,10 @@ impl PseudoTerminal {
             match self.pending.as_slice() {
                 [] if *byte == 0x1b => self.pending.push(*byte),
                 [] => plain.push(*byte),
-                [_, _, ..] if byte.is_ascii_alphabetic() || *byte == b'~' => self.pending.clear(),
+                [_, _, ..] if byte.is_ascii_alphabetic() || *byte == b'~' => {
+                    self.has_colours |= *byte == b'm';
+                    self.pending.clear();
+                }
                 _ => self.pending.push(*byte),
             }
         }

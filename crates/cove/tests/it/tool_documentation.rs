@@ -50,7 +50,7 @@ fn parameter_descriptions_reach_agents_and_code() {
     let time = "Time to convert in 24-hour format (HH:MM)";
     let found = client.call("find_tools", json!({"query": "convert time between time zones"})).ok();
     assert!(found.contains(&format!("\n#   time: {time}\n")), "{found}");
-    assert!(found.ends_with("all about one: mcp.help(\"time.convert_time\")"), "{found}");
+    assert!(found.ends_with("; more: mcp.help(\"time.convert_time\")"), "{found}");
     assert!(python(&mut client, "mcp.find('convert time')").contains(&format!("\n#   time: {time}\n")));
     let node = client.call("execute_code", json!({"code": "await mcp.find('convert time')", "language": "node"})).ok();
     assert!(node.contains(&format!("\n//   time: {time}\n")), "{node}");

@@ -97,7 +97,7 @@ fn delivers_progress_in_order() {
             let options = CallOptions {
                 progress: Some(Arc::new(move |progress| {
                     let words = progress.message.unwrap_or_default();
-                    sink.lock().unwrap().push(format!("{}/{:?} {words}", progress.progress, progress.total));
+                    sink.lock().unwrap().push(format!("{}/{:?} {words}", progress.progress.unwrap(), progress.total));
                 })),
                 ..CallOptions::default()
             };

@@ -43,7 +43,7 @@ fn http_calls_pass_values_unchanged() {
                 let big = call(&pool, "big", json!({"n": 10 << 20})).await.unwrap();
                 assert_eq!(text(&big).len(), 10 << 20);
 
-                let query = async |query| pool.query("fixture", query).await.unwrap();
+                let query = async |query| pool.query("fixture", query, CallOptions::default()).await.unwrap();
                 let resources = query(ServerQuery::Resources).await;
                 assert_eq!(resources["resources"].as_array().unwrap().len(), 4);
                 let read = query(ServerQuery::ReadResource { uri: "fixture://a".into() }).await;
@@ -94,7 +94,7 @@ fn http_calls_run_in_parallel_with_progress() {
             let reported: Arc<Mutex<Vec<f64>>> = Arc::default();
             let sink = Arc::clone(&reported);
             let progress: cove_upstream::pool::ProgressSink = Arc::new(move |progress| {
-                sink.lock().unwrap().push(progress.progress);
+                sink.lock().unwrap().push(progress.progress.unwrap());
             });
             let options = CallOptions { progress: Some(progress), ..CallOptions::default() };
             pool.call("fixture", "progress", object(json!({"steps": 20})), options).await.unwrap();

@@ -1,6 +1,6 @@
 //! Lists: pages, changes, resources, prompts, and definitions that change while servers run.
 
-use cove_upstream::pool::ServerQuery;
+use cove_upstream::pool::{CallOptions, ServerQuery};
 use serde_json::json;
 
 use crate::{call, definitions, object, pool, pool_with, run, settings, wait_until};
@@ -56,7 +56,7 @@ fn lists_resources_and_prompts() {
     run(async {
         for era in ["modern", "legacy"] {
             let pool = pool(&["--era", era]);
-            let query = async |query| pool.query("fixture", query).await.unwrap();
+            let query = async |query| pool.query("fixture", query, CallOptions::default()).await.unwrap();
             let resources = query(ServerQuery::Resources).await;
             assert_eq!(resources["resources"].as_array().unwrap().len(), 4);
             assert_eq!(resources["templates"], json!([]));

@@ -5,8 +5,11 @@ mod hostile;
 mod http;
 mod http_hostile;
 mod lists;
+mod logs;
 mod protocol_eras;
 mod server_lifecycle;
+mod subscriptions;
+mod tasks;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -126,6 +126,13 @@ const ASKS = {
   read_resource: ({ uri }) => ({
     contents: { "a://1": [{ mimeType: "application/json", text: '{"a":[1]}' }], "a://2": [{ blob: "AP8=" }] }[uri],
   }),
+  complete: ({ prompt, resource, argument, value, context }) => ({
+    values: [prompt ?? resource, argument, value, JSON.stringify(context)], has_more: true, total: 9,
+  }),
+  subscribe: () => ({ subscription: 5, changes: 2 }),
+  changes: ({ seen, timeout }) => ({ changes: seen + (timeout ? 3 : 0) }),
+  unsubscribe: () => ({}),
+  logs: ({ server }) => ({ logs: [{ level: "info", data: server }], dropped: 4 }),
   prompts: () => ({ prompts: [{ name: "greet" }] }),
   prompt: ({ name, arguments: content }) => ({ messages: [{ role: "user", content }], description: name }),
   call: ({ server, tool: name, arguments: args, raw }) => {

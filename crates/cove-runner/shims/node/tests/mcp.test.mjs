@@ -95,6 +95,7 @@ test(
       ...{ tool: "ToolError", unknown_server: "UnknownServer", unknown_tool: "UnknownTool" },
       ...{ bad_arguments: "BadArguments", refused: "Refused", unavailable: "ServerUnavailable" },
       ...{ gone: "ServerGone", timeout: "CallTimeout", protocol: "ProtocolError", limit: "LimitExceeded" },
+      ...{ elicitation_required: "ElicitationRequired" },
       ...{ internal: "MCPError", brand_new: "MCPError", constructor: "MCPError" },
     };
     for (const [kind, name] of Object.entries(kinds)) {
@@ -130,6 +131,10 @@ test(
     await shim.check("await mcp.output('o_1')", "'all of it'\n");
     await raises(shim, "await mcp.output('o_2')", "MCPError");
     await shim.check("const r = await mcp.github.resources.list(); [r[0].uri, r.templates.length]", "[ 'a://1', 1 ]\n");
+    await shim.check("const c = await mcp.github.prompts.complete('greet', 'who', 'a', { n: 1 }); [c.join(), c.hasMore, c.total]", "[ 'greet,who,a,{\"n\":\"1\"}', true, 9 ]\n");
+    await shim.check("(await mcp.github.resources.complete('a://{n}', 'n')).join()", "'a://{n},n,,{}'\n");
+    await shim.check("const s = await mcp.github.resources.subscribe('a://1'); const w = [s.uri, await s.wait(0), await s.wait(), await s.wait(1)]; await s.close(); await s.close(); w", "[ 'a://1', 0, 3, 3 ]\n");
+    await shim.check("const l = await mcp.logs(mcp.github); [l[0].data, l.dropped]", "[ 'github', 4 ]\n");
     await shim.check("[await mcp.github.resources.read('a://1'), (await mcp.github.resources.read('a://2')).bytes]", "[ { a: [ 1 ] }, <Buffer 00 ff> ]\n");
     await shim.check("[(await mcp.github.prompts.list())[0].name, (await mcp.github.prompts.get('greet', { n: 1 })).messages[0].content]", "[ 'greet', { n: '1' } ]\n");
     await shim.check("(await mcp.runtime.query_tool_docs('github', 'get_sum', 'full')).inputSchema.properties", "{ 'cik-A': {}, from: {} }\n");

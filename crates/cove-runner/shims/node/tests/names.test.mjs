@@ -74,6 +74,10 @@ test(
       prompts: ["await mcp.github.prompts.list()"],
       prompt: ["await mcp.github.prompts.get('x')"],
       output: ["await mcp.output('x')"],
+      complete: ["await mcp.github.prompts.complete('x', 'y')", "await mcp.github.resources.complete('x', 'y')"],
+      subscribe: ["await mcp.github.resources.subscribe('x')"],
+      changes: ["await (await mcp.github.resources.subscribe('x')).wait(0)"],
+      logs: ["await mcp.logs('github')"],
     };
     for (const [kind, codes] of Object.entries(asks)) {
       for (const value of [5, null, [1], [{}], {}, { tools: 1, text: 1, contents: {}, rich: 1 }, kind === "help" ? [] : ""]) {

@@ -203,6 +203,23 @@ class Broker:
     def on_prompt(self, request):
         return {"messages": [{"role": "user", "content": request["arguments"]}], "description": request["name"]}
 
+    def on_complete(self, request):
+        given = {key: request[key] for key in ("prompt", "resource") if key in request}
+        values = [f"{given}", request["argument"], request["value"], f"{request['context']}"]
+        return {"values": values, "has_more": True, "total": 9}
+
+    def on_subscribe(self, request):
+        return {"subscription": 5, "changes": 2}
+
+    def on_changes(self, request):
+        return {"changes": request["seen"] + (3 if request["timeout"] else 0)}
+
+    def on_unsubscribe(self, request):
+        return {}
+
+    def on_logs(self, request):
+        return {"logs": [{"level": "info", "data": request["server"]}], "dropped": 4}
+
     def on_call(self, request):
         server, name, arguments = request["server"], request["tool"], request["arguments"]
         if request.get("raw"):

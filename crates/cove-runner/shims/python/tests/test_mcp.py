@@ -179,6 +179,16 @@ class Discovery(Calls):
         done = self.raises("mcp.output('o_2')", "mcp.MCPError", "no output `o_2`")
         self.check("try:\n    mcp.output('o_2')\nexcept mcp.MCPError as e:\n    print(e.kind)", "not_found\n")
 
+    def test_completions(self):
+        self.check("c = mcp.github.prompts.complete('greet', 'who', 'a', n=1)\nlist(c), c.has_more, c.total", "([\"{'prompt': 'greet'}\", 'who', 'a', \"{'n': '1'}\"], True, 9)\n")
+        self.check("mcp.github.resources.complete('a://{n}', 'n')", "[\"{'resource': 'a://{n}'}\", 'n', '', '{}']\n")
+
+    def test_subscriptions(self):
+        self.check("with mcp.github.resources.subscribe('a://1') as s: print(s, s.wait(0), s.wait(), s.wait(1))\ns.close()", "<subscription to a://1> 0 3 3\n")
+
+    def test_log_messages(self):
+        self.check("found = mcp.logs(mcp.github)\nfound[0].data, found.dropped, len(mcp.logs('x'))", "('github', 4, 1)\n")
+
     def test_resources_and_prompts(self):
         self.check("r = mcp.github.resources.list()\nr[0].uri, r.templates[0].uriTemplate", "('a://1', 'a://{n}')\n")
         self.check("mcp.github.resources.read('a://1')['a']", "[1]\n")
@@ -338,6 +348,7 @@ class Errors(Calls):
             **{"tool": "ToolError", "unknown_server": "UnknownServer", "unknown_tool": "UnknownTool"},
             **{"bad_arguments": "BadArguments", "refused": "Refused", "unavailable": "ServerUnavailable"},
             **{"gone": "ServerGone", "timeout": "CallTimeout", "protocol": "ProtocolError"},
+            **{"elicitation_required": "ElicitationRequired"},
             **{"limit": "LimitExceeded", "cancelled": "MCPError", "internal": "MCPError", "new": "MCPError"},
         }
         for kind, name in kinds.items():

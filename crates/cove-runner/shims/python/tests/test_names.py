@@ -93,6 +93,10 @@ class MalformedAnswers(Calls):
             "prompts": ("mcp.github.prompts.list()",),
             "prompt": ("mcp.github.prompts.get('x')",),
             "output": ("mcp.output('x')",),
+            "complete": ("mcp.github.prompts.complete('x', 'y')", "mcp.github.resources.complete('x', 'y')"),
+            "subscribe": ("mcp.github.resources.subscribe('x')",),
+            "changes": ("mcp.github.resources.subscribe('x').wait(0)",),
+            "logs": ("mcp.logs('github')",),
         }
         for kind, codes in asks.items():
             for value in (5, True, [1], [{}], {}, {"tools": 1, "text": 1, "contents": {}, "rich": 1}, "" if kind != "help" else []):

@@ -56,6 +56,25 @@ fn reads_each_command() {
         json!({"ask": "prompt", "server": "docs", "name": "greet",
                "arguments": {"k": "[1]", "o": "null", "n": "1", "m": "1.50"}}),
     );
+    check(
+        &["complete", "docs", "prompt", "greet", "who", "A", "n=1"],
+        json!({"ask": "complete", "server": "docs", "prompt": "greet", "argument": "who", "value": "A",
+               "context": {"n": "1"}}),
+    );
+    check(
+        &["complete", "docs", "resource", "a://{n}", "n"],
+        json!({"ask": "complete", "server": "docs", "resource": "a://{n}", "argument": "n", "value": "",
+               "context": {}}),
+    );
+    check_wrong(&["complete", "docs", "tool", "greet", "who"], "does not take these arguments");
+    check(&["subscribe", "docs", "a://1"], json!({"ask": "subscribe", "server": "docs", "uri": "a://1"}));
+    check(&["changes", "1", "0"], json!({"ask": "changes", "subscription": 1, "seen": 0, "timeout": 60}));
+    check(
+        &["changes", "1", "2", "--timeout", "0.5"],
+        json!({"ask": "changes", "subscription": 1, "seen": 2, "timeout": 0.5}),
+    );
+    check_wrong(&["changes", "1", "-2"], "`-2` is not a whole number");
+    check(&["logs", "docs"], json!({"ask": "logs", "server": "docs"}));
     check(&["output", "o_1"], json!({"ask": "output", "handle": "o_1"}));
     assert_eq!(parsed(&["--help"]), Ok(McpCommand::Usage));
     assert_eq!(parsed(&["call", "-h"]), Ok(McpCommand::Usage));

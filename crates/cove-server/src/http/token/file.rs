@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-use super::TokenSet;
+use super::{OWNER, TokenFileError, TokenLine, TokenSet, parse_lines};
 use cove_core::document::read_limited;
-use cove_core::error::{Failure, display_path};
+use cove_core::error::{Failure, display_path, display_value};
 use cove_core::random::random_bits;
 
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
@@ -18,7 +18,7 @@ const MAX_FILE_BYTES: u64 = 1024 * 1024;
 /// The tokens of the file.
 pub(in super::super) struct LoadedTokens {
     pub(in super::super) tokens: TokenSet,
-    /// The token, if this start created it. This is the only time that it is shown.
+    /// The token, if this start created it. The server shows it only then.
     pub(in super::super) created_token: Option<String>,
 }
 
@@ -49,12 +49,95 @@ pub(in super::super) fn load(path: &Path) -> Result<LoadedTokens, Failure> {
     }
 }
 
+/// Returns the first token of a file for a client that shall use it; `None` if there is no file.
+pub(in super::super) fn first_token(path: &Path) -> Result<Option<String>, Failure> {
+    let Some(text) = read_text(path)? else { return Ok(None) };
+    let lines = parse_lines(&text).map_err(|error| malformed_error(path, error))?;
+    Ok(lines.first().map(|line| line.token.to_owned()))
+}
+
+/// Returns the token of this name; without a name, the one that has none in the file, or the only one. Fails if there
+/// is no such token, or if the file is unsafe, unreadable or malformed.
+pub fn read_token(path: &Path, name: Option<&str>) -> Result<String, Failure> {
+    let text = read_text(path)?.ok_or_else(|| {
+        Failure::usage("could not find a token")
+            .because(format!("`{}` does not exist", display_path(path)))
+            .with_hint("`cove serve --http ADDR` makes one when it starts, and so does `cove token rotate`")
+    })?;
+    Ok(choose_line(path, &text, name)?.token.to_owned())
+}
+
+/// Replaces the token that [`read_token`] returns by a new one, and returns it. Other lines stay as they are. Makes the
+/// file if there is none. Servers that are running do not read the file again.
+pub fn rotate_token(path: &Path, name: Option<&str>) -> Result<String, Failure> {
+    let token = new_token();
+    let unwritable = |error: io::Error| {
+        Failure::usage(format!("could not write the token file `{}`", display_path(path)))
+            .because(error)
+            .with_hint("make its directory writable for you, or name another file with `--token-file`")
+    };
+    let Some(text) = read_text(path)? else {
+        if let Some(name) = name.filter(|name| *name != OWNER) {
+            return Err(unknown_name_error(name, &[]));
+        }
+        write_new(path, &token).map_err(unwritable)?;
+        return Ok(token);
+    };
+    let replaced = choose_line(path, &text, name)?;
+    // The token is the last word of its line; a name may contain the same letters.
+    let line = |(index, line): (usize, &str)| match line.rsplit_once(replaced.token) {
+        Some((before, after)) if index + 1 == replaced.number => format!("{before}{token}{after}"),
+        _ => line.to_owned(),
+    };
+    let lines: Vec<String> = text.lines().enumerate().map(line).collect();
+    let fresh = prepare_file(path, &(lines.join("\n") + "\n")).map_err(unwritable)?;
+    fresh.persist(path).map_err(|failed| unwritable(failed.error))?;
+    sync_directory(path).map_err(unwritable)?;
+    Ok(token)
+}
+
+fn choose_line<'a>(path: &Path, text: &'a str, name: Option<&str>) -> Result<TokenLine<'a>, Failure> {
+    let mut lines = parse_lines(text).map_err(|error| malformed_error(path, error))?;
+    let position = match name {
+        None if lines.len() == 1 => Some(0),
+        name => lines.iter().position(|line| line.name == name.unwrap_or(OWNER)),
+    };
+    match position {
+        Some(position) => Ok(lines.swap_remove(position)),
+        None => {
+            let names: Vec<&str> = lines.iter().map(|line| line.name).collect();
+            Err(unknown_name_error(name.unwrap_or(OWNER), &names))
+        }
+    }
+}
+
+fn unknown_name_error(name: &str, known: &[&str]) -> Failure {
+    let hint = match known {
+        [] => "leave out `--name` to make the file with a token of your own".to_owned(),
+        known => format!("choose one with `--name`: {}", known.join(", ")),
+    };
+    Failure::usage(format!("could not find a token of the name `{}`", display_value(name))).with_hint(hint)
+}
+
+fn refused_error(path: &Path, cause: String, hint: String) -> Failure {
+    Failure::usage(format!("could not use the token file `{}`", display_path(path))).because(cause).with_hint(hint)
+}
+
+fn malformed_error(path: &Path, error: TokenFileError) -> Failure {
+    let hint = "write one `TOKEN` or `NAME TOKEN` a line; without the file a new one is made";
+    refused_error(path, error.to_string(), hint.into())
+}
+
 /// Returns `None` if there is no file.
 fn read(path: &Path) -> Result<Option<TokenSet>, Failure> {
+    let text = read_text(path)?;
+    text.map(|text| TokenSet::parse(&text).map_err(|error| malformed_error(path, error))).transpose()
+}
+
+/// Returns `None` if there is no file. Fails if another user could have read or changed it.
+fn read_text(path: &Path) -> Result<Option<String>, Failure> {
     let name = display_path(path);
-    let refused = |cause: String, hint: String| {
-        Failure::usage(format!("could not use the token file `{name}`")).because(cause).with_hint(hint)
-    };
+    let refused = |cause: String, hint: String| refused_error(path, cause, hint);
     let unreadable =
         |error: io::Error| Failure::usage(format!("could not read the token file `{name}`")).because(error);
     // Does not follow a link, and does not block on a pipe.
@@ -84,13 +167,7 @@ fn read(path: &Path) -> Result<Option<TokenSet>, Failure> {
         return Err(refused(cause, format!("`chmod 600 {name}`, and replace the tokens if others were here")));
     }
     check_directory(path, us).map_err(|(cause, hint)| refused(cause, hint))?;
-    let text = read_limited(file, MAX_FILE_BYTES).map_err(unreadable)?;
-    TokenSet::parse(&text).map(Some).map_err(|error| {
-        refused(
-            error.to_string(),
-            "write one `TOKEN` or `NAME TOKEN` a line; without the file a new one is made".into(),
-        )
-    })
+    read_limited(file, MAX_FILE_BYTES).map(Some).map_err(unreadable)
 }
 
 /// Fails if another user could replace the file: a user who may rename files in its directory can.
@@ -117,17 +194,27 @@ fn directory_of(path: &Path) -> PathBuf {
 
 /// Writes the file atomically and never replaces another, so the name always leads to a complete file.
 fn write_new(path: &Path, token: &str) -> io::Result<()> {
+    let text = format!("# Tokens that may ask over HTTP, one `TOKEN` or `NAME TOKEN` a line.\n{token}\n");
+    prepare_file(path, &text)?.persist_noclobber(path).map_err(|failed| failed.error)?;
+    sync_directory(path)
+}
+
+/// Writes a file beside `path`, for its owner alone, that is complete on the disk.
+fn prepare_file(path: &Path, text: &str) -> io::Result<tempfile::NamedTempFile> {
     let directory = directory_of(path);
     DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
     let mut file = tempfile::Builder::new()
         .prefix(".tokens-")
         .permissions(Permissions::from_mode(0o600))
         .tempfile_in(&directory)?;
-    writeln!(file, "# Tokens that may ask over HTTP, one `TOKEN` or `NAME TOKEN` a line.\n{token}")?;
+    file.write_all(text.as_bytes())?;
     file.as_file().sync_all()?;
-    file.persist_noclobber(path).map_err(|failed| failed.error)?;
-    // Makes the name survive a crash, because the token is shown to the operator only once.
-    File::open(&directory)?.sync_all()
+    Ok(file)
+}
+
+/// Makes the name of a new file survive a crash.
+fn sync_directory(path: &Path) -> io::Result<()> {
+    File::open(directory_of(path))?.sync_all()
 }
 
 /// Returns a token with 256 random bits. The prefix helps scanners for leaked secrets.
@@ -230,6 +317,37 @@ mod tests {
             std::os::unix::fs::chown(&path, Some(1234), None).unwrap();
             assert!(load_error(&path).contains("it belongs to user 1234, and this is user 0"));
         }
+    }
+
+    #[test]
+    fn returns_the_first_token_for_a_client() {
+        let (_dir, path) = temp_token_path();
+        assert!(first_token(&path).unwrap().is_none());
+        write(&path, &format!("# mine\n\n  bot {TOKEN}\r\n{TOKEN}2\n"), 0o600);
+        assert_eq!(first_token(&path).unwrap().as_deref(), Some(TOKEN));
+        write(&path, TOKEN, 0o644);
+        assert!(first_token(&path).unwrap_err().report().to_string().contains("others may use it"));
+    }
+
+    #[test]
+    fn rotates_one_token_and_keeps_the_other_lines() {
+        let (_dir, path) = temp_token_path();
+        let missing = read_token(&path, None).unwrap_err().report().to_string();
+        assert!(missing.contains("hint: `cove serve --http ADDR` makes one"), "{missing}");
+        let first = rotate_token(&path, None).unwrap();
+        assert_eq!(read_token(&path, None).unwrap(), first);
+        write(&path, &format!("# mine\n\n  bot\t{TOKEN}  \n{TOKEN}-own"), 0o600);
+        assert_eq!(read_token(&path, None).unwrap(), format!("{TOKEN}-own"));
+        assert_eq!(read_token(&path, Some("bot")).unwrap(), TOKEN);
+        let new = rotate_token(&path, Some("bot")).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), format!("# mine\n\n  bot\t{new}  \n{TOKEN}-own\n"));
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+        let unknown = rotate_token(&path, Some("nobody")).unwrap_err().report().to_string();
+        assert_eq!(unknown, "could not find a token of the name `nobody`\nhint: choose one with `--name`: bot, owner");
+        write(&path, TOKEN, 0o644);
+        assert!(rotate_token(&path, None).unwrap_err().report().to_string().contains("others may use it"));
+        assert_eq!(fs::read_to_string(&path).unwrap(), TOKEN);
     }
 
     #[test]

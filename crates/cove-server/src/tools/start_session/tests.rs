@@ -143,6 +143,7 @@ fn start_fixture(outcome: PrepareOutcome) -> StartFixture {
         progress: None,
         cancellation: CancellationToken::new(),
         knows_links: true,
+        questions: None,
     };
     StartFixture { _directory: directory, backend, server, caller }
 }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::super::tool_document::begins_deprecated;
+use super::super::tool_document::says_deprecated;
 use super::super::{ToolListing, names};
 use super::embedding::{MeaningVector, TextEmbedder, WordEmbedding, similarity};
 use super::words;
@@ -39,8 +39,8 @@ pub(crate) struct ServerIndex {
     /// Where the uses of each word begin in `tools`, and where the last ones end.
     uses: Vec<u32>,
     tools: Vec<WordUse>,
-    /// Sorted pairs of a trigram and a word that contains it.
-    trigrams: Vec<(u32, u32)>,
+    /// The outline of each word, the shortest first, for a cheap comparison with a mistyped one.
+    outlines: Vec<WordOutline>,
     /// Sorted pairs of a name's letters and digits and its tool.
     names: Vec<(Box<str>, u32)>,
     /// Deprecated tools, in sorted order.
@@ -64,6 +64,8 @@ struct IndexedTool<'a> {
     title: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
     description: Cow<'a, str>,
+    #[serde(default)]
+    deprecated: bool,
     #[serde(borrow)]
     input_schema: IndexedInput<'a>,
 }
@@ -86,10 +88,11 @@ impl ServerIndex {
                 name: Cow::Borrowed(listing.name(at)),
                 title: None,
                 description: Cow::Borrowed(""),
+                deprecated: false,
                 input_schema: IndexedInput::default(),
             });
             index.add(at as u32, &tool);
-            if begins_deprecated(&tool.description) {
+            if tool.deprecated || says_deprecated(&tool.description) {
                 deprecated.push(at as u32);
             }
             let texts = [&tool.name, tool.title.as_deref().unwrap_or_default(), &tool.description];
@@ -125,12 +128,11 @@ impl ServerIndex {
         (at < self.word_count() && self.word(at) == word).then_some(at)
     }
 
-    /// Returns longer words that begin with `start`, with the share of the word that `start` covers.
+    /// Returns words that begin with `start`, the word itself first, with the share of the word that `start` covers.
     pub(super) fn find_prefixed<'a>(&'a self, start: &'a str) -> impl Iterator<Item = (usize, f32)> + 'a {
         (self.lower_bound(start)..self.word_count())
             .map(|at| (at, self.word(at)))
             .take_while(move |(_, word)| word.starts_with(start))
-            .filter(move |(_, word)| word.len() > start.len())
             .map(move |(at, word)| (at, start.len() as f32 / word.len() as f32))
     }
 
@@ -140,29 +142,16 @@ impl ServerIndex {
         if length < 4 {
             return Vec::new();
         }
-        let grams = trigrams(word);
-        let mut shared: HashMap<u32, usize> = HashMap::new();
-        for gram in &grams {
-            let from = self.trigrams.partition_point(|(other, _)| other < gram);
-            for (_, at) in self.trigrams[from..].iter().take_while(|(other, _)| other == gram) {
-                *shared.entry(*at).or_default() += 1;
-            }
-        }
         let allowed = if length < 7 { 1 } else { 2 };
-        let mut alike: Vec<(usize, f32)> = shared
-            .into_iter()
-            // A mistake changes at most three trigrams, a swap of neighbours four.
-            .filter(|(_, count)| count + 4 * allowed >= grams.len())
-            .filter_map(|(at, _)| {
-                let right = self.word(at as usize);
-                let differs = right.chars().count().abs_diff(length) > allowed;
-                let far = if differs { usize::MAX } else { distance(word, right) };
-                (far <= allowed).then(|| (at as usize, 1.0 - far as f32 / length as f32))
-            })
-            .collect();
-        // A map has no order, but the sum of floats depends on it.
-        alike.sort_unstable_by_key(|(at, _)| *at);
-        alike
+        let outline = WordOutline::new(word, 0);
+        let longer = self.outlines.partition_point(|other| other.length + allowed < outline.length);
+        let alike = self.outlines[longer..].iter().take_while(|other| other.length <= outline.length + allowed);
+        let near = alike.filter(|other| outline.may_be_within(allowed, other)).map(|other| other.word as usize);
+        near.filter_map(|at| {
+            let steps = distance(word, self.word(at));
+            (steps <= allowed as usize).then(|| (at, 1.0 - steps as f32 / length as f32))
+        })
+        .collect()
     }
 
     /// Returns tools whose names have exactly these letters and digits.
@@ -247,26 +236,43 @@ impl IndexBuilder {
             part.uses.push(part.tools.len() as u32);
             part.letters += word;
             part.tools.append(&mut self.uses[*number as usize]);
-            part.trigrams.extend(trigrams(word).into_iter().map(|gram| (gram, at as u32)));
+            part.outlines.push(WordOutline::new(word, at as u32));
         }
         part.begins.push(part.letters.len() as u32);
         part.uses.push(part.tools.len() as u32);
-        part.trigrams.sort_unstable();
+        part.outlines.sort_by_key(|outline| outline.length);
         part.names = self.names;
         part.names.sort_unstable();
         part.letters.shrink_to_fit();
         part.tools.shrink_to_fit();
-        part.trigrams.shrink_to_fit();
+        part.outlines.shrink_to_fit();
         part
     }
 }
 
-/// Returns all trigrams of a word, with its two edges counted as letters. Letters beyond one byte share numbers,
-/// which may cost an extra comparison but never changes a result.
-fn trigrams(word: &str) -> Vec<u32> {
-    let letters: Vec<u32> = std::iter::once(1).chain(word.chars().map(|c| c as u32 & 0xff)).chain([2]).collect();
-    let mut grams: Vec<u32> = letters.windows(3).map(|gram| gram[0] << 16 | gram[1] << 8 | gram[2]).collect();
-    grams.sort_unstable();
-    grams.dedup();
-    grams
+/// A word's place, the set of its letters, as bits, and their number. Letters that share a bit may cost an extra
+/// comparison but never change a result.
+#[derive(Debug, Clone, Copy)]
+struct WordOutline {
+    word: u32,
+    letters: u32,
+    length: u32,
+}
+
+impl WordOutline {
+    fn new(text: &str, word: u32) -> Self {
+        let letters = text.chars().fold(0, |letters, c| letters | 1 << (c as u32 & 31));
+        Self { word, letters, length: text.chars().count() as u32 }
+    }
+
+    /// Returns false if more than `allowed` mistakes lie between words of about the same length: each adds at most one
+    /// letter to the set, and removes at most one.
+    fn may_be_within(self, allowed: u32, other: &Self) -> bool {
+        has_at_most(allowed, self.letters & !other.letters) && has_at_most(allowed, other.letters & !self.letters)
+    }
+}
+
+/// Returns true if at most `count` bits are set. For one or two this is faster than to count them.
+fn has_at_most(count: u32, bits: u32) -> bool {
+    (0..count).fold(bits, |left, _| left & left.wrapping_sub(1)) == 0
 }

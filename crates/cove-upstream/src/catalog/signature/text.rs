@@ -94,12 +94,11 @@ pub fn to_comment_line(line: &str) -> String {
     to_comment_text(line, MAX_LINE)
 }
 
-/// Returns text for a comment: one line in every language, without anything that ends a comment or a multi-line
-/// string.
+/// Returns text for a comment: one line in every language. All comments end with their line, so everything else stays
+/// as the server wrote it: agents copy patterns such as `**/*.ext` and `\d+` from there.
 pub(super) fn to_comment_text(text: &str, most: usize) -> String {
     let visible: String = cut(text, 4 * most).chars().map(|c| if is_hidden(c) { ' ' } else { c }).collect();
     let line = visible.split_whitespace().collect::<Vec<_>>().join(" ");
-    let line = line.replace("*/", "* /").replace("\"\"\"", "'''").replace('\\', "/");
     cut(&line, most)
 }
 
@@ -206,11 +205,12 @@ mod tests {
 
     #[test]
     fn comment_text_cannot_end_the_comment() {
-        for bad in ["a\nb", "a\rb", "a\u{2028}b", "a\u{85}b", "a\u{c}b", "*/ b", "\"\"\" b", "\\\nb", "\0b"] {
+        for bad in ["a\nb", "a\rb", "a\u{2028}b", "a\u{85}b", "a\u{c}b", "\\\nb", "\0b"] {
             let comment = to_comment_text(bad, 100);
-            assert!(!comment.contains(['\n', '\r', '\u{2028}', '\u{85}', '\0', '\\']), "{comment:?}");
-            assert!(!comment.contains("*/") && !comment.contains("\"\"\""), "{comment:?}");
+            assert!(!comment.contains(['\n', '\r', '\u{2028}', '\u{85}', '\u{c}', '\0']), "{comment:?}");
         }
+        let patterns = r#"'**/*.ext', ^\d+$, C:\new, """text""""#;
+        assert_eq!(to_comment_text(patterns, 100), patterns);
     }
 
     #[test]

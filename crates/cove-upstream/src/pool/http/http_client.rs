@@ -21,6 +21,7 @@ use sse_stream::Sse;
 
 use super::sse::SseDecoder;
 use super::target::HttpTarget;
+use crate::pool::call_logs::{AttachedLogs, MessageOrigin};
 use crate::pool::message::MessageReader;
 use crate::pool::notifications::NotificationRouter;
 use crate::pool::redaction::ServerSecrets;
@@ -203,9 +204,14 @@ impl UpstreamHttpClient {
         answer.ok_or_else(|| broken("its answer has no result"))
     }
 
-    fn event_stream(&self, response: Response) -> stream::BoxStream<'static, Result<Sse, SseError>> {
+    fn event_stream(
+        &self,
+        response: Response,
+        origin: MessageOrigin,
+    ) -> stream::BoxStream<'static, Result<Sse, SseError>> {
         let events = EventStream {
             response: Some(response),
+            origin,
             shared: Arc::clone(&self.shared),
             decoder: SseDecoder::default(),
             ready_events: VecDeque::new(),
@@ -240,8 +246,10 @@ impl StreamableHttpClient for UpstreamHttpClient {
         if status == StatusCode::NOT_FOUND && session_id.is_some() {
             return Err(StreamableHttpError::SessionExpired);
         }
-        let id = match message {
-            ClientJsonRpcMessage::Request(request) => request.id,
+        let (id, origin) = match message {
+            ClientJsonRpcMessage::Request(request) => {
+                (request.id, MessageOrigin::Request(AttachedLogs::find_in(&request.request)))
+            }
             _ if status.is_success() => return Ok(StreamableHttpPostResponse::Accepted),
             _ => return Err(self.refusal_error(response).await),
         };
@@ -264,7 +272,7 @@ impl StreamableHttpClient for UpstreamHttpClient {
             StatusCode::ACCEPTED | StatusCode::NO_CONTENT => Ok(StreamableHttpPostResponse::Accepted),
             _ if !status.is_success() => Err(self.refusal_error(response).await),
             _ if kind.starts_with("text/event-stream") => {
-                Ok(StreamableHttpPostResponse::Sse(self.event_stream(response), session))
+                Ok(StreamableHttpPostResponse::Sse(self.event_stream(response, origin), session))
             }
             _ => {
                 let kind =
@@ -302,7 +310,7 @@ impl StreamableHttpClient for UpstreamHttpClient {
         let response = self.send(request, session_id.as_deref(), custom_headers).await?;
         let is_stream = content_type(&response).starts_with("text/event-stream");
         match response.status() {
-            status if status.is_success() && is_stream => Ok(self.event_stream(response)),
+            status if status.is_success() && is_stream => Ok(self.event_stream(response, MessageOrigin::Server)),
             // The server does not offer a stream, or no longer for this session. Asking again does not help.
             status if status.is_client_error() || status.is_success() => {
                 Err(StreamableHttpError::ServerDoesNotSupportSse)
@@ -316,6 +324,7 @@ impl StreamableHttpClient for UpstreamHttpClient {
 struct EventStream {
     /// None once it has ended.
     response: Option<Response>,
+    origin: MessageOrigin,
     shared: Arc<HttpClientState>,
     decoder: SseDecoder,
     ready_events: VecDeque<Sse>,
@@ -342,7 +351,8 @@ impl EventStream {
                     Some(format!("its connection ended in the middle of an answer: {words}"))
                 }
             };
-            self.ready_events.extend(events.into_iter().flat_map(|event| self.shared.convert_event(event)));
+            self.ready_events
+                .extend(events.into_iter().flat_map(|event| self.shared.convert_event(event, &self.origin)));
             if let Some(broken) = broken {
                 self.response = None;
                 lock(&self.shared.junk).give_up(&broken);
@@ -359,12 +369,12 @@ impl HttpClientState {
     }
 
     /// Converts an event for rmcp. Data that is not a message is counted and quoted.
-    fn convert_event(&self, mut event: Sse) -> Vec<Sse> {
+    fn convert_event(&self, mut event: Sse, origin: &MessageOrigin) -> Vec<Sse> {
         let is_message = matches!(event.event.as_deref(), None | Some("" | "message"));
         let Some(data) = event.data.take().filter(|data| is_message && !data.trim().is_empty()) else {
             return vec![event];
         };
-        let messages = self.reader.parse_line(data.as_bytes()).unwrap_or_else(|| {
+        let messages = self.reader.parse_from(data.as_bytes(), origin).unwrap_or_else(|| {
             lock(&self.junk).add(self.secrets.redact(&data).as_bytes());
             Vec::new()
         });

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use cove_jail::probe::MachineProbe;
 use serde::Serialize;
 
+use crate::cli::tables::{PrintStyle, Tone};
 use cove_core::error::{Failure, escape_control, one_line_chain};
 use cove_core::image::library::SandboxKind;
 use cove_core::keyword::keywords;
@@ -25,6 +26,9 @@ keywords!(
     Protections = "protections",
     Limits = "limits",
     Interpreters = "interpreters",
+    Configuration = "configuration",
+    Servers = "servers",
+    Clients = "clients",
     Verdict = "verdict",
 );
 
@@ -108,7 +112,7 @@ pub(super) fn verdict_check(checks: &[DoctorCheck], machine: &MachineProbe, by: 
 }
 
 /// Renders one line per check under the name of its section, and the line that fixes a failure below it.
-pub(super) fn render_text(checks: &[DoctorCheck]) -> String {
+pub(super) fn render_text(checks: &[DoctorCheck], style: PrintStyle) -> String {
     let width = checks.iter().map(|check| check.check.chars().count()).max().unwrap_or(0);
     let mut text = String::new();
     let mut section = None;
@@ -117,16 +121,17 @@ pub(super) fn render_text(checks: &[DoctorCheck]) -> String {
             section = Some(check.section);
             let gap = if text.is_empty() { "" } else { "\n" };
             // Writing to a string does not fail.
-            let _ = writeln!(text, "{gap}{}", check.section.as_str());
+            let _ = writeln!(text, "{gap}{}", style.paint(Tone::Heading, check.section.as_str()));
         }
-        let status = match check.status {
-            CheckStatus::Ok => "ok",
-            CheckStatus::Note => "note",
-            CheckStatus::Fail => "FAIL",
+        let (status, tone) = match check.status {
+            CheckStatus::Ok => ("ok", Tone::Good),
+            CheckStatus::Note => ("note", Tone::Warning),
+            CheckStatus::Fail => ("FAIL", Tone::Bad),
         };
-        let _ = writeln!(text, "  {status:4}  {:width$}  {}", check.check, escape_control(&check.detail));
+        let status = style.paint(tone, &format!("{status:4}"));
+        let _ = writeln!(text, "  {status}  {:width$}  {}", check.check, escape_control(&check.detail));
         if let Some(fix) = &check.fix {
-            let _ = writeln!(text, "        fix: {}", escape_control(fix));
+            let _ = writeln!(text, "        {} {}", style.paint(Tone::Name, "fix:"), escape_control(fix));
         }
     }
     text
@@ -198,7 +203,7 @@ mod tests {
     fn doctor_report_is_aligned() {
         let mut checks = sound_checks();
         checks[2] = ReportSection::Protections.check("host file").fail("was read\u{1b}[2J").fix("report it");
-        insta::assert_snapshot!(render_text(&checks), @r"
+        insta::assert_snapshot!(render_text(&checks, PrintStyle::default()), @r"
         machine
           ok    kernel     Linux
 

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::check_image_dir;
 use crate::cli::CommandContext;
 use crate::cli::image_library::image_library;
-use crate::cli::tables::{render_json, render_table};
+use crate::cli::tables::{PrintStyle, Tone, render_json, render_list};
 use cove_core::error::{Failure, display_path};
 use cove_core::image::library::{ImageListing, SandboxKind, ServedImage};
 use cove_core::image::{Image, ImageOrigin, ImageProblem};
@@ -16,7 +16,11 @@ pub(super) async fn render(context: &CommandContext) -> Result<String, Failure> 
     if listed.images.is_empty() {
         check_image_dir(&context.config, &listed.problems, "could not list the images")?;
     }
-    if context.json { render_json("the images", &to_json(&listed)) } else { Ok(to_text(&listed)) }
+    if context.json {
+        render_json("the images", &to_json(&listed))
+    } else {
+        Ok(to_text(&listed, PrintStyle::of_stdout()))
+    }
 }
 
 fn to_json(listed: &ImageListing) -> Value {
@@ -38,14 +42,16 @@ fn to_json(listed: &ImageListing) -> Value {
     })
 }
 
-fn to_text(ImageListing { images, problems }: &ImageListing) -> String {
+fn to_text(ImageListing { images, problems }: &ImageListing, style: PrintStyle) -> String {
     let cells = |ServedImage { image, kind: by, reason: why, .. }: &ServedImage| {
         let languages: Vec<&str> = image.languages().iter().map(|language| language.as_str()).collect();
         let languages = if languages.is_empty() { "-".to_owned() } else { languages.join(", ") };
-        let kind = image.lifetime.as_str().to_owned();
-        [image.name().to_owned(), kind, languages, by.as_str().to_owned(), describe_image(image, *by, why)]
+        let plain = |text: &str| Tone::Plain.cell(text);
+        let about = Tone::Faint.cell(describe_image(image, *by, why));
+        [Tone::Name.cell(image.name()), plain(image.lifetime.as_str()), plain(&languages), plain(by.as_str()), about]
     };
-    let mut text = render_table(images.iter().map(cells));
+    let headings = ["IMAGE", "KIND", "LANGUAGES", "RUNS IN", "ABOUT"];
+    let mut text = render_list(style, headings, images.iter().map(cells));
     if images.is_empty() {
         text += "no image can be used\n";
     }

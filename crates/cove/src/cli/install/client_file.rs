@@ -19,7 +19,20 @@ pub(super) const MAX_FILE: u64 = 64 << 20;
 const MAX_LINKS: usize = 40;
 /// How many backups are kept.
 const BACKUPS: usize = 3;
+/// The names of files that are being written. A killed Cove leaves one behind.
+const TEMPORARY: (&str, &str) = (".cove-", ".tmp");
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Who may read a file that Cove writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FileProtection {
+    /// A new file is only for its owner, because clients write secrets into it. An existing one keeps its mode.
+    Private,
+    /// A new file is for everyone, as far as the umask allows. An existing one keeps its mode.
+    Shared,
+    /// The file is only for its owner, also if it exists, because Cove writes a secret into it.
+    Secret,
+}
 
 /// A file at the time it was read.
 #[derive(Debug)]
@@ -85,24 +98,42 @@ fn follow(path: &Path) -> Result<PathBuf, Failure> {
 
 /// Locks the folder of a file while Cove reads and replaces it, so that two Coves do not overwrite each other's changes.
 /// Other programs ignore the lock; `ClientFile::replace` therefore compares the file with what was read. Creates the
-/// folder if it is missing, accessible only to its owner.
-pub(super) fn lock_folder(path: &Path) -> Result<Option<File>, Failure> {
+/// folder if it is missing.
+pub(super) fn lock_folder(path: &Path, protection: FileProtection) -> Result<Option<File>, Failure> {
     let target = follow(path)?;
     let folder = target.parent().unwrap_or(Path::new("/"));
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| {
+    let mode = if protection == FileProtection::Shared { 0o755 } else { 0o700 };
+    fs::DirBuilder::new().recursive(true).mode(mode).create(folder).map_err(|error| {
         Failure::operator(format!("could not create `{}`", display_path(folder)))
             .because(error)
             .with_hint("create it by hand, or see `--print`")
     })?;
-    let Ok(folder) = File::open(folder) else { return Ok(None) };
+    let Ok(lock) = File::open(folder) else { return Ok(None) };
     let started = Instant::now();
     // A lock that is never released must not block Cove: `replace` checks again for what it guards against.
-    while flock(&folder, FlockOperation::NonBlockingLockExclusive) == Err(rustix::io::Errno::WOULDBLOCK)
-        && started.elapsed() < LOCK_TIMEOUT
-    {
+    while flock(&lock, FlockOperation::NonBlockingLockExclusive) == Err(rustix::io::Errno::WOULDBLOCK) {
+        if started.elapsed() >= LOCK_TIMEOUT {
+            return Ok(Some(lock));
+        }
         std::thread::sleep(Duration::from_millis(10));
     }
-    Ok(Some(folder))
+    remove_leftovers(folder);
+    Ok(Some(lock))
+}
+
+/// Removes what a Cove left behind that was killed while it wrote. No other Cove writes here while this one has the lock.
+fn remove_leftovers(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let name = name.to_str().and_then(|name| name.strip_prefix(TEMPORARY.0)?.strip_suffix(TEMPORARY.1));
+        // The characters between are random, and of a fixed number.
+        let is_leftover =
+            name.is_some_and(|random| random.len() == 6 && random.bytes().all(|b| b.is_ascii_alphanumeric()));
+        if is_leftover && entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            // If this fails, it is tried again at the next change.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
 }
 
 /// Whether a file was replaced.
@@ -117,27 +148,56 @@ impl ClientFile {
     /// Copies the old bytes to a file beside this one, and returns its path.
     pub(super) fn back_up(&self) -> Result<Option<PathBuf>, Failure> {
         let Some(text) = &self.text else { return Ok(None) };
-        let name = |age: usize| {
-            let mut name = self.target.clone().into_os_string();
-            name.push(".cove-backup");
-            if age > 1 {
-                name.push(format!("-{age}"));
-            }
-            PathBuf::from(name)
-        };
-        let newest = name(1);
+        let newest = self.backup_path(1);
         // The same bytes are not kept twice.
         if fs::read(&newest).is_ok_and(|kept| kept == text.as_bytes()) {
             return Ok(Some(newest));
         }
         for age in (1..BACKUPS).rev() {
-            let _ = fs::rename(name(age), name(age + 1));
+            let _ = fs::rename(self.backup_path(age), self.backup_path(age + 1));
         }
-        self.write_as(&newest, text).map_err(|error| failed("copy", &newest, error))?;
+        let written = self.write_as(&newest, text, FileProtection::Private);
+        written.map_err(|error| failed("copy", &newest, error))?;
         Ok(Some(newest))
     }
 
-    pub(super) fn replace(&self, text: &str) -> Result<ReplaceOutcome, Failure> {
+    fn backup_path(&self, age: usize) -> PathBuf {
+        let mut name = self.target.clone().into_os_string();
+        name.push(".cove-backup");
+        if age > 1 {
+            name.push(format!("-{age}"));
+        }
+        PathBuf::from(name)
+    }
+
+    /// The texts of the backups that can be read, newest first.
+    pub(super) fn backups(&self) -> Vec<String> {
+        let text = |age| read(&self.backup_path(age)).ok()?.text;
+        (1..=BACKUPS).filter_map(text).collect()
+    }
+
+    /// Removes the backups, unless a link led out of the folder: there they may be of the user's own file.
+    pub(super) fn remove_backups_in(&self, folder: &Path) {
+        let parent = self.target.parent().and_then(|parent| parent.canonicalize().ok());
+        let is_inside = |parent: &PathBuf| folder.canonicalize().is_ok_and(|folder| parent.starts_with(folder));
+        if !parent.as_ref().is_some_and(is_inside) {
+            return;
+        }
+        for path in (1..=BACKUPS).map(|age| self.backup_path(age)) {
+            if path.symlink_metadata().is_ok_and(|metadata| metadata.is_file()) {
+                // A backup that stays does no harm.
+                let _ = fs::remove_file(path);
+            }
+        }
+    }
+
+    /// True if other users may read the file.
+    pub(super) fn is_open_to_others(&self) -> bool {
+        fs::metadata(&self.target).is_ok_and(|metadata| metadata.mode() & 0o077 != 0)
+    }
+
+    /// Replaces the file; without a text, removes it.
+    pub(super) fn replace(&self, text: Option<&str>, protection: FileProtection) -> Result<ReplaceOutcome, Failure> {
         let now = fs::read(&self.target);
         let is_unchanged = match (&self.text, now) {
             (Some(old), Ok(now)) => old.as_bytes() == now,
@@ -147,22 +207,32 @@ impl ClientFile {
         if !is_unchanged {
             return Ok(ReplaceOutcome::Outdated);
         }
-        self.write_as(&self.target, text).map_err(|error| failed("write", &self.target, error))?;
+        let written = match text {
+            Some(text) => self.write_as(&self.target, text, protection),
+            None => fs::remove_file(&self.target),
+        };
+        written.map_err(|error| failed("write", &self.target, error))?;
         Ok(ReplaceOutcome::Replaced)
     }
 
-    /// Writes a temporary file and renames it once it is safely on disk. Mode and owner are those of the old file; a
-    /// new file is only for its owner, because clients write secrets into it.
-    fn write_as(&self, path: &Path, text: &str) -> io::Result<()> {
+    /// Writes a temporary file and renames it once it is safely on disk. Mode and owner are those of the old file, as
+    /// far as the protection allows.
+    fn write_as(&self, path: &Path, text: &str, protection: FileProtection) -> io::Result<()> {
         let folder = path.parent().unwrap_or(Path::new("/"));
-        let mut fresh = tempfile::Builder::new().prefix(".cove-").suffix(".tmp").tempfile_in(folder)?;
+        let mode = if protection == FileProtection::Shared { 0o644 } else { 0o600 };
+        let mut fresh = tempfile::Builder::new()
+            .prefix(TEMPORARY.0)
+            .suffix(TEMPORARY.1)
+            .permissions(fs::Permissions::from_mode(mode))
+            .tempfile_in(folder)?;
         fresh.write_all(text.as_bytes())?;
         if let Ok(old) = fs::metadata(&self.target) {
             let made = fresh.as_file().metadata()?;
             if (made.uid(), made.gid()) != (old.uid(), old.gid()) {
                 fchown(fresh.as_file(), Some(Uid::from_raw(old.uid())), Some(Gid::from_raw(old.gid())))?;
             }
-            fresh.as_file().set_permissions(fs::Permissions::from_mode(old.mode() & 0o7777))?;
+            let kept = if protection == FileProtection::Secret { 0o700 } else { 0o7777 };
+            fresh.as_file().set_permissions(fs::Permissions::from_mode(old.mode() & kept))?;
         }
         fresh.as_file().sync_all()?;
         fresh.persist(path).map_err(|error| error.error)?;

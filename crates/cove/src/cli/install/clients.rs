@@ -1,8 +1,7 @@
-//! The clients that Cove can register with, as data: where each keeps its servers, what an entry looks like there, and
+//! The clients that Cove can register with, as data: where each keeps its servers, which form an entry has there, and
 //! what the user does next. Nothing here reads or writes a file.
 
-use super::edit::ClientEntry;
-use cove_core::document::{DocumentFormat, DocumentMember, DocumentNode, DocumentValue};
+use cove_core::document::DocumentFormat;
 use cove_core::spelling::nearest;
 
 /// Longer words are not compared with the names of clients.
@@ -41,6 +40,28 @@ pub(super) enum EntryShape {
     Goose,
 }
 
+/// How a client's file describes a server that it reaches over HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct HttpForm {
+    /// The value of `type`, for clients that have one.
+    pub(super) kind: Option<&'static str>,
+    /// The key of the URL.
+    pub(super) url: &'static str,
+    /// The key of the headers.
+    pub(super) headers: &'static str,
+    pub(super) variable: TokenVariable,
+}
+
+/// How a client's file refers to a token in the environment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TokenVariable {
+    Unsupported,
+    /// This text inside a header.
+    Reference(&'static str),
+    /// This key, whose value is the name of the variable.
+    Key(&'static str),
+}
+
 /// A program of the client that registers servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ClientTool {
@@ -60,6 +81,8 @@ pub(super) struct AgentClient {
     /// The keys that lead to the servers.
     pub(super) container: &'static [&'static str],
     pub(super) shape: EntryShape,
+    /// None if the client only starts commands.
+    pub(super) http: Option<HttpForm>,
     /// The user's files that it reads. Cove edits the first that exists, or else creates the first.
     pub(super) user: &'static [ClientPath],
     /// The same below a project's folder.
@@ -79,6 +102,10 @@ const CODEX: BaseFolder = Var("CODEX_HOME", ".codex");
 const COPILOT: BaseFolder = Var("COPILOT_HOME", ".copilot");
 const CLINE: BaseFolder = Var("CLINE_DIR", ".cline");
 const MCP_SERVERS: &[&str] = &["mcpServers"];
+const HTTP: HttpForm = HttpForm { kind: None, url: "url", headers: "headers", variable: TokenVariable::Unsupported };
+const TYPED_HTTP: HttpForm = HttpForm { kind: Some("http"), ..HTTP };
+const SHELL_REFERENCE: TokenVariable = TokenVariable::Reference("${COVE_TOKEN}");
+const ENV_REFERENCE: TokenVariable = TokenVariable::Reference("${env:COVE_TOKEN}");
 
 /// The values that most clients share.
 const COMMON: AgentClient = AgentClient {
@@ -87,6 +114,7 @@ const COMMON: AgentClient = AgentClient {
     format: DocumentFormat::Json,
     container: MCP_SERVERS,
     shape: EntryShape::Plain,
+    http: Some(HTTP),
     user: &[],
     project: &[],
     tool: None,
@@ -99,6 +127,7 @@ pub(super) const CLIENTS: &[AgentClient] = &[
     AgentClient {
         names: &["claude-code", "claude", "claudecode", "claude-cli"],
         title: "Claude Code",
+        http: Some(HttpForm { variable: SHELL_REFERENCE, ..TYPED_HTTP }),
         user: &[ClientPath(CLAUDE, ".claude.json")],
         project: &[".mcp.json"],
         tool: Some(ClientTool::Claude),
@@ -110,6 +139,7 @@ pub(super) const CLIENTS: &[AgentClient] = &[
     AgentClient {
         names: &["claude-desktop", "claudedesktop", "claude-app"],
         title: "Claude Desktop",
+        http: None,
         user: &[ClientPath(Apps, "Claude/claude_desktop_config.json")],
         signs: &[ClientPath(Apps, "Claude")],
         programs: &["claude-desktop"],
@@ -119,6 +149,7 @@ pub(super) const CLIENTS: &[AgentClient] = &[
     AgentClient {
         names: &["cursor", "cursor-agent", "cursor-cli"],
         title: "Cursor",
+        http: Some(HttpForm { variable: ENV_REFERENCE, ..HTTP }),
         user: &[ClientPath(Home, ".cursor/mcp.json")],
         project: &[".cursor/mcp.json"],
         signs: &[ClientPath(Home, ".cursor")],
@@ -131,6 +162,8 @@ pub(super) const CLIENTS: &[AgentClient] = &[
         title: "VS Code",
         container: &["servers"],
         shape: EntryShape::Typed,
+        // It expands no variables in headers; `${input:…}` would need a second key.
+        http: Some(TYPED_HTTP),
         user: &[ClientPath(Apps, "Code/User/mcp.json")],
         project: &[".vscode/mcp.json"],
         tool: Some(ClientTool::VsCode("code")),
@@ -144,6 +177,7 @@ pub(super) const CLIENTS: &[AgentClient] = &[
         title: "VS Code Insiders",
         container: &["servers"],
         shape: EntryShape::Typed,
+        http: Some(TYPED_HTTP),
         user: &[ClientPath(Apps, "Code - Insiders/User/mcp.json")],
         project: &[".vscode/mcp.json"],
         tool: Some(ClientTool::VsCode("code-insiders")),
@@ -155,6 +189,7 @@ pub(super) const CLIENTS: &[AgentClient] = &[
     AgentClient {
         names: &["windsurf", "codeium"],
         title: "Windsurf",
+        http: Some(HttpForm { url: "serverUrl", ..HTTP }),
         user: &[ClientPath(Home, ".codeium/windsurf/mcp_config.json")],
         signs: &[ClientPath(Home, ".codeium/windsurf")],
         programs: &["windsurf"],
@@ -166,6 +201,7 @@ pub(super) const CLIENTS: &[AgentClient] = &[
         title: "Codex",
         format: DocumentFormat::Toml,
         container: &["mcp_servers"],
+        http: Some(HttpForm { headers: "http_headers", variable: TokenVariable::Key("bearer_token_env_var"), ..HTTP }),
         user: &[ClientPath(CODEX, "config.toml")],
         project: &[".codex/config.toml"],
         tool: Some(ClientTool::Codex),
@@ -177,6 +213,7 @@ pub(super) const CLIENTS: &[AgentClient] = &[
     AgentClient {
         names: &["gemini", "gemini-cli"],
         title: "Gemini CLI",
+        http: Some(HttpForm { url: "httpUrl", variable: SHELL_REFERENCE, ..HTTP }),
         user: &[ClientPath(Home, ".gemini/settings.json")],
         project: &[".gemini/settings.json"],
         tool: Some(ClientTool::Gemini),
@@ -201,6 +238,7 @@ pub(super) const CLIENTS: &[AgentClient] = &[
         names: &["cline", "cline-vscode"],
         title: "Cline",
         shape: EntryShape::Switch,
+        http: Some(HttpForm { kind: Some("streamableHttp"), ..HTTP }),
         user: &[ClientPath(Apps, "Code/User/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json")],
         signs: &[ClientPath(Apps, "Code/User/globalStorage/saoudrizwan.claude-dev")],
         next: "check the MCP servers tab of Cline, which starts it at once",
@@ -210,6 +248,7 @@ pub(super) const CLIENTS: &[AgentClient] = &[
         names: &["cline-cli"],
         title: "Cline CLI",
         shape: EntryShape::Switch,
+        http: Some(HttpForm { kind: Some("streamableHttp"), ..HTTP }),
         user: &[ClientPath(CLINE, "data/settings/cline_mcp_settings.json")],
         signs: &[ClientPath(CLINE, "")],
         programs: &["cline"],
@@ -222,6 +261,7 @@ pub(super) const CLIENTS: &[AgentClient] = &[
         format: DocumentFormat::Yaml,
         container: &["extensions"],
         shape: EntryShape::Goose,
+        http: Some(HttpForm { kind: Some("streamable_http"), url: "uri", ..HTTP }),
         user: &[ClientPath(Config, "goose/config.yaml")],
         signs: &[ClientPath(Config, "goose")],
         programs: &["goose"],
@@ -233,6 +273,7 @@ pub(super) const CLIENTS: &[AgentClient] = &[
         title: "opencode",
         container: &["mcp"],
         shape: EntryShape::Opencode,
+        http: Some(HttpForm { kind: Some("remote"), variable: TokenVariable::Reference("{env:COVE_TOKEN}"), ..HTTP }),
         user: &[ClientPath(Config, "opencode/opencode.jsonc"), ClientPath(Config, "opencode/opencode.json")],
         project: &["opencode.jsonc", "opencode.json", ".opencode/opencode.jsonc", ".opencode/opencode.json"],
         signs: &[ClientPath(Config, "opencode")],
@@ -244,6 +285,7 @@ pub(super) const CLIENTS: &[AgentClient] = &[
         names: &["copilot-cli", "copilot", "github-copilot", "github-copilot-cli"],
         title: "GitHub Copilot CLI",
         shape: EntryShape::Copilot,
+        http: Some(TYPED_HTTP),
         user: &[ClientPath(COPILOT, "mcp-config.json")],
         project: &[".mcp.json", ".github/mcp.json"],
         signs: &[ClientPath(COPILOT, "")],
@@ -255,6 +297,7 @@ pub(super) const CLIENTS: &[AgentClient] = &[
         names: &["roo", "roo-code", "roocode"],
         title: "Roo Code",
         shape: EntryShape::Switch,
+        http: Some(HttpForm { kind: Some("streamable-http"), variable: ENV_REFERENCE, ..HTTP }),
         user: &[ClientPath(Apps, "Code/User/globalStorage/rooveterinaryinc.roo-cline/settings/mcp_settings.json")],
         project: &[".roo/mcp.json"],
         signs: &[ClientPath(Apps, "Code/User/globalStorage/rooveterinaryinc.roo-cline")],
@@ -266,6 +309,7 @@ pub(super) const CLIENTS: &[AgentClient] = &[
         title: "Kilo Code",
         container: &["mcp"],
         shape: EntryShape::Opencode,
+        http: Some(HttpForm { kind: Some("remote"), variable: TokenVariable::Reference("{env:COVE_TOKEN}"), ..HTTP }),
         user: &[ClientPath(Config, "kilo/kilo.json"), ClientPath(Config, "kilo/kilo.jsonc")],
         project: &["kilo.json", "kilo.jsonc", ".kilo/kilo.json", ".kilo/kilo.jsonc"],
         signs: &[ClientPath(Config, "kilo")],
@@ -286,6 +330,7 @@ pub(super) const CLIENTS: &[AgentClient] = &[
         names: &["kiro", "kiro-cli"],
         title: "Kiro",
         shape: EntryShape::Switch,
+        http: Some(HttpForm { variable: SHELL_REFERENCE, ..HTTP }),
         user: &[ClientPath(Home, ".kiro/settings/mcp.json")],
         project: &[".kiro/settings/mcp.json"],
         signs: &[ClientPath(Home, ".kiro")],
@@ -296,6 +341,7 @@ pub(super) const CLIENTS: &[AgentClient] = &[
     AgentClient {
         names: &["junie", "jetbrains", "jetbrains-junie"],
         title: "JetBrains Junie",
+        http: None,
         user: &[ClientPath(Home, ".junie/mcp/mcp.json")],
         project: &[".junie/mcp/mcp.json"],
         signs: &[ClientPath(Home, ".junie")],
@@ -306,6 +352,7 @@ pub(super) const CLIENTS: &[AgentClient] = &[
     AgentClient {
         names: &["antigravity", "google-antigravity"],
         title: "Antigravity",
+        http: Some(HttpForm { url: "serverUrl", ..HTTP }),
         user: &[ClientPath(Home, ".gemini/config/mcp_config.json")],
         signs: &[ClientPath(Home, ".gemini/config"), ClientPath(Home, ".antigravity")],
         programs: &["antigravity"],
@@ -317,6 +364,7 @@ pub(super) const CLIENTS: &[AgentClient] = &[
         title: "Amp",
         // This is one key with a dot in it.
         container: &["amp.mcpServers"],
+        http: Some(HttpForm { variable: SHELL_REFERENCE, ..HTTP }),
         user: &[ClientPath(Config, "amp/settings.json")],
         project: &[".amp/settings.json"],
         signs: &[ClientPath(Config, "amp")],
@@ -328,6 +376,7 @@ pub(super) const CLIENTS: &[AgentClient] = &[
         names: &["continue", "continue-dev"],
         title: "Continue",
         // It reads every file of this folder. `config.yaml` holds a list instead, and is not edited.
+        http: Some(TYPED_HTTP),
         user: &[ClientPath(Home, ".continue/mcpServers/cove.json")],
         project: &[".continue/mcpServers/cove.json"],
         signs: &[ClientPath(Home, ".continue")],
@@ -340,35 +389,6 @@ pub(super) const CLIENTS: &[AgentClient] = &[
 impl AgentClient {
     pub(super) fn id(&self) -> &'static str {
         self.names[0]
-    }
-
-    /// Cove's entry in the form that this client reads.
-    pub(super) fn entry(&self, name: &str, program: &str, args: &[String]) -> ClientEntry {
-        let field = |key, text: &str| DocumentMember::new(key, text);
-        let list = |key, items: &[String]| DocumentMember::new(key, DocumentNode::list(items.iter().cloned()));
-        let empty = |key| DocumentMember::new(key, DocumentNode::map([]));
-        let command = || vec![field("command", program), list("args", args)];
-        let after = |first: DocumentMember| [vec![first], command()].concat();
-        let enabled = DocumentMember::new("enabled", true);
-        let (fixed, initial) = match self.shape {
-            EntryShape::Plain => (command(), vec![]),
-            EntryShape::Typed => (after(field("type", "stdio")), vec![]),
-            EntryShape::Copilot => (after(field("type", "local")), vec![list("tools", &["*".to_owned()])]),
-            EntryShape::Switch => (command(), vec![DocumentMember::new("disabled", false)]),
-            EntryShape::Zed => (after(field("source", "custom")), vec![empty("env")]),
-            EntryShape::Opencode => {
-                let line = [&[program.to_owned()], args].concat();
-                (vec![field("type", "local"), list("command", &line)], vec![enabled])
-            }
-            EntryShape::Goose => {
-                let timeout = DocumentNode::new(DocumentValue::Number("300".to_owned()));
-                let timeout = DocumentMember::new("timeout", timeout);
-                let command = [field("name", name), field("type", "stdio"), field("cmd", program)];
-                let fixed = command.into_iter().chain([list("args", args)]).collect();
-                (fixed, vec![field("description", ""), empty("envs"), enabled, timeout])
-            }
-        };
-        ClientEntry { fixed, initial }
     }
 }
 

@@ -1,10 +1,10 @@
-//! A change as a unified diff with one hunk, escaped for terminals and limited in width.
+//! A change as a unified diff with one hunk. Control characters other than tabs are escaped for terminals.
 
 use cove_core::error::escape_control;
 
 const CONTEXT_LINES: usize = 3;
-/// Characters of a line; some files are one line of thousands.
-const MAX_WIDTH: usize = 160;
+/// Characters of a line. Lines are shown whole, but a file of megabytes may be one line.
+const MAX_WIDTH: usize = 20_000;
 
 pub(super) fn unified(name: &str, before: &str, after: &str) -> String {
     let (old, new): (Vec<&str>, Vec<&str>) = (before.lines().collect(), after.lines().collect());
@@ -41,12 +41,16 @@ pub(super) fn unified(name: &str, before: &str, after: &str) -> String {
 fn part(line: &str, skip: usize) -> String {
     let count = line.chars().count();
     if count <= MAX_WIDTH {
-        return escape_control(line);
+        return escaped(line);
     }
     let before = if skip > 0 { "…" } else { "" };
     let after = if skip + MAX_WIDTH < count { "…" } else { "" };
     let shown: String = line.chars().skip(skip).take(MAX_WIDTH).collect();
-    format!("{before}{}{after}", escape_control(&shown))
+    format!("{before}{}{after}", escaped(&shown))
+}
+
+fn escaped(line: &str) -> String {
+    line.split('\t').map(escape_control).collect::<Vec<_>>().join("\t")
 }
 
 #[cfg(test)]
@@ -77,7 +81,10 @@ mod tests {
     #[test]
     fn limits_and_escapes_long_and_hostile_lines() {
         let line = "x".repeat(1000);
+        let whole = unified("f", &format!("\t{line}a"), &format!("\t{line}b\u{1b}[2J"));
+        assert_eq!(whole, format!("--- f\n+++ f\n@@ -1,1 +1,1 @@\n-\t{line}a\n+\t{line}b\\u{{1b}}[2J\n"));
+        let line = "x".repeat(1_000_000);
         let shown = unified("f", &format!("{line}a{line}"), &format!("{line}b\u{1b}[2J{line}"));
-        assert!(shown.chars().count() < 500 && shown.contains("xa") && shown.contains("xb\\u{1b}[2J"), "{shown}");
+        assert!(shown.chars().count() < 50_000 && shown.contains("xa") && shown.contains("xb\\u{1b}[2J"));
     }
 }

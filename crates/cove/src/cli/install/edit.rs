@@ -26,6 +26,22 @@ impl ClientEntry {
     fn node(&self) -> DocumentNode {
         DocumentNode::map(self.fixed.iter().chain(&self.initial).cloned())
     }
+
+    /// The fixed values, each with its keys. Of a map such as `headers` these are its members: the others are the user's.
+    fn fixed_values(&self) -> impl Iterator<Item = (Vec<String>, &DocumentNode)> {
+        self.fixed.iter().flat_map(|field| {
+            let below = |member: &'_ DocumentMember| vec![field.key.clone(), member.key.clone()];
+            match field.node.members() {
+                Some(members) => members.iter().map(|member| (below(member), &member.node)).collect(),
+                None => vec![(vec![field.key.clone()], &field.node)],
+            }
+        })
+    }
+}
+
+/// The value below a node that keys lead to.
+fn descend<'a>(node: &'a DocumentNode, keys: &[String]) -> Option<&'a DocumentNode> {
+    keys.iter().try_fold(node, |node, key| node.get(key))
 }
 
 /// Refuses to edit a text that is not valid in its format.
@@ -130,9 +146,9 @@ pub(super) fn find<'a>(document: &'a ConfigDocument, path: &[String]) -> Result<
     Ok(reached.filter(|reached| reached.missing.is_empty()).map(|reached| reached.node))
 }
 
-/// True if the entry is at the path and every fixed field has its value.
+/// True if the entry is at the path and has every fixed value.
 pub(super) fn contains(document: &ConfigDocument, path: &[String], entry: &ClientEntry) -> bool {
-    let has = |node: &DocumentNode| entry.fixed.iter().all(|field| node.get(&field.key) == Some(&field.node));
+    let has = |node: &DocumentNode| entry.fixed_values().all(|(keys, value)| descend(node, &keys) == Some(value));
     matches!(find(document, path), Ok(Some(node)) if has(node))
 }
 
@@ -142,26 +158,26 @@ pub(super) fn entry_alone(format: DocumentFormat, path: &[String], entry: &Clien
     Ok(set(&empty, path, entry)?.file_text())
 }
 
-/// The document with the entry in it. An entry that exists keeps all fields but the fixed ones that differ.
+/// The document with the entry in it. An entry that exists keeps everything but the fixed values that differ.
 pub(super) fn set(document: &ConfigDocument, path: &[String], entry: &ClientEntry) -> Result<ConfigDocument, Refusal> {
     let Some(node) = find(document, path)? else {
         return add(document, path, &entry.node());
     };
     let mut splices = Vec::new();
     let mut missing = Vec::new();
-    for field in &entry.fixed {
-        match node.get(&field.key) {
-            Some(own) if *own == field.node => {}
+    for (keys, value) in entry.fixed_values() {
+        match descend(node, &keys) {
+            Some(own) if own == value => {}
             Some(own) => {
-                splices.push(TextSplice { range: own.range.clone(), with: inline(document.format(), &field.node) });
+                splices.push(TextSplice { range: own.range.clone(), with: inline(document.format(), value) });
             }
-            None => missing.push(field),
+            None => missing.push((keys, value)),
         }
     }
     splices.sort_by_key(|splice| splice.range.start);
     let mut edited = apply(document, &splices)?;
-    for field in missing {
-        edited = add(&edited, &[path, std::slice::from_ref(&field.key)].concat(), &field.node)?;
+    for (keys, value) in missing {
+        edited = add(&edited, &[path, &keys].concat(), value)?;
     }
     let is_right = contains(&edited, path, entry) && is_same_except(document.root(), edited.root(), path);
     if is_right { Ok(edited) } else { Err(refuse_mismatch()) }

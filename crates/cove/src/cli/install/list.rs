@@ -10,7 +10,8 @@ use crate::cli::tables::{render_json, render_table};
 
 use super::clients::{AgentClient, CLIENTS};
 use super::locations::{InstallScope, ServersLocation, locate, scopes, seems_present};
-use super::{DEFAULT_NAME, client_file, edit, own_entry, this_program};
+use super::program_path::this_program;
+use super::{DEFAULT_NAME, client_file, edit, own_entry};
 
 #[derive(Serialize)]
 struct ClientRow {
@@ -41,7 +42,8 @@ pub(super) fn text(env: &ProcessEnv, json: bool) -> Result<String, Failure> {
         };
         [row.client.to_owned(), state.to_owned(), row.file.unwrap_or_else(|| "`HOME` is not set".to_owned())]
     });
-    Ok(render_table(lines) + "\nregister Cove with one of them: `cove install CLIENT`\n")
+    Ok(render_table(lines)
+        + "\nregister Cove with some of them: `cove install CLIENT …`, or with all that are found: `cove install --all`\n")
 }
 
 fn row(client: &'static AgentClient, env: &ProcessEnv) -> ClientRow {
@@ -59,11 +61,18 @@ fn row(client: &'static AgentClient, env: &ProcessEnv) -> ClientRow {
     }
 }
 
+/// The clients that seem to be installed, each with whether Cove's entry is in the user's file.
+pub(in crate::cli) fn present_clients(env: &ProcessEnv) -> Vec<(&'static str, bool)> {
+    let rows = CLIENTS.iter().map(|client| row(client, env));
+    let present = rows.filter(|row| row.present || row.installed == Some(true));
+    present.map(|row| (row.client, row.installed == Some(true))).collect()
+}
+
 /// None if Cove cannot read the file.
 fn is_installed(client: &AgentClient, location: &ServersLocation) -> Option<bool> {
     let Some(text) = client_file::read(&location.file).ok()?.text else { return Some(false) };
     let document = ConfigDocument::parse(client.format, &text).ok()?;
     let path = own_entry::path(&document, client, location, DEFAULT_NAME);
     let entry = edit::find(&document, &path).ok()?;
-    Some(entry.is_some_and(|node| own_entry::starts_cove(node, this_program().ok().as_deref())))
+    Some(entry.is_some_and(|node| own_entry::is_own(node, this_program().ok().as_deref())))
 }

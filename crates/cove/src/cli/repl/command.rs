@@ -29,7 +29,7 @@ const KEYS: &str = "\
 Ctrl-C interrupts a cell and keeps its variables; at the prompt it clears it.
 Tab completes names and indents, Ctrl-R searches the history, Ctrl-_ undoes.
 A blank line ends a block, Alt-Enter begins a new line, Up goes to lines above.
-A cell that begins with a blank is not kept in the history.
+Cells that start with a space are not saved in the history.
 ";
 
 /// After one of these the command of a shell goes on.

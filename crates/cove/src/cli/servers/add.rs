@@ -164,8 +164,10 @@ pub(super) fn add(here: &ServersContext, added: &NewServer) -> Result<String, Fa
         ));
     }
     let state = here.summaries(all).into_iter().find(|summary| summary.name == *name);
+    let mut next = format!("next: `cove servers refresh {name}` starts it and lists its tools");
     if let Some(UpstreamState::Needs(what)) = state.map(|summary| summary.state) {
         print_remark(format!("warning: `{name}` needs {} before it can be used", what.join(", ")));
+        next = format!("next: give it what it needs; then `cove servers refresh {name}` lists its tools");
     } else if !added.no_try && io::stdout().is_terminal() {
         print_remark(format!("added `{name}` in {shown}"));
         // A server that fails stays added: the person may want to correct its environment, not its definition.
@@ -173,7 +175,7 @@ pub(super) fn add(here: &ServersContext, added: &NewServer) -> Result<String, Fa
         let hint = "it is kept; `cove servers refresh` tries it again, `cove servers remove` removes it";
         return Ok(if code == ExitCode::SUCCESS { text } else { format!("{text}hint: {hint}\n") });
     }
-    Ok(format!("added `{name}` in {shown}; next: `cove servers refresh {name}` starts it and lists its tools\n"))
+    Ok(format!("added `{name}` in {shown}\n{next}\n"))
 }
 
 /// Writes the file as a whole or not at all, readable only by its owner: variables and headers may hold secrets.

@@ -5,23 +5,24 @@ use std::time::UNIX_EPOCH;
 use serde_json::{Value, json};
 
 use cove_core::error::{Failure, display_path, escape_control};
-use cove_core::text::cut;
+use cove_core::text::{counted, cut};
 use cove_upstream::pool::{DefinitionOrigin, ServerFailure, UpstreamState, UpstreamSummary};
 
-use crate::cli::tables::{print_remark, render_json};
+use unicode_width::UnicodeWidthStr;
 
-use super::{ServersContext, declare_servers};
+use crate::cli::tables::{PrintStyle, TableCell, Tone, print_remark, render_json, render_list};
 
-/// Most bytes of a failure's reason in the table.
+use super::{KnownServers, ServersContext};
+
+/// A longer state has a line of its own.
+const STATE_WIDTH: usize = 40;
+/// Most bytes of a failure's reason in the text.
 const MAX_SHOWN_REASON: usize = 100;
 
-pub(super) fn render(here: &ServersContext, as_json: bool) -> Result<String, Failure> {
-    let all = here.definitions();
-    let (problems, untrusted) = (all.problems.clone(), all.untrusted.clone());
-    let servers = here.summaries(all);
-    let catalog = here.catalog();
-    let remarks = catalog.as_ref().map(|catalog| declare_servers(catalog, &servers)).unwrap_or_default();
-    let tools = |name: &str| catalog.as_ref()?.tools(name).map(|listing| listing.len());
+pub(super) fn render(here: &ServersContext, as_json: bool, style: PrintStyle) -> Result<String, Failure> {
+    let known = KnownServers::load_from(here);
+    let KnownServers { summaries: servers, problems, untrusted, remarks, .. } = &known;
+    let tools = |name: &str| known.tools(name).map(|listing| listing.len());
 
     if as_json {
         let place = |origin: &DefinitionOrigin| json!({"path": display_path(&origin.path), "line": origin.line});
@@ -66,31 +67,25 @@ pub(super) fn render(here: &ServersContext, as_json: bool) -> Result<String, Fai
     if servers.is_empty() {
         text += "no servers are configured; add one with `cove servers add NAME -- COMMAND`\n";
     }
-    let rows: Vec<[String; 4]> = servers
-        .iter()
-        .map(|summary| {
-            let tools = match tools(&summary.name) {
-                Some(1) => "1 tool".to_owned(),
-                Some(count) => format!("{count} tools"),
-                None => "not listed yet".to_owned(),
-            };
-            let state = match &summary.state {
-                // The whole reason is in the JSON.
-                UpstreamState::Failed(ServerFailure { reason, at }) => {
-                    UpstreamState::Failed(ServerFailure { reason: cut(reason, MAX_SHOWN_REASON), at: *at })
-                }
-                state => state.clone(),
-            };
-            [summary.name.clone(), escape_control(&state.to_string()), tools, summary.origin.to_string()]
-        })
-        .collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let (names, states, counts) = (width(0), width(1).min(40), width(2));
-    for ([name, state, tools, origin], summary) in rows.iter().zip(&servers) {
-        text += &format!("{name:names$}  {state:states$}  {tools:counts$}  {origin}\n");
-        for shadowed in &summary.shadowed {
-            text += &format!("{:names$}  not used: also in {shadowed}\n", "");
-        }
+    let rows = servers.iter().map(|summary| {
+        let tools = match tools(&summary.name) {
+            Some(count) => Tone::Plain.cell(counted(count, "tool")),
+            None => Tone::Faint.cell("not listed yet"),
+        };
+        let (state, _) = describe_state(&summary.state);
+        [Tone::Name.cell(&summary.name), state, tools, Tone::Faint.cell(summary.origin.to_string())]
+    });
+    let table = render_list(style, ["NAME", "STATE", "TOOLS", "DEFINED IN"], rows);
+    let mut lines = table.lines();
+    if style.headings {
+        text.extend(lines.next().map(|heading| format!("{heading}\n")));
+    }
+    let indent = servers.iter().map(|summary| summary.name.width()).max().unwrap_or(0) + 2;
+    for (line, summary) in lines.by_ref().zip(servers) {
+        text += &format!("{line}\n");
+        let (_, details) = describe_state(&summary.state);
+        let shadowed = summary.shadowed.iter().map(|origin| format!("not used: also in {origin}"));
+        text.extend(details.into_iter().chain(shadowed).map(|detail| format!("{:indent$}{detail}\n", "")));
     }
     if !problems.is_empty() {
         text += "\nproblems:\n";
@@ -102,4 +97,24 @@ pub(super) fn render(here: &ServersContext, as_json: bool) -> Result<String, Fai
     }
     remarks.iter().for_each(|word| print_remark(format!("warning: {}", escape_control(word))));
     Ok(text)
+}
+
+/// The state for its column, and for a line of its own what is too long for the column. The whole reason of a failure
+/// is in the JSON.
+fn describe_state(state: &UpstreamState) -> (TableCell, Option<String>) {
+    let (tone, state) = match state {
+        UpstreamState::Ready => (Tone::Good, state.clone()),
+        UpstreamState::Idle => (Tone::Plain, state.clone()),
+        UpstreamState::Disabled => (Tone::Faint, state.clone()),
+        UpstreamState::Starting | UpstreamState::Needs(_) => (Tone::Warning, state.clone()),
+        UpstreamState::Failed(ServerFailure { reason, at }) => {
+            (Tone::Bad, UpstreamState::Failed(ServerFailure { reason: cut(reason, MAX_SHOWN_REASON), at: *at }))
+        }
+    };
+    let text = escape_control(&state.to_string());
+    if text.width() <= STATE_WIDTH {
+        return (tone.cell(text), None);
+    }
+    let word = text.split([' ', ':']).next().unwrap_or_default();
+    (tone.cell(word), Some(text))
 }

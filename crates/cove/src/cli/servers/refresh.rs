@@ -13,6 +13,7 @@ use crate::cli::progress_line::ProgressLine;
 use crate::cli::runtime;
 use crate::cli::tables::{print_remark, render_json};
 use cove_core::error::{Failure, Hint, escape_control};
+use cove_core::text::counted;
 use cove_upstream::catalog::Catalog;
 use cove_upstream::pool::{DefinitionProblem, UpstreamError, UpstreamPool, UpstreamState, UpstreamSummary};
 
@@ -143,8 +144,7 @@ fn to_text(all: &[RefreshResult]) -> String {
     let mut text = String::new();
     for RefreshResult { name, result, warnings } in all {
         match result {
-            Ok(1) => text += &format!("{name:width$}  1 tool\n"),
-            Ok(count) => text += &format!("{name:width$}  {count} tools\n"),
+            Ok(count) => text += &format!("{name:width$}  {}\n", counted(*count, "tool")),
             Err(error) => {
                 // The error may contain lines of the server's own standard error.
                 let mut lines = error.to_string().lines().map(escape_control).collect::<Vec<_>>().into_iter();

@@ -4,7 +4,7 @@ use super::*;
 
 /// At a fixed width, whatever terminal the tests run on.
 fn help_text(path: &[&str]) -> String {
-    let mut command = command().term_width(100);
+    let mut command = crate::cli::help::command(HelpLength::Full).term_width(100);
     let line = ["cove"].iter().chain(path).chain(&["--help"]);
     let asked = command.try_get_matches_from_mut(line).unwrap_err();
     assert_eq!(asked.kind(), ErrorKind::DisplayHelp);
@@ -65,7 +65,8 @@ fn help_texts() {
       servers      Show and change the upstream servers that code can call
       packages     Install python and node packages for every session
       images       Show, build and export the images that sessions can be started in
-      config       Show the configuration
+      config       Show the settings, or write a file for them
+      token        Show or replace the token that clients send over HTTP
       completions  Print shell completions
       help         Print this message or the help of the given subcommand(s)
 
@@ -182,29 +183,45 @@ fn help_texts() {
           --rate-limit <NUMBER>       HTTP requests per second for each token; a burst may have twice as
                                       many
                                       [env: COVE_RATE_LIMIT] [default: 100]
+          --input-timeout <DURATION>  Time that a person may take to answer a question of an MCP server,
+                                      at most `10m`; it does not count against the cell
+                                      [env: COVE_INPUT_TIMEOUT] [default: 600s]
+
+    Examples:
+      cove run -c 'print(6 * 7)'                    # run code in a sandbox
+      cove install claude-code                      # register Cove with a client
+      cove servers add time -- uvx mcp-server-time  # let code call a server
     ");
     assert_snapshot!(help_text(&["config"]), @"
-    Show the configuration
+    Show the settings, or write a file for them
 
     Usage: cove config <COMMAND>
 
     Commands:
       show  Show every setting with its value and where that comes from
+      path  Print the path of the configuration file, whether or not it exists
+      init  Write a configuration file that describes every setting and changes none
       help  Print this message or the help of the given subcommand(s)
 
     Options:
       -h, --help  Print help
+
+    Examples:
+      cove config show  # every value and its origin
+      cove config init  # write a file to edit
+      cove config path  # where that file is
     ");
     assert_snapshot!(help_text(&["install"]), @"
     Register Cove with an agent's client, such as `claude-code`, `cursor` or `codex`
 
-    Usage: cove install [OPTIONS] [CLIENT] [-- [SERVER-ARGS]...]
+    Usage: cove install [OPTIONS] [CLIENT]... [-- [SERVER-ARGS]...]
 
     Arguments:
-      [CLIENT]          Client to register with; without one, lists the known clients
+      [CLIENT]...       Clients to register with; without one, lists the known clients
       [SERVER-ARGS]...  Arguments that the client starts `cove serve` with
 
     Options:
+          --all                Register with every client that is found on this machine
           --list               List the known clients, which of them seem to be installed, and where
                                their files are
           --name <NAME>        Name of the entry: letters, digits, `_` and `-` [default: cove]
@@ -214,6 +231,12 @@ fn help_texts() {
           --dry-run            Show the change as a diff and write nothing
           --force              Replace or remove an entry of that name even if it does not start `cove`
           --no-client-command  Edit the file even if the client has a command for this
+          --url <URL>          Register a server that runs already, such as `http://127.0.0.1:8765/mcp`,
+                               instead of a command
+          --token-file <FILE>  File with the token of that server [default: Cove's own, if the server is
+                               on this machine]
+          --no-token           Write no token, for a server that wants none
+          --reset              Drop the arguments or the URL of an earlier install, which otherwise stay
           --print              Print the entry, ready to paste, and write nothing
           --json               Print the list of clients as an array of objects [env: COVE_JSON]
       -h, --help               Print help
@@ -221,16 +244,22 @@ fn help_texts() {
     Uses the client's own command if there is one (`claude mcp add-json`, `codex mcp add`, `code
     --add-mcp`, `gemini mcp add`). Otherwise edits the client's file in place: comments, order and
     layout stay, and the old content is kept as FILE.cove-backup. Running it twice changes nothing.
+
+    Examples:
+      cove install --list                # the known clients
+      cove install cursor                # register with one
+      cove install codex -- --memory 1g  # with settings
     ");
     assert_snapshot!(help_text(&["uninstall"]), @"
     Remove Cove from a client's configuration
 
-    Usage: cove uninstall [OPTIONS] <CLIENT>
+    Usage: cove uninstall [OPTIONS] [CLIENT]...
 
     Arguments:
-      <CLIENT>  Client to remove it from
+      [CLIENT]...  Clients to remove it from
 
     Options:
+          --all                Remove it from every client whose file exists
           --name <NAME>        Name of the entry: letters, digits, `_` and `-` [default: cove]
           --scope <SCOPE>      Who gets it: you everywhere, everyone in this project, or (Claude Code)
                                you in this project [default: user] [possible values: user, project,
@@ -239,6 +268,10 @@ fn help_texts() {
           --force              Replace or remove an entry of that name even if it does not start `cove`
           --no-client-command  Edit the file even if the client has a command for this
       -h, --help               Print help
+
+    Examples:
+      cove uninstall cursor --dry-run  # see what would change
+      cove uninstall cursor            # change it
     ");
     assert_snapshot!(help_text(&["completions"]), @"
     Print shell completions
@@ -250,16 +283,29 @@ fn help_texts() {
 
     Options:
       -h, --help  Print help
+
+    Add one line to the file that your shell reads when it starts:
+      bash        source <(cove completions bash)                      in ~/.bashrc
+      zsh         source <(cove completions zsh)                       in ~/.zshrc, after compinit
+      fish        cove completions fish | source                       in ~/.config/fish/config.fish
+      elvish      eval (cove completions elvish | slurp)               in ~/.config/elvish/rc.elv
+      powershell  cove completions powershell | Out-String | iex       in $PROFILE
+    The script asks `cove` at each Tab, so it knows your servers, tools, images and packages.
+
+    Examples:
+      cove completions bash                                # print the script
+      echo 'source <(cove completions bash)' >> ~/.bashrc  # install it
     ");
     // The settings are the same everywhere.
     let all = help_text(&[]);
     let own = |path: &[&str]| {
         let text = help_text(path);
+        let (text, examples) = text.split_once("\nExamples:\n").unwrap();
         let (own, settings) = text.split_once("Settings:").unwrap();
         // Those of the server come last, and not with every command.
         let (_, all) = all.split_once("Settings:").unwrap();
         assert!(all.starts_with(settings.trim_end()), "{path:?}");
-        own.to_owned()
+        format!("{own}Examples:\n{examples}")
     };
     assert_snapshot!(own(&["run"]), @"
     Run code in the sandbox that agents get
@@ -279,6 +325,11 @@ fn help_texts() {
                                  directory
           --json                 Print one JSON object for each cell [env: COVE_JSON]
       -h, --help                 Print help
+
+    Examples:
+      cove run script.py data.csv            # a script and its argument
+      cove run -l node -c 'console.log(42)'  # code of another language
+      cove run --out results plot.py         # keep the files that it writes
     ");
     assert_snapshot!(own(&["repl"]), @"
     Start an interactive session, or read cells from a pipe
@@ -289,6 +340,10 @@ fn help_texts() {
       -l, --language <LANGUAGE>  Language of the first cells
                                  [env: COVE_LANGUAGE] [default: python]
       -h, --help                 Print help
+
+    Examples:
+      cove repl                     # at a prompt
+      cove repl -l bash < commands  # one cell after another
     ");
     assert_snapshot!(own(&["explain"]), @"
     Show the exact plan of the sandbox, without starting it
@@ -299,6 +354,10 @@ fn help_texts() {
           --json             Print the plan as JSON [env: COVE_JSON]
           --seccomp-profile  Print the system call profile for a container around Cove instead
       -h, --help             Print help
+
+    Examples:
+      cove explain --memory 1g                    # the sandbox with that setting
+      cove explain --seccomp-profile > cove.json  # to run Cove in a container
     ");
     assert_snapshot!(own(&["doctor"]), @"
     Test what works on this machine and what does not
@@ -308,6 +367,10 @@ fn help_texts() {
     Options:
           --json  Print an array of objects [env: COVE_JSON]
       -h, --help  Print help
+
+    Examples:
+      cove doctor                   # try everything
+      cove doctor --backend docker  # the same in containers
     ");
     assert_snapshot!(own(&["config", "show"]), @"
     Show every setting with its value and where that comes from
@@ -317,17 +380,118 @@ fn help_texts() {
     Options:
           --json  Print an array of objects [env: COVE_JSON]
       -h, --help  Print help
+
+    Examples:
+      cove config show              # every value and its origin
+      cove config show --memory 1g  # with a flag
+      cove config show --json       # for programs
     ");
 }
 
+/// Short help is for people who look something up, so it must fit on a screen.
 #[test]
-fn completions_contain_every_flag() {
-    for shell in [Shell::Bash, Shell::Zsh, Shell::Fish, Shell::PowerShell, Shell::Elvish] {
-        let action = CliFixture::new().parse(&["completions", &shell.to_string()]).unwrap();
-        assert_eq!(action, CliAction::Completions(shell));
-        let script = completions::render(shell);
-        for setting in SETTINGS {
-            assert!(script.contains(setting.key), "{shell}: {}", setting.key);
+fn short_help_fits_on_a_screen() {
+    fn check(command: &mut Command, most: usize) {
+        let text = command.clone().term_width(100).render_help().to_string();
+        assert!(text.lines().count() <= most, "{text}");
+        assert!(!text.contains("[env: COVE_MEMORY]") && text.contains("\nExamples:\n"), "{text}");
+        for below in command.get_subcommands_mut().filter(|below| below.get_name() != "help") {
+            check(below, 40);
         }
     }
+    let mut command = crate::cli::help::command(HelpLength::Short);
+    command.build();
+    check(&mut command, 35);
+}
+
+#[test]
+fn short_help_texts() {
+    let short = |path: &[&str]| {
+        let command = crate::cli::help::command(HelpLength::Short).term_width(100);
+        let line = ["cove"].iter().chain(path).chain(&["-h"]);
+        command.clone().try_get_matches_from(line).unwrap_err().to_string()
+    };
+    assert_snapshot!(short(&[]), @"
+    Run code for AI agents in an isolated sandbox
+
+    Usage: cove [COMMAND]
+
+    Commands:
+      serve        Serve MCP on standard input and output, or over HTTP
+      run          Run code in the sandbox that agents get
+      repl         Start an interactive session, or read cells from a pipe
+      explain      Show the exact plan of the sandbox, without starting it
+      doctor       Test what works on this machine and what does not
+      tools        Find, show and call the tools of MCP servers
+      audit        Show the calls that code made to MCP servers
+      install      Register Cove with an agent's client, such as `claude-code`, `cursor` or `codex`
+      uninstall    Remove Cove from a client's configuration
+      servers      Show and change the upstream servers that code can call
+      packages     Install python and node packages for every session
+      images       Show, build and export the images that sessions can be started in
+      config       Show the settings, or write a file for them
+      token        Show or replace the token that clients send over HTTP
+      completions  Print shell completions
+      help         Print this message or the help of the given subcommand(s)
+
+    Options:
+      -h, --help     Print help
+      -V, --version  Print version
+
+    Examples:
+      cove run -c 'print(6 * 7)'                    # run code in a sandbox
+      cove install claude-code                      # register Cove with a client
+      cove servers add time -- uvx mcp-server-time  # let code call a server
+
+    Settings: see `cove --help`
+    ");
+    assert_snapshot!(short(&["servers", "add"]), @"
+    Define a server, in a file of its own in `~/.config/cove/servers.d`
+
+    Usage: cove servers add [OPTIONS] <NAME> [-- <COMMAND>...]
+
+    Arguments:
+      <NAME>        Name of the server: letters, digits, `_`, `.` and `-`
+      [COMMAND]...  Command that starts the server, with its arguments
+
+    Options:
+          --env <KEY=VALUE>      Variable that the server is started with
+          --description <TEXT>   What it is for, shown to agents
+          --cwd <DIR>            Directory that it is started in
+          --url <URL>            Address of a server over HTTP, instead of a command
+          --header <KEY: VALUE>  Header that the server is sent with every request, also as `KEY=VALUE`
+          --allow-http           Let the address be plain `http` on another machine
+          --force                Replace the server of that name that was added before
+          --no-try               Do not start the server to list its tools; without a terminal it is
+                                 never started
+      -h, --help                 Print help
+
+    Examples:
+      cove servers add time -- uvx mcp-server-time            # a command
+      cove servers add docs --url https://example.com/mcp     # an address
+      cove servers add git --env TOKEN='${TOKEN}' -- git-mcp  # with a variable
+
+    Settings: see `cove servers add --help`
+    ");
+    assert_snapshot!(short(&["token"]), @r#"
+    Show or replace the token that clients send over HTTP
+
+    Usage: cove token [OPTIONS] [COMMAND]
+
+    Commands:
+      rotate  Make a new token in place of the old one, and print it
+      help    Print this message or the help of the given subcommand(s)
+
+    Options:
+          --name <NAME>  Name of the token, if the file has several
+          --json         Print an object [env: COVE_JSON]
+      -h, --help         Print help
+
+    Examples:
+      cove token                                       # to paste it
+      curl -H "Authorization: Bearer $(cove token)" …  # in a command
+      cove token rotate                                # make a new one
+
+    Settings: see `cove token --help`
+    "#);
 }

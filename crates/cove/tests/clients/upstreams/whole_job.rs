@@ -65,7 +65,7 @@ fn seven_real_servers_work_in_one_cell() {
     let Some(judges) = OutsideJudges::find("seven_real_servers_work_in_one_cell") else { return };
     let house = UpstreamHome::new(&judges);
     house.write_files();
-    house.create_repository();
+    house.create_repository(&["the first", "zweite Änderung"]);
     let mut agent = house.serve(&[]);
     let answer = agent.run_cell_file("seven.py").ok();
     let found: Value = serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{error}: {answer}"));

@@ -82,8 +82,11 @@ fn edits_large_client_files_up_to_a_limit() {
     assert!(home.text(".claude.json").ends_with("\"args\": [\"serve\"]\n    }\n  }\n}\n"));
     home.stdout_of(&["uninstall", "claude"]);
     assert!(home.text(".claude.json") == large);
-    fs::File::create(home.at(".claude.json")).unwrap().set_len(65 << 20).unwrap();
-    assert!(home.refusal_of(2, &["install", "claude"]).contains("it has more than 64 MiB"));
+    for size in [65 << 20, 100 << 20] {
+        fs::File::create(home.at(".claude.json")).unwrap().set_len(size).unwrap();
+        assert!(home.refusal_of(2, &["install", "claude"]).contains("it has more than 64 MiB"));
+        assert_eq!(fs::metadata(home.at(".claude.json")).unwrap().len(), size);
+    }
 }
 
 /// Many installs at once, while a reader watches: every entry exists afterwards, and no read sees half a file.
@@ -112,6 +115,16 @@ fn concurrent_installs_keep_each_others_changes() {
     assert_eq!(home.json(".cursor/mcp.json")["mcpServers"].as_object().unwrap().len(), 16);
     let names = home.names(".cursor");
     assert!(names.iter().all(|name| name.starts_with("mcp.json")) && names.len() <= 4, "{names:?}");
+}
+
+/// The client writes its file between Cove's read and Cove's write.
+#[test]
+fn a_change_by_the_client_in_between_is_kept() {
+    let script = "printf 'model = \"theirs\"\\n' > \"$HOME/.codex/config.toml\"; exit 1";
+    let home = InstallHome::new().program("codex", script).with(".codex/config.toml", "model = \"old\"\n");
+    assert_eq!(home.run(&["install", "codex"]).code, Some(0));
+    let text = home.text(".codex/config.toml");
+    assert!(text.starts_with("model = \"theirs\"\n\n[mcp_servers.cove]\n"), "{text}");
 }
 
 #[test]

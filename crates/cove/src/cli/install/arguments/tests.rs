@@ -22,7 +22,8 @@ fn parses_every_flag() {
     assert!(matches!(parsed(&["install", "--list", "--json"]), Ok(InstallRequest::List { json: true, .. })));
     let line = ["install", "cursor", "--name", "c2", "--scope", "project", "--dry-run", "--", "--memory", "1g"];
     let Ok(InstallRequest::Change(request)) = parsed(&line) else { panic!() };
-    assert_eq!((request.client.as_str(), request.action), ("cursor", InstallAction::Install));
+    let named = |ids: &[&'static str]| ClientSelection::Named(ids.to_vec());
+    assert_eq!((request.clients, request.action), (named(&["cursor"]), InstallAction::Install));
     let flags = |name: &str, scope: InstallScope| EntryFlags {
         name: name.to_owned(),
         scope,
@@ -31,15 +32,23 @@ fn parses_every_flag() {
         no_client_command: false,
     };
     assert_eq!(request.flags, EntryFlags { dry_run: true, ..flags("c2", InstallScope::Project) });
-    assert_eq!(request.server_args, ["--memory", "1g"]);
-    let Ok(InstallRequest::Change(request)) = parsed(&["uninstall", "zed", "--force", "--no-client-command"]) else {
-        panic!()
-    };
-    assert_eq!((request.client.as_str(), request.action), ("zed", InstallAction::Uninstall));
+    assert_eq!(request.server, RequestedServer::Command(vec!["--memory".to_owned(), "1g".to_owned()]));
+    let line = ["uninstall", "zed", "Claude Code", "zed", "--force", "--no-client-command"];
+    let Ok(InstallRequest::Change(request)) = parsed(&line) else { panic!() };
+    assert_eq!((request.clients, request.action), (named(&["zed", "claude-code"]), InstallAction::Uninstall));
     let expected = EntryFlags { force: true, no_client_command: true, ..flags("cove", InstallScope::User) };
     assert_eq!(request.flags, expected);
     let Ok(InstallRequest::Change(request)) = parsed(&["install", "zed", "--print"]) else { panic!() };
-    assert_eq!(request.action, InstallAction::Print);
+    assert_eq!((request.action, request.server), (InstallAction::Print, RequestedServer::Earlier));
+    for line in [&["install", "zed", "--"] as &[_], &["install", "zed", "--reset"]] {
+        let Ok(InstallRequest::Change(request)) = parsed(line) else { panic!() };
+        assert_eq!(request.server, RequestedServer::Command(Vec::new()), "{line:?}");
+    }
+    let Ok(InstallRequest::Change(request)) = parsed(&["install", "--all"]) else { panic!() };
+    assert_eq!(request.clients, ClientSelection::Present);
+    let Ok(InstallRequest::Change(request)) = parsed(&["install", "zed", "--url", "https://a/mcp"]) else { panic!() };
+    let server = ServerUrl { url: "https://a/mcp".to_owned(), credential: UrlCredential::Absent };
+    assert_eq!(request.server, RequestedServer::Url(server));
 }
 
 #[test]
@@ -71,6 +80,13 @@ fn refuses_contradictory_command_lines() {
     check(&["install", "cursor", "--", "--memry", "1g"], "unexpected argument '--memry'");
     check(&["install", "cursor", "--", "--memory", "lots"], "could not read `--memory lots`");
     check(&["install", "cursor", "--", "--help"], "it prints a text and exits");
-    check(&["install", "cursor", "zed"], "unexpected argument 'zed'");
+    check(&["install", "cursor", "zeb"], "did you mean `zed`?");
+    check(&["install", "cursor", "--all"], "cannot be used with");
+    check(&["install", "--reset"], "could not use `--reset` without a client");
+    check(&["install", "--url", "http://127.0.0.1:1/mcp"], "could not use `--url` without a client");
+    check(&["install", "cursor", "--no-token"], "--url");
+    check(&["install", "cursor", "--url", "http://127.0.0.1:1/mcp", "--", "--memory", "1g"], "cannot be used with");
+    check(&["install", "cursor", "--url", "http://127.0.0.1:1/mcp", "--reset"], "cannot be used with");
     check(&["uninstall"], "<CLIENT>");
+    check(&["uninstall", "zed", "--all"], "cannot be used with");
 }

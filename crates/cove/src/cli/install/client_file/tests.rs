@@ -18,12 +18,43 @@ fn refused(path: &Path) -> String {
 fn a_new_file_is_only_for_its_owner() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("a/b/c.json");
-    let _lock = lock_folder(&path).unwrap();
+    let _lock = lock_folder(&path, FileProtection::Private).unwrap();
     let found = read(&path).unwrap();
     assert!(found.text.is_none() && found.back_up().unwrap().is_none());
-    found.replace("{}").unwrap();
+    found.replace(Some("{}"), FileProtection::Private).unwrap();
     assert_eq!(fs::read_to_string(&path).unwrap(), "{}");
     assert_eq!((mode(&path), mode(&dir.path().join("a"))), (0o600, 0o700));
+}
+
+#[test]
+fn a_shared_file_is_for_everyone_and_a_secret_one_for_its_owner() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("a/c.json");
+    let _lock = lock_folder(&path, FileProtection::Shared).unwrap();
+    read(&path).unwrap().replace(Some("{}"), FileProtection::Shared).unwrap();
+    let usual = mode(&dir.path().join("a"));
+    assert_eq!((mode(&path), usual & 0o700), (0o644 & usual, 0o700));
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o664)).unwrap();
+    let found = read(&path).unwrap();
+    assert!(found.is_open_to_others());
+    found.replace(Some("{1}"), FileProtection::Secret).unwrap();
+    assert_eq!(mode(&path), 0o600);
+    read(&path).unwrap().replace(None, FileProtection::Private).unwrap();
+    assert!(!path.exists());
+}
+
+#[test]
+fn removes_what_a_killed_cove_left_behind() {
+    let dir = TempDir::new().unwrap();
+    let names = [".cove-aB3dE9.tmp", ".cove-toolong.tmp", ".cove-a.b.c.tmp", "cove-aB3dE9.tmp", ".cove-aB3dE9"];
+    for name in names {
+        fs::write(dir.path().join(name), "").unwrap();
+    }
+    fs::create_dir(dir.path().join(".cove-folder.tmp")).unwrap();
+    lock_folder(&dir.path().join("f"), FileProtection::Private).unwrap();
+    assert!(!dir.path().join(names[0]).exists());
+    assert!(names[1..].iter().all(|name| dir.path().join(name).exists()));
+    assert!(dir.path().join(".cove-folder.tmp").exists());
 }
 
 #[test]
@@ -38,14 +69,14 @@ fn follows_links_and_keeps_them() {
     symlink(at("one"), at("two")).unwrap();
     let found = read(&at("two")).unwrap();
     assert_eq!(found.back_up().unwrap(), Some(at("folder/file.cove-backup")));
-    found.replace("new").unwrap();
+    found.replace(Some("new"), FileProtection::Private).unwrap();
     assert_eq!(fs::read_to_string(at("real/file")).unwrap(), "new");
     assert_eq!(fs::read_link(at("two")).unwrap(), at("one"));
     assert_eq!(mode(&at("real/file")), 0o640);
     assert_eq!(mode(&at("real/file.cove-backup")), 0o640);
     // A link to a file that does not exist yet says where to create it.
     symlink("real/later", at("three")).unwrap();
-    read(&at("three")).unwrap().replace("new").unwrap();
+    read(&at("three")).unwrap().replace(Some("new"), FileProtection::Private).unwrap();
     assert_eq!(fs::read_to_string(at("real/later")).unwrap(), "new");
 }
 
@@ -55,13 +86,13 @@ fn does_not_overwrite_a_file_that_changed() {
     let path = dir.path().join("f");
     let found = read(&path).unwrap();
     fs::write(&path, "theirs").unwrap();
-    assert_eq!(found.replace("ours").unwrap(), ReplaceOutcome::Outdated);
+    assert_eq!(found.replace(Some("ours"), FileProtection::Private).unwrap(), ReplaceOutcome::Outdated);
     let found = read(&path).unwrap();
     fs::write(&path, "theirs again").unwrap();
-    assert_eq!(found.replace("ours").unwrap(), ReplaceOutcome::Outdated);
+    assert_eq!(found.replace(Some("ours"), FileProtection::Private).unwrap(), ReplaceOutcome::Outdated);
     let found = read(&path).unwrap();
     fs::remove_file(&path).unwrap();
-    assert_eq!(found.replace("ours").unwrap(), ReplaceOutcome::Outdated);
+    assert_eq!(found.replace(Some("ours"), FileProtection::Private).unwrap(), ReplaceOutcome::Outdated);
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
@@ -103,11 +134,11 @@ fn refuses_what_is_not_a_file() {
 fn waits_for_a_lock_and_releases_it() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("f");
-    let lock = lock_folder(&path).unwrap();
+    let lock = lock_folder(&path, FileProtection::Private).unwrap();
     let other = std::thread::spawn({
         let path = path.clone();
         move || {
-            let _lock = lock_folder(&path).unwrap();
+            let _lock = lock_folder(&path, FileProtection::Private).unwrap();
             path.exists()
         }
     });

@@ -1,0 +1,387 @@
+//! Questions that upstream servers ask the person behind a run while they answer its calls: a form, an address to visit,
+//! or a message for the client's model. This module bounds them and knows when they failed; a [`QuestionHandler`] of the
+//! agent's side puts them to the client.
+//!
+//! A person's answer goes to the server that asked and nowhere else: not to the code, the audit file or the logs.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use tokio::task::JoinSet;
+
+use super::error::{UnansweredQuestion, UpstreamError};
+use super::text::{cut, strip_control};
+use cove_core::BoxFuture;
+use cove_core::random::random_bits;
+use cove_core::session::CellClock;
+
+/// Questions that the servers of one run may ask in all.
+pub const MAX_QUESTIONS: usize = 16;
+/// Largest message of a question, in bytes.
+const MAX_QUESTION_TEXT: usize = 8 * 1024;
+/// Largest question of a form or an address, and the largest answer to it, in bytes of JSON.
+const MAX_ELICITATION: usize = 64 * 1024;
+/// The same for messages to the client's model.
+const MAX_SAMPLING: usize = 4 * 1024 * 1024;
+
+/// What a server asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QuestionKind {
+    /// Values that a person fills in.
+    Form,
+    /// A visit to an address.
+    Url,
+    /// A message of the client's model.
+    Sampling,
+}
+
+impl QuestionKind {
+    /// Returns the kind of a server's request, or `None` if it is no question.
+    fn of_request(method: &str, params: &Map<String, Value>) -> Option<Self> {
+        match (method, params.get("mode").and_then(Value::as_str)) {
+            ("elicitation/create", Some("url")) => Some(Self::Url),
+            ("elicitation/create", _) => Some(Self::Form),
+            ("sampling/createMessage", _) => Some(Self::Sampling),
+            _ => None,
+        }
+    }
+
+    /// Returns the method of the protocol.
+    pub fn method(self) -> &'static str {
+        match self {
+            Self::Form | Self::Url => "elicitation/create",
+            Self::Sampling => "sampling/createMessage",
+        }
+    }
+
+    /// Returns the largest question and the largest answer, in bytes of JSON.
+    fn max_bytes(self) -> usize {
+        match self {
+            Self::Form | Self::Url => MAX_ELICITATION,
+            Self::Sampling => MAX_SAMPLING,
+        }
+    }
+
+    /// Returns the fields of an answer that the protocol knows. Fails if the client's answer does not fit the question.
+    pub fn check_answer(self, answer: Value) -> Result<Value, String> {
+        if json_size(&answer) > self.max_bytes() {
+            return Err(format!("the answer has more than {} bytes", self.max_bytes()));
+        }
+        let Value::Object(mut answer) = answer else { return Err("the answer is not an object".to_owned()) };
+        if self == Self::Sampling {
+            let is_complete = ["role", "content", "model"].iter().all(|field| answer.contains_key(*field));
+            return if is_complete { Ok(answer.into()) } else { Err("the answer is no message".to_owned()) };
+        }
+        match answer.get("action").and_then(Value::as_str) {
+            Some("accept") => match (self, answer.remove("content")) {
+                (Self::Form, Some(content @ Value::Object(_))) => Ok(json!({"action": "accept", "content": content})),
+                (Self::Form, _) => Err("the answer accepts without `content`".to_owned()),
+                _ => Ok(json!({"action": "accept"})),
+            },
+            Some(action @ ("decline" | "cancel")) => Ok(json!({ "action": action })),
+            _ => Err("the `action` of the answer is neither `accept` nor `decline` nor `cancel`".to_owned()),
+        }
+    }
+}
+
+/// A question for the agent's client, within all bounds. The message names the server that asks.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClientQuestion {
+    pub kind: QuestionKind,
+    /// The parameters of the protocol.
+    pub params: Map<String, Value>,
+}
+
+/// Why a question has no answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum QuestionError {
+    /// The client does not take such questions.
+    Unsupported,
+    /// The person did not answer in time.
+    Late(Duration),
+    /// The question could not be asked, or the client failed to answer; the text says why.
+    Failed(String),
+}
+
+/// Puts questions to the agent's client.
+pub trait QuestionHandler: Send + Sync {
+    /// Returns the client's answer. Dropping the future withdraws the question.
+    fn ask(&self, question: ClientQuestion) -> BoxFuture<'_, Result<Value, QuestionError>>;
+}
+
+/// The questions of one run.
+#[derive(Default)]
+pub struct RunQuestions {
+    handler: Option<Arc<dyn QuestionHandler>>,
+    asked_count: AtomicUsize,
+}
+
+impl RunQuestions {
+    /// Without a handler, no question can be asked.
+    pub fn new(handler: Option<Arc<dyn QuestionHandler>>) -> Arc<Self> {
+        Arc::new(Self { handler, asked_count: AtomicUsize::new(0) })
+    }
+}
+
+/// How one call asks. Clones belong to the same call.
+#[derive(Clone)]
+pub struct CallQuestions {
+    pub run: Arc<RunQuestions>,
+    /// The clock of the cell that makes the call. It stands still while a person is asked.
+    pub clock: CellClock,
+}
+
+impl CallQuestions {
+    /// Puts a request of a server to the client and returns the checked answer. The cell's clock stands still meanwhile.
+    /// Fails if it is no question, breaks a bound, or gets no answer.
+    pub(super) async fn ask(
+        &self,
+        server: &str,
+        method: &str,
+        mut params: Map<String, Value>,
+    ) -> Result<Value, UpstreamError> {
+        let Some(kind) = QuestionKind::of_request(method, &params) else {
+            let message = format!("it asks for `{}`, which Cove does not support", cut(&strip_control(method), 100));
+            return Err(UpstreamError::protocol(server, &message, None));
+        };
+        params.remove("_meta");
+        let size = json_size(&params);
+        let is_large = size > kind.max_bytes();
+        if is_large {
+            // The rest could be shown to the code, but not at this length.
+            params.retain(|field, _| field == "message");
+        }
+        params.values_mut().for_each(strip_value);
+        let text =
+            params.get("message").and_then(Value::as_str).map_or_else(String::new, |text| cut(text, MAX_QUESTION_TEXT));
+        let failed = |error: QuestionError| unanswered(server, kind, &text, &params, error);
+        if is_large {
+            let reason = format!("the question has {size} bytes, and at most {} are allowed", kind.max_bytes());
+            return Err(failed(QuestionError::Failed(reason)));
+        }
+        if kind == QuestionKind::Url {
+            let url = params.get("url").and_then(Value::as_str).unwrap_or_default();
+            if !url.starts_with("https://") && !url.starts_with("http://") {
+                return Err(failed(QuestionError::Failed("the address to visit is no web page".to_owned())));
+            }
+        }
+        if self.run.asked_count.fetch_add(1, Ordering::Relaxed) >= MAX_QUESTIONS {
+            let reason =
+                format!("this cell's servers have asked {MAX_QUESTIONS} questions, which is all that they may");
+            return Err(failed(QuestionError::Failed(reason)));
+        }
+        let Some(handler) = &self.run.handler else { return Err(failed(QuestionError::Unsupported)) };
+        let mut question = ClientQuestion { kind, params: params.clone() };
+        if kind != QuestionKind::Sampling {
+            question.params.insert("message".to_owned(), format!("{server}: {text}").into());
+        }
+        if kind == QuestionKind::Url {
+            // Servers of the newer era leave this field out, and clients of the older one need it.
+            let id = || format!("{:032x}", random_bits()).into();
+            question.params.entry("elicitationId").or_insert_with(id);
+        }
+        let _pause = self.clock.pause();
+        let answer = handler.ask(question).await.map_err(failed)?;
+        kind.check_answer(answer).map_err(|reason| failed(QuestionError::Failed(reason)))
+    }
+
+    /// Puts all requests of one round to the client at once, and returns the answers under the same keys. Fails with
+    /// the first that has none, and withdraws the others.
+    pub(super) async fn ask_all(
+        &self,
+        server: &str,
+        requests: Map<String, Value>,
+    ) -> Result<Map<String, Value>, UpstreamError> {
+        if requests.len() > MAX_QUESTIONS {
+            let message =
+                format!("it asks {} questions at once, and at most {MAX_QUESTIONS} are allowed", requests.len());
+            return Err(UpstreamError::protocol(server, &message, None));
+        }
+        let mut open = JoinSet::new();
+        for (key, mut request) in requests {
+            let method = request["method"].as_str().unwrap_or_default().to_owned();
+            let params = match request.get_mut("params").map(Value::take) {
+                Some(Value::Object(params)) => params,
+                _ => Map::new(),
+            };
+            let (this, server) = (self.clone(), server.to_owned());
+            open.spawn(async move { this.ask(&server, &method, params).await.map(|answer| (key, answer)) });
+        }
+        let mut answers = Map::new();
+        while let Some(asked) = open.join_next().await {
+            let (key, answer) =
+                asked.unwrap_or_else(|_| Err(UpstreamError::protocol(server, "a question was not answered", None)))?;
+            answers.insert(key, answer);
+        }
+        Ok(answers)
+    }
+}
+
+fn unanswered(
+    server: &str,
+    kind: QuestionKind,
+    text: &str,
+    params: &Map<String, Value>,
+    error: QuestionError,
+) -> UpstreamError {
+    let (reason, hint) = match error {
+        QuestionError::Unsupported => (
+            "the agent's client does not show questions of servers".to_owned(),
+            "ask the person yourself; if the tool takes the answer as an argument, pass it, else use a client that \
+             supports elicitation",
+        ),
+        QuestionError::Late(after) => (
+            format!("input not given in time ({} s)", after.as_secs_f64()),
+            "run the code again when the person can answer",
+        ),
+        QuestionError::Failed(reason) => (reason, "do without this tool, or run the code again"),
+    };
+    if kind == QuestionKind::Sampling {
+        let message = format!("it asks for a message of the client's model, and got none: {reason}");
+        return UpstreamError::protocol(server, &message, None);
+    }
+    let question = UnansweredQuestion {
+        reason,
+        hint,
+        message: text.to_owned(),
+        schema: params.get("requestedSchema").cloned(),
+        url: params.get("url").and_then(Value::as_str).map(str::to_owned),
+    };
+    UpstreamError::InputRequired { server: server.to_owned(), question: Box::new(question) }
+}
+
+/// Removes control characters from every text, because a person's terminal may show it.
+fn strip_value(value: &mut Value) {
+    match value {
+        Value::String(text) => *text = strip_control(text),
+        Value::Array(items) => items.iter_mut().for_each(strip_value),
+        Value::Object(fields) => fields.values_mut().for_each(strip_value),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// Returns the length of a value as JSON.
+fn json_size(value: &impl serde::Serialize) -> usize {
+    struct ByteCounter(usize);
+    impl std::io::Write for ByteCounter {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut counter = ByteCounter(0);
+    // A value of JSON can always be written, and counting does not fail.
+    let _ = serde_json::to_writer(&mut counter, value);
+    counter.0
+}
+
+#[cfg(test)]
+mod tests {
+    use cove_core::sync::lock;
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// Answers every question with one value, and keeps what it was asked.
+    struct FixedAnswer(Result<Value, QuestionError>, Mutex<Vec<ClientQuestion>>);
+
+    impl QuestionHandler for FixedAnswer {
+        fn ask(&self, question: ClientQuestion) -> BoxFuture<'_, Result<Value, QuestionError>> {
+            lock(&self.1).push(question);
+            Box::pin(std::future::ready(self.0.clone()))
+        }
+    }
+
+    fn asking(answer: Result<Value, QuestionError>) -> (CallQuestions, Arc<FixedAnswer>) {
+        let handler = Arc::new(FixedAnswer(answer, Mutex::default()));
+        let run = RunQuestions::new(Some(Arc::clone(&handler) as _));
+        (CallQuestions { run, clock: CellClock::default() }, handler)
+    }
+
+    fn form(message: &str) -> Map<String, Value> {
+        let schema = json!({"type": "object", "properties": {"name": {"type": "string", "title": "\u{1b}[2JName"}}});
+        let params = json!({"message": message, "requestedSchema": schema, "_meta": {"progressToken": 1}});
+        params.as_object().unwrap().clone()
+    }
+
+    #[tokio::test]
+    async fn a_question_names_its_server_and_cannot_control_a_terminal() {
+        let (questions, handler) = asking(Ok(json!({"action": "accept", "content": {"name": "Ada"}, "x": 1})));
+        let answer = questions.ask("git\u{68}ub", "elicitation/create", form("Who\u{1b}[1m?\u{202e}")).await.unwrap();
+        assert_eq!(answer, json!({"action": "accept", "content": {"name": "Ada"}}));
+        let asked = lock(&handler.1).remove(0);
+        assert_eq!(asked.params["message"], "github: Who[1m?");
+        assert_eq!(asked.params["requestedSchema"]["properties"]["name"]["title"], "[2JName");
+        assert!(!asked.params.contains_key("_meta"));
+    }
+
+    #[tokio::test]
+    async fn a_person_is_sent_to_web_pages_only() {
+        let (questions, handler) = asking(Ok(json!({"action": "accept"})));
+        let visit = |url: &str| {
+            let params = json!({"mode": "url", "message": "Sign in", "url": url});
+            params.as_object().unwrap().clone()
+        };
+        for url in ["javascript:alert(1)", "file:///etc/passwd", ""] {
+            let error = questions.ask("s", "elicitation/create", visit(url)).await.unwrap_err();
+            assert!(error.to_string().contains("is no web page"), "{error}");
+        }
+        questions.ask("s", "elicitation/create", visit("https://a.example")).await.unwrap();
+        let asked = lock(&handler.1).remove(0);
+        assert_eq!(asked.params["url"], "https://a.example");
+        assert_eq!(asked.params["elicitationId"].as_str().map(str::len), Some(32));
+    }
+
+    #[tokio::test]
+    async fn a_question_without_an_answer_says_what_was_asked() {
+        let (questions, _) = asking(Err(QuestionError::Late(Duration::from_secs(2))));
+        let error = questions.ask("s", "elicitation/create", form("Who?")).await.unwrap_err();
+        let UpstreamError::InputRequired { question, .. } = error else { panic!("{error}") };
+        assert_eq!((question.message.as_str(), question.reason.as_str()), ("Who?", "input not given in time (2 s)"));
+        assert_eq!(question.schema.unwrap()["type"], "object");
+    }
+
+    #[tokio::test]
+    async fn questions_are_bounded_in_number_and_size() {
+        let (questions, handler) = asking(Ok(json!({"action": "decline"})));
+        let error = questions.ask("s", "elicitation/create", form(&"x".repeat(1 << 20))).await.unwrap_err();
+        assert!(error.to_string().contains("at most 65536 are allowed"), "{error}");
+        assert!(error.to_string().len() < 10_000);
+        for _ in 0..MAX_QUESTIONS {
+            questions.ask("s", "elicitation/create", form("?")).await.unwrap();
+        }
+        let error = questions.ask("s", "elicitation/create", form("?")).await.unwrap_err();
+        assert!(error.to_string().contains("16 questions, which is all"), "{error}");
+        assert_eq!(lock(&handler.1).len(), MAX_QUESTIONS);
+        let many: Map<String, Value> =
+            (0..1000).map(|n| (n.to_string(), json!({"method": "elicitation/create"}))).collect();
+        let error = questions.ask_all("s", many).await.unwrap_err();
+        assert!(error.to_string().contains("1000 questions at once"), "{error}");
+        assert!(questions.ask("s", "roots/list", Map::new()).await.is_err());
+    }
+
+    #[test]
+    fn answers_must_fit_their_question() {
+        use QuestionKind::{Form, Sampling, Url};
+        let accepted = json!({"action": "accept", "content": {"a": 1}});
+        assert_eq!(Form.check_answer(accepted.clone()).as_ref(), Ok(&accepted));
+        assert_eq!(Url.check_answer(accepted), Ok(json!({"action": "accept"})));
+        assert_eq!(
+            Form.check_answer(json!({"action": "cancel", "content": {"a": 1}})),
+            Ok(json!({"action": "cancel"}))
+        );
+        for wrong in [json!(null), json!({}), json!({"action": "maybe"}), json!({"action": "accept"})] {
+            assert!(Form.check_answer(wrong).is_err());
+        }
+        let large = json!({"action": "accept", "content": {"a": "x".repeat(1 << 20)}});
+        assert!(Form.check_answer(large).is_err());
+        assert!(Sampling.check_answer(json!({"role": "assistant", "content": {}, "model": "m"})).is_ok());
+        assert!(Sampling.check_answer(json!({"role": "assistant"})).is_err());
+    }
+}

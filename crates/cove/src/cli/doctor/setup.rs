@@ -1,0 +1,86 @@
+//! What the person configured: the file, the servers, and the clients that Cove is registered with. Nothing is started,
+//! and nothing here fails: no code is less safe because of it.
+
+use super::report::{DoctorCheck, ReportSection};
+use crate::cli::install;
+use crate::cli::servers::KnownServers;
+use crate::config::{Config, SETTINGS, SettingOrigin, misspelled_variables};
+use cove_core::error::display_path;
+use cove_core::process_env::ProcessEnv;
+use cove_core::text::counted;
+use cove_upstream::pool::{UpstreamState, UpstreamSummary};
+
+/// More lines of one kind than a person reads.
+const MAX_NAMED: usize = 10;
+
+pub(super) fn setup_checks(config: &Config, env: &ProcessEnv) -> Vec<DoctorCheck> {
+    let mut checks = configuration_checks(config, env);
+    checks.extend(server_checks(&KnownServers::load(config, env)));
+    checks.extend(client_checks(env));
+    checks
+}
+
+fn configuration_checks(config: &Config, env: &ProcessEnv) -> Vec<DoctorCheck> {
+    let check = |name| ReportSection::Configuration.check(name);
+    let changed: Vec<&str> = SETTINGS
+        .iter()
+        .filter(|setting| *config.origin(setting) != SettingOrigin::Default)
+        .map(|setting| setting.key)
+        .collect();
+    let mut checks = vec![
+        check("file").ok(match &config.file {
+            Some(file) if file.exists() => display_path(file),
+            Some(file) => format!("none at {}", display_path(file)),
+            None => "none, because there is no home directory".to_owned(),
+        }),
+        check("settings").ok(match changed.as_slice() {
+            [] => "all have their defaults".to_owned(),
+            changed => format!("not the default: {}", changed.join(", ")),
+        }),
+    ];
+    let fix = "correct the name, or unset the variable";
+    checks.extend(misspelled_variables(env).into_iter().map(|warning| check("variable").note(warning).fix(fix)));
+    checks
+}
+
+fn server_checks(known: &KnownServers) -> Vec<DoctorCheck> {
+    let check = |name| ReportSection::Servers.check(name);
+    let KnownServers { summaries, problems, .. } = known;
+    let mut checks = vec![match summaries.len() {
+        0 => check("defined").ok("none; `cove servers add` defines one that code can call"),
+        count => {
+            let listed = summaries.iter().filter(|summary| known.tools(&summary.name).is_some()).count();
+            check("defined").ok(format!("{}, {listed} with known tools", counted(count, "server")))
+        }
+    }];
+    let broken = summaries.iter().filter_map(|UpstreamSummary { name, state, .. }| match state {
+        UpstreamState::Needs(_) => Some((name, state, "`cove servers list` shows where it is defined".to_owned())),
+        UpstreamState::Failed(_) => Some((name, state, format!("`cove servers refresh {name}` tries it again"))),
+        _ => None,
+    });
+    checks.extend(
+        broken.take(MAX_NAMED).map(|(name, state, fix)| check("state").note(format!("`{name}` {state}")).fix(fix)),
+    );
+    let problems = problems.iter().take(MAX_NAMED);
+    checks.extend(problems.map(|problem| check("problem").note(problem.to_string()).fix("correct that file")));
+    checks
+}
+
+fn client_checks(env: &ProcessEnv) -> Vec<DoctorCheck> {
+    let check = |name| ReportSection::Clients.check(name);
+    let clients = install::present_clients(env);
+    let names = |wanted: bool| {
+        let names: Vec<&str> =
+            clients.iter().filter(|(_, has_cove)| *has_cove == wanted).map(|(name, _)| *name).collect();
+        names.join(", ")
+    };
+    let (registered, others) = (names(true), names(false));
+    let mut checks = vec![check("registered").ok(match registered.as_str() {
+        "" => "with none; `cove install` lists the known clients".to_owned(),
+        names => format!("with {names}"),
+    })];
+    if !others.is_empty() {
+        checks.push(check("others").ok(format!("found, without Cove: {others}")));
+    }
+    checks
+}

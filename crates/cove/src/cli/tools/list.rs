@@ -1,0 +1,61 @@
+//! `cove tools list`: the tools of all servers, as they listed them before. Starts no server.
+
+use serde::Serialize;
+
+use super::ListArgs;
+use crate::cli::CommandContext;
+use crate::cli::servers::{KnownServers, unknown_server_error};
+use crate::cli::tables::{PrintStyle, Tone, print_remark, render_json, render_list};
+use cove_core::error::{Failure, escape_control};
+use cove_core::text::cut;
+
+/// Most bytes of a description in the table.
+const MAX_SHOWN_DESCRIPTION: usize = 100;
+
+#[derive(Serialize)]
+struct ToolRow {
+    server: String,
+    tool: String,
+    description: String,
+}
+
+pub(super) fn render(args: &ListArgs, context: &CommandContext, style: PrintStyle) -> Result<String, Failure> {
+    let known = KnownServers::load(&context.config, &context.env);
+    for name in &args.servers {
+        if known.summaries.iter().all(|summary| summary.name != *name && summary.alias != *name) {
+            return Err(unknown_server_error(name, known.summaries.iter().map(|summary| summary.name.as_str())));
+        }
+    }
+    let is_wanted = |name: &String| args.servers.is_empty() || args.servers.contains(name);
+    let wanted = known.summaries.iter().filter(|known| is_wanted(&known.name) || is_wanted(&known.alias));
+    let (mut rows, mut unlisted) = (Vec::new(), Vec::new());
+    for summary in wanted {
+        let Some(listing) = known.tools(&summary.name) else {
+            unlisted.push(summary.name.as_str());
+            continue;
+        };
+        rows.extend(listing.documents().map(|document| ToolRow {
+            server: summary.name.clone(),
+            tool: document.name,
+            description: document.description,
+        }));
+    }
+    if !unlisted.is_empty() {
+        let names = unlisted.join(", ");
+        print_remark(format!(
+            "not listed yet: {names}\nhint: `cove servers refresh` starts servers and lists their tools"
+        ));
+    }
+    if context.json {
+        return render_json("the tools", &rows);
+    }
+    if rows.is_empty() && unlisted.is_empty() {
+        return Ok("no servers are configured; add one with `cove servers add NAME -- COMMAND`\n".to_owned());
+    }
+    let cells = |row: &ToolRow| {
+        let line = row.description.trim().lines().next().unwrap_or_default();
+        let tool = escape_control(&format!("{}.{}", row.server, row.tool));
+        [Tone::Name.cell(tool), Tone::Plain.cell(escape_control(&cut(line, MAX_SHOWN_DESCRIPTION)))]
+    };
+    Ok(render_list(style, ["TOOL", "DESCRIPTION"], rows.iter().map(cells)))
+}
