@@ -1,5 +1,5 @@
-//! Text from programs and servers: which characters a person cannot see, how text is cut to a length, and how many tokens
-//! it costs a model.
+//! Text from programs and servers: which characters a person cannot see, how text is cut to a length, how a number is
+//! written with its noun, and how many tokens text costs a model.
 
 use std::fmt::Display;
 
@@ -21,7 +21,7 @@ pub fn cut(text: &str, most: usize) -> String {
 }
 
 /// Writes a number with its noun: `1 file`, `2 files`.
-pub fn counted<N: Display + PartialEq + From<u8>>(number: N, singular: &str) -> String {
+pub fn format_count<N: Display + PartialEq + From<u8>>(number: N, singular: &str) -> String {
     if number == N::from(1) { format!("1 {singular}") } else { format!("{number} {singular}s") }
 }
 

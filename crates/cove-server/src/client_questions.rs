@@ -4,12 +4,13 @@
 use std::time::Duration;
 
 use rmcp::RoleServer;
-use rmcp::model::{ClientCapabilities, ClientResult, CustomRequest, RequestId, ServerRequest};
-use rmcp::service::{OriginatingRequestId, Peer, PeerRequestOptions, RequestHandle, ServiceError};
+use rmcp::model::{ClientCapabilities, CustomRequest, RequestId, ServerRequest};
+use rmcp::service::{OriginatingRequestId, Peer, PeerRequestOptions, ServiceError};
 use serde_json::Value;
 
 use cove_core::BoxFuture;
 use cove_core::error::display_value;
+use cove_upstream::pool::SentRequest;
 use cove_upstream::pool::questions::{ClientQuestion, QuestionError, QuestionHandler, QuestionKind};
 
 /// Returns true if a client takes questions of a kind.
@@ -45,7 +46,7 @@ impl QuestionHandler for ConnectedClient {
             let request = ServerRequest::CustomRequest(request);
             let answer = async {
                 let sent = self.peer.send_request_with_option(request, PeerRequestOptions::no_options()).await?;
-                SentQuestion(Some(sent)).receive_answer().await
+                SentRequest::new(sent).receive_answer().await
             };
             match tokio::time::timeout(self.timeout, answer).await {
                 Err(_) => Err(QuestionError::Late(self.timeout)),
@@ -58,26 +59,5 @@ impl QuestionHandler for ConnectedClient {
                 Ok(Err(_)) => Err(QuestionError::Failed("the client is gone".to_owned())),
             }
         })
-    }
-}
-
-/// A question that was sent. Dropping it before the answer arrives withdraws it at the client.
-struct SentQuestion(Option<RequestHandle<RoleServer>>);
-
-impl SentQuestion {
-    async fn receive_answer(mut self) -> Result<ClientResult, ServiceError> {
-        let Some(handle) = &mut self.0 else { return Err(ServiceError::TransportClosed) };
-        let answer = (&mut handle.rx).await;
-        self.0 = None;
-        answer.unwrap_or(Err(ServiceError::TransportClosed))
-    }
-}
-
-impl Drop for SentQuestion {
-    fn drop(&mut self) {
-        let runtime = tokio::runtime::Handle::try_current();
-        if let (Some(handle), Ok(runtime)) = (self.0.take(), runtime) {
-            runtime.spawn(handle.cancel(Some("the server no longer waits for the answer".to_owned())));
-        }
     }
 }

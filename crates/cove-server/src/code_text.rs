@@ -21,11 +21,16 @@ impl CodeLanguage {
 
     /// Reads the name of a language, in any case. Returns `None` if no cell can have it.
     fn parse(name: &str) -> Option<Self> {
-        match name.to_ascii_lowercase().as_str() {
-            "typescript" | "ts" => Some(Self { language: Language::Node, cell_name: "<cell.ts>" }),
+        match name.to_ascii_lowercase() {
+            name if is_typescript(&name) => Some(Self { language: Language::Node, cell_name: "<cell.ts>" }),
             name => name.parse().ok().map(Self::new),
         }
     }
+}
+
+/// True for the names of TypeScript, in any case.
+pub fn is_typescript(name: &str) -> bool {
+    ["typescript", "ts"].iter().any(|own| name.eq_ignore_ascii_case(own))
 }
 
 /// Returns code without the Markdown fence around it, and its language: the one that the caller passed, else the one

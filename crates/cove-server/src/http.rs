@@ -23,7 +23,7 @@ use tokio::net::TcpListener;
 
 use crate::ServerSetup;
 use crate::http_config::{HttpAuth, HttpConfig};
-use cove_core::error::{Failure, FailureKind, display_path};
+use cove_core::error::{Failure, FailureKind};
 use cove_core::process_env::ProcessEnv;
 use cove_core::session::registry::Principal;
 
@@ -39,7 +39,7 @@ mod token;
 
 pub use accept::serve;
 pub use response::HttpResponse;
-pub use token::file::{read_token, rotate_token};
+pub use token::file::{read_first_token, read_token, rotate_token};
 
 use allowed_names::AllowedNames;
 use body::BodyReader;
@@ -270,17 +270,8 @@ pub fn client_token(config: &HttpConfig, state_dir: Option<&Path>, env: &Process
             tokens_from_env(&value)?;
             Ok(value.to_string_lossy().into_owned())
         }
-        TokenPlace::File(file) => client_token_of(&file),
+        TokenPlace::File(file) => read_first_token(&file),
     }
-}
-
-/// Returns the first token of a file. Fails like [`client_token`].
-pub fn client_token_of(file: &Path) -> Result<String, Failure> {
-    token::file::first_token(file)?.ok_or_else(|| {
-        Failure::usage(format!("could not find a token in `{}`", display_path(file)))
-            .because("there is no such file")
-            .with_hint("start `cove serve --http ADDR` once, which makes it, or name another with `--token-file`")
-    })
 }
 
 /// The error never shows the value, unlike errors about other variables.

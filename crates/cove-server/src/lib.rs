@@ -9,7 +9,7 @@ mod arguments;
 mod caller;
 mod cell;
 mod client_questions;
-mod code_text;
+pub mod code_text;
 mod default_sessions;
 pub mod http;
 pub mod http_config;

@@ -75,7 +75,7 @@ Shell: `mcp find \"create issue\"`, `mcp call github.list_issues owner=o repo=r`
 
 Do the whole job in one cell if you can: loop, filter and join in code, and print only what you need to know.
 ",
-        send = name_tools(config, &[(Toolset::Code, "`execute_code`"), (Toolset::Python, "`run_python`")], " or "),
+        send = name_code_tools(config),
         file_tools = match config.server.tools.contains(Toolset::Files) {
             true => " `sandbox_write_file`, `sandbox_read_file` and `sandbox_list_files` move files without\n  code.",
             false => "",
@@ -94,11 +94,12 @@ Do the whole job in one cell if you can: loop, filter and join in code, and prin
     )
 }
 
-/// Returns the names of those tools that agents see.
-fn name_tools(config: &ServerSetup, names: &[(Toolset, &str)], between: &str) -> String {
-    let offered = names.iter().filter(|(toolset, _)| config.server.tools.contains(*toolset));
-    let offered: Vec<&str> = offered.map(|(_, name)| *name).collect();
-    if offered.is_empty() { "the tool that runs it".to_owned() } else { offered.join(between) }
+/// Returns the names of the tools that run code, as far as agents see them.
+fn name_code_tools(config: &ServerSetup) -> String {
+    let mut tools = vec![(Toolset::Code, "`execute_code`"), (Toolset::Python, "`run_python`")];
+    tools.retain(|(toolset, _)| config.server.tools.contains(*toolset));
+    let names: Vec<&str> = tools.into_iter().map(|(_, name)| name).collect();
+    if names.is_empty() { "the tool that runs it".to_owned() } else { names.join(" or ") }
 }
 
 /// Returns the mounts with this access, between two texts; empty without any.

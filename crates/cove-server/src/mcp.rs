@@ -342,7 +342,7 @@ pub(super) fn mcp_tool(offered: OfferedTool) -> (&'static ToolDefinition, McpToo
         // From a sandbox, only upstream servers are reachable.
         .open_world(reaches_out);
     let description: Vec<&str> =
-        [tool.description, &roster, &mounts].into_iter().filter(|part| !part.is_empty()).collect();
+        [tool.description, &mounts, &roster].into_iter().filter(|part| !part.is_empty()).collect();
     let description = description.join(" ");
     (tool, McpTool::new(tool.name, description, Arc::new(tool.schema())).with_annotations(annotations))
 }

@@ -11,6 +11,7 @@
 //! parked. A `requestState` is a random number that means nothing outside this table, so it needs no signature; it works
 //! once, for the principal, the tool and the arguments that it was given for.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -138,26 +139,22 @@ impl ParkedCalls {
         const RUN_AGAIN: &str = "nothing was run; to run the code again, call the tool without `requestState`";
         let Some(state) = state else { return refused("`requestState` is missing", "repeat it as it was given") };
         let mut table = lock(&self.table);
-        let belongs = |call: &DetachedCall| call.principal == *principal;
-        match table.calls.get(state).filter(|parked| belongs(&parked.attended.call)) {
-            Some(parked) if parked.attended.call.request_digest != request_digest => {
-                return refused("the tool or its arguments have changed", "repeat the call as it was; it still waits");
-            }
-            Some(parked) => {
-                parked.attended.call.deliver(answers).map_err(RepeatedCallError::BadAnswers)?;
-            }
-            None if table.expired.iter().any(|(known, owner)| known == state && owner == principal) => {
+        let ParkedTable { calls, expired, .. } = &mut *table;
+        let entry = match calls.entry(state.to_owned()) {
+            Entry::Occupied(entry) if entry.get().attended.call.principal == *principal => entry,
+            _ if expired.iter().any(|(known, owner)| known == state && owner == principal) => {
                 return refused("input not given in time, so its cell was stopped", RUN_AGAIN);
             }
-            None => return refused("there is no such `requestState`, or it was already used", RUN_AGAIN),
+            _ => return refused("there is no such `requestState`, or it was already used", RUN_AGAIN),
+        };
+        let call = &entry.get().attended.call;
+        if call.request_digest != request_digest {
+            return refused("the tool or its arguments have changed", "repeat the call as it was; it still waits");
         }
-        match table.calls.remove(state) {
-            Some(ParkedCall { attended, timer }) => {
-                timer.abort();
-                Ok(attended)
-            }
-            None => refused("there is no such `requestState`", RUN_AGAIN),
-        }
+        call.deliver(answers).map_err(RepeatedCallError::BadAnswers)?;
+        let ParkedCall { attended, timer } = entry.remove();
+        timer.abort();
+        Ok(attended)
     }
 }
 

@@ -305,7 +305,7 @@ impl FixtureServer {
                     all.extend(extended::tools());
                 }
                 if self.options.elicit {
-                    all.push(tools::asking());
+                    all.push(tools::asking_tool());
                 }
                 if self.options.hostile {
                     all.extend(tools::hostile());

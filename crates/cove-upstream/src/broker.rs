@@ -169,7 +169,7 @@ impl Broker {
                 self.query(run, cell, &server, ServerQuery::Prompt { name, arguments }).await
             }
             BrokerRequest::Complete { server, reference, argument, value, context } => {
-                let query = ServerQuery::Complete { reference: reference.into(), argument, value, context };
+                let query = ServerQuery::Complete { reference, argument, value, context };
                 self.query(run, cell, &server, query).await
             }
             BrokerRequest::Subscribe { server, uri } => self.subscribe(run, cell, &server, uri).await,

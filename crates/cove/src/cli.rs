@@ -16,6 +16,7 @@ mod kept_files;
 mod lazy_broker;
 mod live_output;
 pub mod packages;
+mod private_file;
 mod progress_line;
 pub mod repl;
 pub mod run;
@@ -219,7 +220,7 @@ pub fn parse_command_line(args: impl IntoIterator<Item = OsString>, env: &Proces
             CliAction::Run(code::load_code(args, env)?, context)
         }
         Some(CliCommand::Repl(flags)) => {
-            let language = code::choose_language(flags.language, None, env)?;
+            let language = code::choose_language(flags.language, None, None, env)?;
             let input = match env.stdin_is_terminal {
                 false => InputKind::Pipe,
                 true if is_plain_terminal(env.var("TERM")?) => InputKind::PlainTerminal,

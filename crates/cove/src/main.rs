@@ -8,8 +8,9 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-use cove::cli::tables::PrintStyle;
+use cove::cli::tables::{PrintStyle, print_output, print_remark};
 use cove::cli::{self, CliAction};
+use cove::config::misspelled_variables;
 use cove_core::error::{Failure, display_path};
 use cove_core::process_env::ProcessEnv;
 
@@ -35,9 +36,7 @@ fn main() -> ExitCode {
     {
         Ok(code) => code,
         Err(error) => {
-            // Standard error may be closed, and there is no other place to report this.
-            let report = PrintStyle::of_stderr().paint_report(&error.report().to_string());
-            let _ = writeln!(std::io::stderr(), "{report}");
+            print_remark(PrintStyle::of_stderr().paint_report(&error.report().to_string()));
             error.exit_code()
         }
     }
@@ -70,14 +69,12 @@ fn runner(flags: impl Iterator<Item = OsString>) -> ExitCode {
 
 fn run(args: &[OsString], env: &ProcessEnv) -> Result<ExitCode, Failure> {
     if let Some((text, code)) = cli::completions::answer(args, env) {
-        return print(&text, code);
+        return print_output(&text).map(|()| code);
     }
     let action = cli::parse_command_line(args.iter().cloned(), env)?;
     // A server has a log of its own.
-    let warns = !matches!(action, CliAction::Serve(_));
-    for warning in cove::config::misspelled_variables(env).iter().filter(|_| warns) {
-        // Standard error may be closed; the warning is not worth failing for.
-        let _ = writeln!(std::io::stderr(), "warning: {warning}");
+    if !matches!(action, CliAction::Serve(_)) {
+        misspelled_variables(env).iter().for_each(|warning| print_remark(format!("warning: {warning}")));
     }
     act(action)
 }
@@ -114,16 +111,5 @@ fn act(action: CliAction) -> Result<ExitCode, Failure> {
         }
         CliAction::Install(request) => cli::install::run(*request)?,
     };
-    print(&text, code)
-}
-
-fn print(text: &str, code: ExitCode) -> Result<ExitCode, Failure> {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        // A reader that closes its end early, such as `head`, is no error.
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure::operator("could not write to standard output").because(error))
-        }
-        _ => Ok(code),
-    }
+    print_output(&text).map(|()| code)
 }

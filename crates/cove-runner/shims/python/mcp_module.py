@@ -194,7 +194,7 @@ def call(server, tool=None, arguments=None, raw=False, timeout=None, **named):
     elif tool is None or isinstance(tool, dict):
         arguments = tool if arguments is None else arguments
         server, tool = split_name(server)
-    fields = {"server": server._name if isinstance(server, Server) else str(server), "tool": str(tool)}
+    fields = {"server": name_of(server), "tool": str(tool)}
     if arguments is not None and not isinstance(arguments, dict):
         raise BadArguments("the arguments of a call must be a dict", **fields)
     fields["arguments"] = {**(arguments or {}), **rename_arguments(named)}
@@ -203,6 +203,11 @@ def call(server, tool=None, arguments=None, raw=False, timeout=None, **named):
     if timeout is not None:
         fields["timeout"] = timeout
     return value_of(ask("call", **fields))
+
+
+def name_of(server):
+    """Returns the name of a server that code passed by name or as `mcp.SERVER`."""
+    return server._name if isinstance(server, Server) else str(server)
 
 
 def split_name(name):

@@ -91,7 +91,7 @@ class LogMessages(list):
 
 def logs(server):
     """Returns the latest log messages of a server during calls of this session: `level`, `logger`, `data`."""
-    answer = ask("logs", server=server._name if isinstance(server, Server) else f"{server}")
+    answer = ask("logs", server=name_of(server))
     found = LogMessages(answer["logs"])
     found.dropped = answer.get("dropped", 0)
     return found
@@ -264,6 +264,11 @@ class Listing(list):
     templates = ()
 
 
+def as_texts(arguments):
+    """Returns arguments of a prompt or a template as MCP has them: all are strings."""
+    return {key: one if isinstance(one, str) else write_json(one) for key, one in arguments.items()}
+
+
 class Completions(list):
     """Values for an argument, with `has_more` and `total` as the server says."""
 
@@ -272,9 +277,8 @@ class Completions(list):
 
 def complete(server, reference, argument, value, context):
     """Asks a server which values an argument may have."""
-    # In MCP all values are strings.
-    texts = {key: one if isinstance(one, str) else write_json(one) for key, one in context.items()}
-    answer = ask("complete", server=server, **reference, argument=argument, value=f"{value}", context=texts)
+    given = {"argument": argument, "value": f"{value}", "context": as_texts(context)}
+    answer = ask("complete", server=server, **reference, **given)
     found = Completions(answer["values"])
     found.has_more, found.total = answer.get("has_more", False), answer.get("total")
     return found
@@ -351,9 +355,7 @@ class Prompts:
         if len(positional) > 1 or not isinstance([*positional, {}][0], dict):
             raise BadArguments("the arguments of a prompt must be given by name, or as one dict", server=self._server)
         arguments = {**(positional[0] if positional else {}), **rename_arguments(arguments)}
-        # In MCP all arguments of a prompt are strings.
-        texts = {key: one if isinstance(one, str) else write_json(one) for key, one in arguments.items()}
-        return ask("prompt", server=self._server, name=name, arguments=texts)
+        return ask("prompt", server=self._server, name=name, arguments=as_texts(arguments))
 
     __call__ = list
 

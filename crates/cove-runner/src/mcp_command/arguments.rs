@@ -157,7 +157,7 @@ pub(super) fn parse(args: &[String], mut input: impl Read) -> UsageResult<McpCom
     Ok(McpCommand::Call { request, typed, print_options: PrintOptions { part, json } })
 }
 
-/// Returns arguments of a prompt, which are all text in MCP.
+/// Returns arguments of a prompt or a resource template, which are all text in MCP.
 fn parse_texts(words: &[String], input: &mut impl Read) -> UsageResult<Map<String, Value>> {
     let mut typed = Vec::new();
     let given = parse_arguments(words, input, &mut typed)?;

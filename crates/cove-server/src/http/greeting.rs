@@ -44,8 +44,8 @@ pub(super) fn greeting_text(address: SocketAddr, source: &TokenSource<'_>) -> St
     match source {
         TokenSource::Created { token, file } => {
             line(format!("made a token, kept in `{}`; `cove token` shows it again", display_path(file)));
-            line(format!("\nfor clients with a file of servers:\n\n{}", client_entry(&url, token)));
-            line(format!("\nfor Claude Code:\n\n{}\n", claude_line(&url, token)));
+            line(format!("\nfor clients that Cove knows:\n\ncove install claude-code --url {url}"));
+            line(format!("\nfor other clients with a file of servers:\n\n{}\n", client_entry(&url, token)));
         }
         TokenSource::File { file, names } => match names.as_slice() {
             [_] => line(format!("the token is in `{}`; `cove token` shows it", display_path(file))),
@@ -72,10 +72,6 @@ fn client_entry(url: &str, token: &str) -> String {
     )
 }
 
-fn claude_line(url: &str, token: &str) -> String {
-    format!("claude mcp add --transport http cove {url} --header \"Authorization: Bearer {token}\"")
-}
-
 #[cfg(test)]
 mod tests {
     use insta::assert_snapshot;
@@ -93,7 +89,11 @@ mod tests {
         serving MCP at http://127.0.0.1:8765/mcp
         made a token, kept in `/home/me/.local/state/cove/tokens`; `cove token` shows it again
 
-        for clients with a file of servers:
+        for clients that Cove knows:
+
+        cove install claude-code --url http://127.0.0.1:8765/mcp
+
+        for other clients with a file of servers:
 
         {
           "mcpServers": {
@@ -104,10 +104,6 @@ mod tests {
             }
           }
         }
-
-        for Claude Code:
-
-        claude mcp add --transport http cove http://127.0.0.1:8765/mcp --header "Authorization: Bearer cove_00"
         "#);
         assert_snapshot!(greeting_text(local, &TokenSource::File { file, names: vec!["owner"] }), @r"
         serving MCP at http://127.0.0.1:8765/mcp

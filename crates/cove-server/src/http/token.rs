@@ -1,5 +1,5 @@
 //! Bearer tokens: their principals, the format of the token file, and the comparison with a request. This module
-//! never puts a token into a message or a log; only `file::read_token` and `file::rotate_token` return one.
+//! never puts a token into a message or a log; only the public functions of `file` return one.
 
 use std::fmt;
 

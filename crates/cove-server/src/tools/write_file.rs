@@ -6,7 +6,7 @@ use super::{SESSION_DESCRIPTION, ToolCall, ToolDefinition, ToolEffect};
 use crate::result::{ToolResult, with_notices};
 use crate::server_config::Toolset;
 use cove_core::error::{Failure, display_value};
-use cove_core::text::counted;
+use cove_core::text::format_count;
 
 pub(super) const TOOL: ToolDefinition = ToolDefinition {
     name: "sandbox_write_file",
@@ -28,7 +28,7 @@ async fn write_file(mut call: ToolCall<'_>) -> Result<ToolResult, Failure> {
     let (path, content) = (call.arguments.text("path")?, call.arguments.text("content")?);
     let lease = call.lease_session().await?;
     let written = lease.write_file(&path, content.as_bytes()).await;
-    let answer =
-        written.map(|bytes| ToolResult::text(format!("wrote {} to {}", counted(bytes, "byte"), display_value(&path))));
+    let answer = written
+        .map(|bytes| ToolResult::text(format!("wrote {} to {}", format_count(bytes, "byte"), display_value(&path))));
     Ok(with_notices(answer, &lease))
 }

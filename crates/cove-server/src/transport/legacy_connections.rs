@@ -49,8 +49,10 @@ impl LegacyConnections {
     pub(super) fn new(config: &ServerConfig) -> Self {
         let mut inner = LocalSessionManager::default();
         let mut lifetime = SessionConfig::default();
-        // As long as a Cove session lasts. rmcp's default is shorter and would end that session too.
-        lifetime.keep_alive = Some(config.idle_timeout.max(Duration::from_secs(60)));
+        // As long as a Cove session lasts, and longer than a person may take to answer a question: rmcp counts a connection
+        // that waits for an answer as idle, and its end would end the session too.
+        let margin = Duration::from_secs(60);
+        lifetime.keep_alive = Some(config.idle_timeout.max(config.input_timeout + margin));
         inner.session_config = lifetime;
         Self { inner, owners: Mutex::default(), most: config.max_sessions.saturating_mul(CONNECTIONS_PER_SESSION) }
     }

@@ -125,7 +125,7 @@ impl TestStdioClient {
     }
 
     /// Waits for a message of the server with this method, and returns it.
-    pub fn received(&mut self, method: &str) -> Value {
+    pub fn wait_for_message(&mut self, method: &str) -> Value {
         let until = Instant::now() + TIMEOUT;
         loop {
             if let Some(at) = self.notifications.iter().position(|message| message["method"] == method) {

@@ -1,10 +1,11 @@
 //! The audit file: one line for each call, with caller, tool, outcome and duration. Lines are only appended.
 //! Arguments appear only as a digest, because they may hold secrets.
 //!
-//! `AuditTrail::begin` runs before a call and first writes the lines that earlier calls could not write. If that
-//! fails, the call fails and is not sent. Otherwise it returns an `OpenAuditRecord` with the outcome `cancelled`.
-//! `end` replaces the outcome, and `Drop` writes the line. So a call leaves exactly one line, even if its future is
-//! dropped. A line that cannot be written stays in `unwritten` until the next `begin`.
+//! `AuditTrail::begin` runs before a call. It first writes the lines that earlier calls could not write, and reserves
+//! room on the disk for the line of this one. If that fails, the call fails and is not sent. Otherwise it returns an
+//! `OpenAuditRecord` with the outcome `cancelled`. `end` replaces the outcome, and `Drop` writes the line. So a call
+//! leaves exactly one line, even if its future is dropped. A line that cannot be written all the same stays in
+//! `unwritten` until the next `begin`.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -14,6 +15,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use cove_protocol::CellId;
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::{Errno, retry_on_intr};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
@@ -28,6 +31,10 @@ use cove_core::sync::lock;
 const MAX_FILE: u64 = 64 * 1024 * 1024;
 /// Files kept, the current one included.
 const FILES: usize = 4;
+/// Room for the parts of a line that are known only when its call ends: outcome, duration, the tool that was found.
+const LATE_PARTS: u64 = 1024;
+/// Room that is reserved beyond what calls in flight need, so that few calls have to reserve some.
+const SPARE_ROOM: u64 = 16 * 1024;
 
 /// One call.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,6 +99,8 @@ struct AuditTrailState {
     audit: Option<AuditFile>,
     /// Lines that could not be written, oldest first.
     unwritten: Vec<AuditLine>,
+    /// Bytes that the lines of calls in flight may need.
+    in_flight: u64,
 }
 
 impl AuditTrail {
@@ -120,21 +129,23 @@ impl AuditTrail {
             arguments: digest_arguments(arguments),
             ..AuditLine::default()
         };
-        self.flush_unwritten().map_err(|error| {
+        let room = serde_json::to_vec(&line).map_or(0, |text| text.len() as u64) + LATE_PARTS;
+        self.prepare(room).map_err(|error| {
             let folder = self.folder.as_deref().unwrap_or(Path::new(""));
             let message = format!("no calls are made, because none can be written to the audit file: {error}");
             let hint = format!("the operator must make `{}` writable, or free some room", display_path(folder));
             CallError::new(CallErrorKind::Unavailable, message).with_hint(hint).with_tool(server, Some(tool))
         })?;
-        Ok(OpenAuditRecord { trail: self, line, outcome: "cancelled", start: Instant::now(), meter: run.meter.clone() })
+        let meter = run.meter.clone();
+        Ok(OpenAuditRecord { trail: self, line, room, outcome: "cancelled", start: Instant::now(), meter })
     }
 
-    /// Opens the audit file if needed and writes the lines of `unwritten`. Stops at the first failure; the rest
-    /// stays.
-    fn flush_unwritten(&self) -> io::Result<()> {
+    /// Opens the audit file if needed, writes the lines of `unwritten` and reserves room for another line. Stops at
+    /// the first failure; the rest stays.
+    fn prepare(&self, room: u64) -> io::Result<()> {
         let Some(folder) = &self.folder else { return Ok(()) };
         let mut state = lock(&self.state);
-        let AuditTrailState { audit, unwritten } = &mut *state;
+        let AuditTrailState { audit, unwritten, in_flight } = &mut *state;
         let audit = match audit {
             Some(audit) => audit,
             None => audit.insert(AuditFile::open(folder)?),
@@ -143,15 +154,19 @@ impl AuditTrail {
             audit.append(line)?;
             unwritten.remove(0);
         }
+        audit.reserve(*in_flight + room)?;
+        *in_flight += room;
         Ok(())
     }
 
-    /// Appends a line. If that fails, keeps the line for the next `flush_unwritten` and logs an error.
-    fn write(&self, line: AuditLine) {
+    /// Appends a line for which `room` was reserved. If that fails, keeps the line for the next `prepare` and logs an
+    /// error.
+    fn write(&self, line: AuditLine, room: u64) {
         if self.folder.is_none() {
             return;
         }
         let mut state = lock(&self.state);
+        state.in_flight = state.in_flight.saturating_sub(room);
         let written = match &mut state.audit {
             Some(audit) => audit.append(&line),
             None => Err(io::Error::other("it is not open")),
@@ -172,6 +187,8 @@ fn sanitize_name(name: &str) -> String {
 pub(super) struct OpenAuditRecord<'a> {
     trail: &'a AuditTrail,
     line: AuditLine,
+    /// Bytes that are reserved for the line.
+    room: u64,
     outcome: &'static str,
     start: Instant,
     meter: Option<Arc<dyn CallMeter>>,
@@ -200,7 +217,7 @@ impl Drop for OpenAuditRecord<'_> {
             meter.upstream_call_ended(self.outcome);
         }
         tracing::debug!(server = line.server, tool = line.tool, outcome = line.outcome, ms = line.ms, "call ended");
-        self.trail.write(line);
+        self.trail.write(line, self.room);
     }
 }
 
@@ -209,6 +226,8 @@ pub struct AuditFile {
     path: PathBuf,
     file: File,
     most: u64,
+    /// The file has room on the disk up to this length.
+    reserved: u64,
 }
 
 impl AuditFile {
@@ -220,27 +239,51 @@ impl AuditFile {
     fn with_limit(state_dir: &Path, most: u64) -> io::Result<Self> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(state_dir)?;
         let path = audit_path(state_dir);
-        Ok(Self { file: open_append(&path)?, path, most })
+        Ok(Self { file: open_append(&path)?, path, most, reserved: 0 })
     }
 
     /// Appends one line and rotates the file if it is full. Fails if a file cannot be renamed, opened or written.
     pub fn append(&mut self, line: &AuditLine) -> io::Result<()> {
         let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');
+        self.use_current_file(text.len() as u64)?;
+        // One `write` to a file in append mode, so lines of several processes do not mix.
+        self.file.write_all(&text)
+    }
+
+    /// Reserves room on the disk for lines of this many bytes, so that they can be written even if the disk is full by
+    /// then. Fails if there is no room. On a file system that cannot reserve any, only the writing itself can fail.
+    fn reserve(&mut self, bytes: u64) -> io::Result<()> {
+        let length = self.use_current_file(bytes)?;
+        if length + bytes <= self.reserved {
+            return Ok(());
+        }
+        let room = bytes + SPARE_ROOM;
+        match retry_on_intr(|| fallocate(&self.file, FallocateFlags::KEEP_SIZE, length, room)) {
+            Ok(()) => self.reserved = length + room,
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    /// Rotates the file if it has no place for this many bytes, and follows a rotation by another process. Returns the
+    /// length of the file.
+    fn use_current_file(&mut self, bytes: u64) -> io::Result<u64> {
         // Retries because another Cove process may rotate the file and fill the next one meanwhile.
         for _ in 0..3 {
             let open = self.file.metadata()?;
             let is_current = fs::metadata(&self.path).is_ok_and(|now| now.ino() == open.ino());
-            if is_current && (open.len() == 0 || open.len() + text.len() as u64 <= self.most) {
-                break;
+            if is_current && (open.len() == 0 || open.len() + bytes <= self.most) {
+                return Ok(open.len());
             }
             if is_current {
                 rotate(&self.path)?;
             }
             self.file = open_append(&self.path)?;
+            self.reserved = 0;
         }
-        // One `write` to a file in append mode, so lines of several processes do not mix.
-        self.file.write_all(&text)
+        Ok(self.file.metadata()?.len())
     }
 }
 

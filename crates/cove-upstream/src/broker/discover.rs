@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cove_core::session::CallingCell;
-use cove_core::text::counted;
+use cove_core::text::format_count;
 use cove_protocol::Language;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -208,7 +208,7 @@ impl Broker {
         let listing = server.listing.as_ref();
         let granted = |at: &usize| listing.is_some_and(|all| self.check_grant(run, server, all.name(*at)).is_ok());
         let tools: Vec<usize> = (0..listing.map_or(0, |listing| listing.len())).filter(granted).collect();
-        let count = counted(tools.len(), "tool");
+        let count = format_count(tools.len(), "tool");
         let mut lines = vec![format!("{mark} {}: {count}", server.alias)];
         let about = [Some(&server.description), server.instructions.as_ref()];
         let about = about.into_iter().flatten().flat_map(|words| words.lines()).filter(|line| !line.trim().is_empty());
@@ -261,7 +261,7 @@ impl Broker {
 /// Returns `name (number of tools, state): description`. The state is left out if the server can be called.
 fn server_line(server: &CatalogServer, tools: Option<usize>, state: &UpstreamState) -> String {
     let tools = match tools {
-        Some(count) => counted(count, "tool"),
+        Some(count) => format_count(count, "tool"),
         None => "not listed yet".to_owned(),
     };
     let state = match state {

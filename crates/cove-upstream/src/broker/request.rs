@@ -9,6 +9,9 @@ use super::{DEFAULT_SEARCH_LIMIT, MAX_SEARCH_LIMIT};
 use crate::pool::CompletionReference;
 use cove_core::error::display_value;
 
+/// Longest address of a resource that code may subscribe to, in bytes. Cove keeps it as long as the subscription.
+const MAX_SUBSCRIBED_URI: usize = 8 * 1024;
+
 /// A request of code in a sandbox.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
@@ -53,7 +56,7 @@ pub enum BrokerRequest {
     Complete {
         server: String,
         #[serde(flatten)]
-        reference: RequestedReference,
+        reference: CompletionReference,
         argument: String,
         /// What the value begins with.
         #[serde(default)]
@@ -88,25 +91,6 @@ pub enum BrokerRequest {
     },
 }
 
-/// What a completion is for.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RequestedReference {
-    /// The name of a prompt.
-    Prompt(String),
-    /// The template of a resource's address.
-    Resource(String),
-}
-
-impl From<RequestedReference> for CompletionReference {
-    fn from(requested: RequestedReference) -> Self {
-        match requested {
-            RequestedReference::Prompt(name) => Self::Prompt(name),
-            RequestedReference::Resource(uri) => Self::Resource(uri),
-        }
-    }
-}
-
 /// A tool call as code requests it.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct CallRequest {
@@ -135,7 +119,7 @@ fn language<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Language, D::E
 }
 
 impl BrokerRequest {
-    /// Parses a request. Fails if it is not a known request in JSON, or if a search limit is out of range.
+    /// Parses a request. Fails if it is not a known request in JSON, or if a search limit or an address is out of range.
     pub fn parse(request: &[u8]) -> Result<Self, CallError> {
         let ask: Self = serde_json::from_slice(request).map_err(|error| {
             let message = format!("the request cannot be read: {}", display_value(&error.to_string()));
@@ -145,6 +129,12 @@ impl BrokerRequest {
             && !(1..=MAX_SEARCH_LIMIT).contains(limit)
         {
             let message = format!("`limit` is {limit}, and must be from 1 to {MAX_SEARCH_LIMIT}");
+            return Err(CallError::new(CallErrorKind::BadArguments, message));
+        }
+        if let Self::Subscribe { uri, .. } = &ask
+            && uri.len() > MAX_SUBSCRIBED_URI
+        {
+            let message = format!("`uri` has {} bytes, and at most {MAX_SUBSCRIBED_URI} are allowed", uri.len());
             return Err(CallError::new(CallErrorKind::BadArguments, message));
         }
         Ok(ask)
@@ -171,7 +161,7 @@ pub enum CallErrorKind {
     /// The server asks a person for input that it did not get.
     ElicitationRequired,
     NotFound,
-    /// The cell has as many as it may have.
+    /// The cell has as many subscriptions as it may have.
     Limit,
     /// A bug in Cove or in the guest library.
     Internal,
@@ -282,7 +272,7 @@ mod tests {
         assert_eq!(read(r#"{"ask":"help"}"#).unwrap(), BrokerRequest::Help { topic: None, language: Language::Python });
         assert_eq!(read(r#"{"ask":"servers"}"#).unwrap(), BrokerRequest::Servers {});
         let completion = read(r#"{"id":1,"ask":"complete","server":"s","prompt":"p","argument":"a"}"#).unwrap();
-        let (reference, argument) = (RequestedReference::Prompt("p".into()), "a".to_owned());
+        let (reference, argument) = (CompletionReference::Prompt("p".into()), "a".to_owned());
         let (server, value, context) = ("s".to_owned(), String::new(), Map::new());
         assert_eq!(completion, BrokerRequest::Complete { server, reference, argument, value, context });
         let changes = BrokerRequest::Changes { subscription: 1, seen: 0, timeout: 0.5 };
@@ -300,6 +290,8 @@ mod tests {
         }
         let error = read(r#"{"ask":"find","query":"q","limit":1000000}"#).unwrap_err();
         assert_eq!(error.kind(), CallErrorKind::BadArguments);
+        let long = json!({"ask": "subscribe", "server": "s", "uri": "u".repeat(1 << 20)}).to_string();
+        assert_eq!(read(&long).unwrap_err().kind(), CallErrorKind::BadArguments);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+use cove_core::session::registry::Principal;
 use cove_core::sync::lock;
 
 use super::CallScope;
@@ -16,7 +17,7 @@ const MAX_LOGS: usize = 256;
 pub(super) struct SessionLogs(Mutex<KnownLogs>);
 
 /// The principal, the session and the server.
-type LogKey = (String, String, String);
+type LogKey = (Principal, String, String);
 
 #[derive(Default)]
 struct KnownLogs {
@@ -31,12 +32,12 @@ impl SessionLogs {
         let mut known = lock(&self.0);
         known.uses += 1;
         let uses = known.uses;
-        let key = (run.principal.0.clone(), run.session.clone(), server.to_owned());
+        let key = (run.principal.clone(), run.session.clone(), server.to_owned());
         if known.logs.len() >= MAX_LOGS && !known.logs.contains_key(&key) {
             let oldest = known.logs.iter().min_by_key(|(_, (_, used))| *used).map(|(key, _)| key.clone());
             oldest.map(|key| known.logs.remove(&key));
         }
-        let entry = known.logs.entry(key).or_insert_with(|| (CallLogs::new(&run.principal.0), uses));
+        let entry = known.logs.entry(key).or_insert_with(|| (CallLogs::new(&run.principal), uses));
         entry.1 = uses;
         Arc::clone(&entry.0)
     }
@@ -44,8 +45,6 @@ impl SessionLogs {
 
 #[cfg(test)]
 mod tests {
-    use cove_core::session::registry::Principal;
-
     use super::*;
 
     #[test]

@@ -14,7 +14,7 @@ use super::{Broker, CallScope};
 use crate::pool::ResourceSubscription;
 
 /// Subscriptions that one cell may have.
-const MAX_SUBSCRIPTIONS: usize = 16;
+const MAX_SUBSCRIPTIONS_OF_CELL: usize = 16;
 /// Longer than any cell may run, in seconds.
 const MAX_WAIT: f64 = 86_400.0;
 const METHOD: &str = "resources/subscribe";
@@ -141,9 +141,9 @@ impl Broker {
 }
 
 fn check_room(run: &CallScope, cell: &CallingCell) -> Result<(), CallError> {
-    if run.subscriptions.count(cell.id) < MAX_SUBSCRIPTIONS {
+    if run.subscriptions.count(cell.id) < MAX_SUBSCRIPTIONS_OF_CELL {
         return Ok(());
     }
-    let message = format!("this cell has {MAX_SUBSCRIPTIONS} subscriptions, which is all that a cell may have");
+    let message = format!("this cell has {MAX_SUBSCRIPTIONS_OF_CELL} subscriptions, which is all that a cell may have");
     Err(CallError::new(CallErrorKind::Limit, message).with_hint("close those that you do not need"))
 }

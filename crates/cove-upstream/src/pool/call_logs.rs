@@ -2,8 +2,8 @@
 //!
 //! Over HTTP a message arrives on the stream of a request and belongs to that call. Over pipes, and on the separate
 //! stream of the legacy era, a message names no call. It goes to the calls in flight, or to the call that ended last, but
-//! only as long as one owner alone has used the server: a server may log late, so otherwise one principal could read what
-//! the server wrote about another.
+//! only as long as a single principal has used the server: a server may log late, so otherwise one principal could read
+//! what the server wrote about another.
 //!
 //! The logs of a call travel inside its requests, like its progress sink: `AttachedLogs::attach` puts them there, and the
 //! transport calls `LogRoutes::register` before it writes a request. The call holds a `LoggedCall` until it has ended.
@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 
 use super::redaction::ServerSecrets;
 use super::text;
+use cove_core::session::registry::Principal;
 use cove_core::sync::lock;
 
 /// Most messages that are kept, and their size as JSON.
@@ -27,11 +28,11 @@ const MAX_MESSAGE: usize = 4 * 1024;
 /// Logs that can receive messages without a call, at most.
 const MAX_ROUTES: usize = 64;
 
-/// The latest log messages of one server for one owner.
+/// The latest log messages of one server for a session of one principal.
 #[derive(Debug)]
 pub struct CallLogs {
-    /// Who may read them.
-    owner: String,
+    /// The principal that may read them.
+    owner: Principal,
     calls_in_flight: AtomicUsize,
     kept: Mutex<KeptMessages>,
 }
@@ -45,8 +46,8 @@ struct KeptMessages {
 }
 
 impl CallLogs {
-    pub fn new(owner: &str) -> Arc<Self> {
-        Arc::new(Self { owner: owner.to_owned(), calls_in_flight: AtomicUsize::new(0), kept: Mutex::default() })
+    pub fn new(owner: &Principal) -> Arc<Self> {
+        Arc::new(Self { owner: owner.clone(), calls_in_flight: AtomicUsize::new(0), kept: Mutex::default() })
     }
 
     /// Returns `logs`, oldest first, and how many older ones were `dropped`.
@@ -125,12 +126,12 @@ pub(super) enum MessageOrigin {
     Request(Option<AttachedLogs>),
 }
 
-/// Who has used a server since Cove started.
+/// Which principals have used a server since Cove started.
 #[derive(Debug, Default, PartialEq)]
 enum ServerUsers {
     #[default]
     None,
-    One(String),
+    One(Principal),
     Several,
 }
 
@@ -163,7 +164,7 @@ impl LogRoutes {
         };
     }
 
-    /// Stores a message where its reader finds it, or drops it if it may belong to another owner.
+    /// Stores a message where its reader finds it, or drops it if it may belong to another principal.
     pub(super) fn deliver(&self, params: &Value, origin: &MessageOrigin) {
         let message = to_log_message(params);
         let is_in_flight = |one: &&AttachedLogs| {
@@ -209,6 +210,10 @@ mod tests {
 
     use super::*;
 
+    fn logs_of(owner: &str) -> Arc<CallLogs> {
+        CallLogs::new(&Principal(owner.to_owned()))
+    }
+
     /// Sends a request with these logs.
     fn send(routes: &mut LogRoutes, logs: &Arc<CallLogs>) -> (LoggedCall, MessageOrigin) {
         let mut request = ClientRequest::CustomRequest(CustomRequest::new("tools/call", None));
@@ -229,7 +234,7 @@ mod tests {
     #[test]
     fn messages_reach_the_calls_of_one_owner_only() {
         let mut routes = LogRoutes::default();
-        let (mine, other, theirs) = (CallLogs::new("me"), CallLogs::new("me"), CallLogs::new("them"));
+        let (mine, other, theirs) = (logs_of("me"), logs_of("me"), logs_of("them"));
         let (call, _) = send(&mut routes, &mine);
         deliver(&routes, "during", &MessageOrigin::Server);
         drop(call);
@@ -245,7 +250,7 @@ mod tests {
         deliver(&routes, "whose?", &MessageOrigin::Server);
         deliver(&routes, "theirs", &their_origin);
         deliver(&routes, "mine", &origin);
-        deliver(&routes, "nobody's", &MessageOrigin::Request(None));
+        deliver(&routes, "of a request without logs", &MessageOrigin::Request(None));
         assert_eq!((read(&mine).len(), read(&other).len(), read(&theirs)), (2, 2, vec![json!("theirs")]));
         let _call = send(&mut routes, &mine);
         deliver(&routes, "still whose?", &MessageOrigin::Server);
@@ -255,7 +260,7 @@ mod tests {
     #[test]
     fn only_the_latest_messages_are_kept() {
         let mut routes = LogRoutes::default();
-        let logs = CallLogs::new("me");
+        let logs = logs_of("me");
         let (_call, origin) = send(&mut routes, &logs);
         for number in 0..10_000 {
             routes.deliver(&json!({"data": number}), &origin);

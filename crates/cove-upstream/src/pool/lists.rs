@@ -7,6 +7,7 @@ use rmcp::model::ServerCapabilities;
 use serde_json::{Map, Value};
 
 use super::CallOptions;
+use super::answers::take_array;
 use super::error::UpstreamError;
 use super::lifecycle::Upstream;
 use super::running_server::new_request;
@@ -35,8 +36,8 @@ pub(super) const TEMPLATES: ListKind = ListKind {
 pub(super) const PROMPTS: ListKind =
     ListKind { method: "prompts/list", key: "prompts", is_announced: |server| server.prompts.is_some() };
 
-/// Returns every entry as the server sent it, starting the server if needed. The timeout of calls applies to each page. Returns
-/// nothing if the server does not announce such a list.
+/// Returns every entry as the server sent it, starting the server if needed. The timeout of calls applies to each page.
+/// Returns nothing if the server does not announce such a list.
 pub(super) async fn list_all(upstream: &Arc<Upstream>, list: &ListKind) -> Result<Vec<Value>, UpstreamError> {
     // One lease for all pages: a cursor is only valid in the process that issued it.
     let lease = upstream.lease_running().await?;
@@ -53,7 +54,7 @@ pub(super) async fn list_all(upstream: &Arc<Upstream>, list: &ListKind) -> Resul
             Err(error) => return Err(error),
         };
         let Value::Object(mut page) = page else { break };
-        entries.extend(super::take_array(&mut page, list.key));
+        entries.extend(take_array(&mut page, list.key));
         entries.truncate(MAX_ENTRIES);
         match page.remove("nextCursor") {
             // A repeated cursor would loop for ever.

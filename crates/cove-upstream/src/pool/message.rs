@@ -47,8 +47,8 @@ impl MessageReader {
         self.parse_from(line, &MessageOrigin::Server)
     }
 
-    /// Parses one line. Delivers progress, log messages and changes of resources itself, and returns the messages for rmcp, which may be none: messages that
-    /// Cove does not use are dropped. Returns `None` if the line is no message.
+    /// Parses one line. Delivers progress, log messages and changes of resources itself, and returns the messages for
+    /// rmcp, which may be none: messages that Cove does not use are dropped. Returns `None` if the line is no message.
     pub(super) fn parse_from(&self, line: &[u8], origin: &MessageOrigin) -> Option<Vec<ServerJsonRpcMessage>> {
         match serde_json::from_slice(line) {
             Ok(message @ Value::Object(_)) => Some(self.parse_message(message, origin)?.into_iter().collect()),

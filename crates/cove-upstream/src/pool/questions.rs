@@ -26,6 +26,10 @@ const MAX_ELICITATION: usize = 64 * 1024;
 /// The same for messages to the client's model.
 const MAX_SAMPLING: usize = 4 * 1024 * 1024;
 
+/// Fields that do not reach the client. `task` would make it answer with a task. With `includeContext` the model would
+/// see what other servers behind Cove said, because to the client all of them are one server.
+const WITHHELD_FIELDS: [&str; 3] = ["_meta", "task", "includeContext"];
+
 /// What a server asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QuestionKind {
@@ -40,9 +44,10 @@ pub enum QuestionKind {
 impl QuestionKind {
     /// Returns the kind of a server's request, or `None` if it is no question.
     fn of_request(method: &str, params: &Map<String, Value>) -> Option<Self> {
-        match (method, params.get("mode").and_then(Value::as_str)) {
+        let mode = params.get("mode").filter(|mode| !mode.is_null());
+        match (method, mode.map(|mode| mode.as_str().unwrap_or_default())) {
             ("elicitation/create", Some("url")) => Some(Self::Url),
-            ("elicitation/create", _) => Some(Self::Form),
+            ("elicitation/create", None | Some("form")) => Some(Self::Form),
             ("sampling/createMessage", _) => Some(Self::Sampling),
             _ => None,
         }
@@ -146,7 +151,9 @@ impl CallQuestions {
             let message = format!("it asks for `{}`, which Cove does not support", cut(&strip_control(method), 100));
             return Err(UpstreamError::protocol(server, &message, None));
         };
-        params.remove("_meta");
+        for field in WITHHELD_FIELDS {
+            params.remove(field);
+        }
         let size = json_size(&params);
         let is_large = size > kind.max_bytes();
         if is_large {
@@ -156,9 +163,13 @@ impl CallQuestions {
         params.values_mut().for_each(strip_value);
         let text =
             params.get("message").and_then(Value::as_str).map_or_else(String::new, |text| cut(text, MAX_QUESTION_TEXT));
-        let failed = |error: QuestionError| unanswered(server, kind, &text, &params, error);
+        let failed = |error: QuestionError| unanswered_error(server, kind, &text, &params, error);
         if is_large {
             let reason = format!("the question has {size} bytes, and at most {} are allowed", kind.max_bytes());
+            return Err(failed(QuestionError::Failed(reason)));
+        }
+        if kind != QuestionKind::Sampling && !params.values().all(has_plain_names) {
+            let reason = "names in the question have characters that cannot be shown".to_owned();
             return Err(failed(QuestionError::Failed(reason)));
         }
         if kind == QuestionKind::Url {
@@ -219,7 +230,8 @@ impl CallQuestions {
     }
 }
 
-fn unanswered(
+/// Returns the error for the code whose call asked in vain.
+fn unanswered_error(
     server: &str,
     kind: QuestionKind,
     text: &str,
@@ -259,6 +271,17 @@ fn strip_value(value: &mut Value) {
         Value::Array(items) => items.iter_mut().for_each(strip_value),
         Value::Object(fields) => fields.values_mut().for_each(strip_value),
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// Returns true if all names in a value can be shown. They cannot be changed, because the answer has them too.
+fn has_plain_names(value: &Value) -> bool {
+    match value {
+        Value::Array(items) => items.iter().all(has_plain_names),
+        Value::Object(fields) => {
+            fields.iter().all(|(name, field)| strip_control(name) == *name && has_plain_names(field))
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
     }
 }
 
@@ -319,6 +342,18 @@ mod tests {
         assert_eq!(asked.params["message"], "github: Who[1m?");
         assert_eq!(asked.params["requestedSchema"]["properties"]["name"]["title"], "[2JName");
         assert!(!asked.params.contains_key("_meta"));
+        let mut named = form("Who?");
+        named["requestedSchema"]["properties"]["\u{1b}[2J"] = json!({"type": "string"});
+        let error = questions.ask("github", "elicitation/create", named).await.unwrap_err();
+        assert!(error.to_string().contains("cannot be shown"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn the_clients_model_does_not_see_other_servers() {
+        let (questions, handler) = asking(Ok(json!({"role": "assistant", "content": {}, "model": "m"})));
+        let params = json!({"messages": [], "maxTokens": 1, "includeContext": "thisServer", "task": {"ttl": 1}});
+        questions.ask("s", "sampling/createMessage", params.as_object().unwrap().clone()).await.unwrap();
+        assert_eq!(Value::from(lock(&handler.1).remove(0).params), json!({"messages": [], "maxTokens": 1}));
     }
 
     #[tokio::test]
@@ -331,6 +366,12 @@ mod tests {
         for url in ["javascript:alert(1)", "file:///etc/passwd", ""] {
             let error = questions.ask("s", "elicitation/create", visit(url)).await.unwrap_err();
             assert!(error.to_string().contains("is no web page"), "{error}");
+        }
+        // A client may be more lenient than the protocol.
+        for mode in [json!("URL"), json!("visit"), json!(["url"])] {
+            let mut odd = visit("javascript:alert(1)");
+            odd.insert("mode".to_owned(), mode);
+            assert!(questions.ask("s", "elicitation/create", odd).await.is_err());
         }
         questions.ask("s", "elicitation/create", visit("https://a.example")).await.unwrap();
         let asked = lock(&handler.1).remove(0);

@@ -8,7 +8,7 @@ use rmcp::model::{
     ClientRequest, CustomRequest, CustomResult, GetMeta, ServerCapabilities, ServerNotification, ServerResult,
     SubscriptionFilter,
 };
-use rmcp::service::{Peer, PeerRequestOptions, RequestHandle, RoleClient, ServiceError};
+use rmcp::service::{Peer, PeerRequestOptions, RequestHandle, RoleClient, ServiceError, ServiceRole};
 use serde_json::{Map, Value};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -21,6 +21,7 @@ use super::http::{self, HttpClientError, HttpErrorKind};
 use super::notifications::{NotificationRouter, attach_sink};
 use super::process::describe_exit;
 use super::question_router::QuestionInbox;
+use super::questions::CallQuestions;
 use super::redaction::ServerSecrets;
 use super::text;
 use super::{CallOptions, ProtocolEra};
@@ -196,14 +197,14 @@ impl RunningServer {
         let mut inbox = options
             .questions
             .clone()
-            .map(|questions| QuestionInbox::attach(&mut request, &self.name, questions, clock.clone()));
+            .map(|questions| QuestionInbox::attach(&mut request, self.asker(), questions, clock.clone()));
         let answer = async {
             let sent = self.peer().send_request_with_option(request, PeerRequestOptions::no_options()).await?;
-            SentRequest(Some(sent)).receive_answer().await
+            SentRequest::new(sent).receive_answer().await
         };
         let unanswered = async {
             match &mut inbox {
-                Some(inbox) => inbox.answer_all().await,
+                Some(inbox) => inbox.wait_for_failure().await,
                 None => std::future::pending().await,
             }
         };
@@ -220,6 +221,16 @@ impl RunningServer {
         };
         self.secrets.redact_value(&mut value);
         Ok(value)
+    }
+
+    /// Returns what a question says about the server, and what it must not say.
+    fn asker(&self) -> (&str, &ServerSecrets) {
+        (&self.name, &self.secrets)
+    }
+
+    /// Takes the questions of a task, also between the requests about it.
+    pub(super) fn open_task_inbox(&self, questions: CallQuestions, clock: CellClock) -> QuestionInbox {
+        QuestionInbox::for_task(&self.notices.questions, self.asker(), questions, clock)
     }
 
     async fn to_upstream_error(&self, error: ServiceError, timeout: Duration) -> UpstreamError {
@@ -316,11 +327,16 @@ impl Drop for ServerLease {
     }
 }
 
-/// A request that was sent. Dropping it before the answer arrives cancels it at the server.
-struct SentRequest(Option<RequestHandle<RoleClient>>);
+/// A request that was sent to a server or to a client. Dropping it before the answer arrives cancels it there.
+pub struct SentRequest<R: ServiceRole>(Option<RequestHandle<R>>);
 
-impl SentRequest {
-    async fn receive_answer(mut self) -> Result<ServerResult, ServiceError> {
+impl<R: ServiceRole> SentRequest<R> {
+    pub fn new(sent: RequestHandle<R>) -> Self {
+        Self(Some(sent))
+    }
+
+    /// Returns the answer. Fails if the peer refuses or is gone.
+    pub async fn receive_answer(mut self) -> Result<R::PeerResp, ServiceError> {
         let Some(handle) = &mut self.0 else { return Err(ServiceError::TransportClosed) };
         let answer = (&mut handle.rx).await;
         self.0 = None;
@@ -328,7 +344,7 @@ impl SentRequest {
     }
 }
 
-impl Drop for SentRequest {
+impl<R: ServiceRole> Drop for SentRequest<R> {
     fn drop(&mut self) {
         let runtime = tokio::runtime::Handle::try_current();
         if let (Some(handle), Ok(runtime)) = (self.0.take(), runtime) {

@@ -16,15 +16,16 @@ use rmcp::model::ServerCapabilities;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
+use super::answers::to_object;
 use super::error::UpstreamError;
 use super::lifecycle::Upstream;
 use super::notifications::NotificationRouter;
 use super::running_server::{ServerLease, new_request};
-use super::{CallOptions, ProtocolEra, to_object};
+use super::{CallOptions, ProtocolEra};
 use cove_core::sync::lock;
 
 /// Most subscriptions to one server. Over HTTP each may occupy one of 64 requests.
-const MAX_SUBSCRIPTIONS: usize = 32;
+const MAX_SUBSCRIPTIONS_TO_SERVER: usize = 32;
 const UNSUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often a waiting caller looks whether the server is still there.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
@@ -57,7 +58,7 @@ impl SubscriptionTable {
     }
 
     fn is_full(&self) -> bool {
-        lock(&self.live).len() >= MAX_SUBSCRIPTIONS
+        lock(&self.live).len() >= MAX_SUBSCRIPTIONS_TO_SERVER
     }
 }
 
@@ -160,7 +161,8 @@ pub(super) async fn subscribe(
         return Ok(existing);
     }
     if table.is_full() {
-        let message = format!("there are {MAX_SUBSCRIPTIONS} subscriptions to it, which is all that Cove keeps");
+        let message =
+            format!("there are {MAX_SUBSCRIPTIONS_TO_SERVER} subscriptions to it, which is all that Cove keeps");
         return Err(UpstreamError::protocol(server, &message, None));
     }
     let era = lease.era();

@@ -18,11 +18,12 @@ use rmcp::model::{ClientRequest, CustomRequest};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
+use super::answers::to_object;
 use super::error::UpstreamError;
 use super::lifecycle::Upstream;
 use super::notifications::CallProgress;
 use super::running_server::{ServerLease, new_request};
-use super::{CallOptions, ProtocolEra, text, to_object};
+use super::{CallOptions, ProtocolEra, text};
 use cove_core::session::CellClock;
 
 /// How long a task may run if its call has no timeout. A cell ends its calls earlier.
@@ -110,9 +111,18 @@ impl OpenTask {
     pub(super) async fn wait(self, created: Map<String, Value>) -> Result<Map<String, Value>, UpstreamError> {
         let (clock, after) = (self.clock.clone(), max_time(&self.options));
         let timed_out = UpstreamError::Timeout { server: self.server.clone(), after };
+        let questions = self.lease.as_ref().zip(self.options.questions.clone());
+        let mut inbox = questions.map(|(lease, questions)| lease.open_task_inbox(questions, clock.clone()));
+        let unanswered = async {
+            match &mut inbox {
+                Some(inbox) => inbox.wait_for_failure().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             result = self.poll(created) => result,
             () = clock.pass(Instant::now() + after) => Err(timed_out),
+            failure = unanswered => Err(failure),
         }
     }
 
@@ -147,6 +157,9 @@ impl OpenTask {
         let mut options = CallOptions { progress: None, ..self.options.clone() };
         if method == "tasks/result" {
             options.timeout = Some(max_time(&self.options));
+        } else {
+            // A short request would withdraw the question when it ends. The task itself takes questions.
+            options.questions = None;
         }
         match self.upstream.request_on(lease, new_request(method, params), &options).await? {
             Value::Object(answer) => Ok(answer),

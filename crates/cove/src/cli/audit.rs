@@ -10,7 +10,7 @@ use serde_json::json;
 use super::tables::{PrintStyle, Tone, render_json, render_list};
 use super::{CommandContext, broker_settings, json_flag, parse_count};
 use cove_core::error::{Failure, display_path, escape_control};
-use cove_core::text::counted;
+use cove_core::text::format_count;
 use cove_upstream::broker::audit::{self, AuditLine};
 
 const DEFAULT_LINES: usize = 50;
@@ -63,7 +63,7 @@ pub fn render(args: &AuditArgs, context: &CommandContext, style: PrintStyle) -> 
     }
     let mut text = table(&lines, style);
     if unread > 0 {
-        text += &format!("{} could not be read; was the file edited?\n", counted(unread, "line"));
+        text += &format!("{} could not be read; was the file edited?\n", format_count(unread, "line"));
     }
     Ok(text)
 }
@@ -96,7 +96,7 @@ fn table(lines: &[AuditLine], style: PrintStyle) -> String {
     render_list(style, ["TIME", "CALLER", "SESSION", "TOOL", "OUTCOME", "TOOK"], lines.iter().map(cells))
 }
 
-/// The time of this machine's clock, for people.
+/// Writes milliseconds since 1970 as the time of this machine's clock, for people.
 fn format_local(ms: u64) -> String {
     let time = i64::try_from(ms).ok().and_then(DateTime::from_timestamp_millis);
     time.map_or_else(|| ms.to_string(), |time| time.with_timezone(&Local).format("%Y-%m-%d %H:%M:%S").to_string())

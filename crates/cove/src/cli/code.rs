@@ -10,6 +10,7 @@ use super::{call_settings, json_flag};
 use cove_core::error::{Failure, display_value};
 use cove_core::keyword::alternatives;
 use cove_core::process_env::ProcessEnv;
+use cove_server::code_text::is_typescript;
 
 /// The work of `cove run`: cells of one session, in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,10 +94,11 @@ pub(super) fn load_code(given: CodeArgs, env: &ProcessEnv) -> Result<RunArgs, Fa
         }
         (None, []) => return Err(no_code_error()),
     };
+    let shebang = file.as_ref().and_then(|_| shebang_language(&sources));
     let is_typescript = wants_typescript(given.language.as_deref(), env)?;
     let language = match is_typescript {
         true => Language::Node,
-        false => choose_language(given.language, file.as_deref(), env)?,
+        false => choose_language(given.language, file.as_deref(), shebang, env)?,
     };
     let named = |name: String| if is_typescript { typescript_name(name) } else { name };
     let args = [given.plain_args, given.args].concat();
@@ -184,7 +186,7 @@ fn check_args(args: &[String]) -> Result<(), Failure> {
 /// True if the flag or the environment names TypeScript: Node runs it, without its types.
 fn wants_typescript(flag: Option<&str>, env: &ProcessEnv) -> Result<bool, Failure> {
     let text = flag.map_or_else(|| env.var("COVE_LANGUAGE"), |text| Ok(Some(text)))?;
-    Ok(text.is_some_and(|text| matches!(text.to_ascii_lowercase().as_str(), "typescript" | "ts")))
+    Ok(text.is_some_and(is_typescript))
 }
 
 /// The shim removes types from a cell whose name ends in `.ts`.
@@ -196,10 +198,21 @@ fn typescript_name(name: String) -> String {
     }
 }
 
-/// The language of the flag or the environment; or else that of the file's extension; or else, without one, Python.
+/// The language whose interpreter the first line names, as in `#!/usr/bin/env bash`.
+fn shebang_language(sources: &[(String, String)]) -> Option<Language> {
+    let line = sources.first()?.1.lines().next()?.strip_prefix("#!")?;
+    let is_no_option = |word: &&str| !word.starts_with('-');
+    let mut names = line.split_whitespace().filter(is_no_option).map(|word| word.rsplit('/').next().unwrap_or(word));
+    let name = names.find(|name| *name != "env")?;
+    name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.').parse().ok()
+}
+
+/// The language of the flag or the environment; or else that of the file's extension; or else, without one, that of its
+/// first line; or else Python.
 pub(super) fn choose_language(
     flag: Option<String>,
     file: Option<&Path>,
+    shebang: Option<Language>,
     env: &ProcessEnv,
 ) -> Result<Language, Failure> {
     let (text, written) = match (flag, env.var("COVE_LANGUAGE")?) {
@@ -210,13 +223,14 @@ pub(super) fn choose_language(
             let known = EXTENSIONS.iter().find(|(name, _)| extension.is_some_and(|extension| extension == *name));
             return match (known, extension) {
                 (Some((_, language)), _) => Ok(*language),
-                (None, None) => Ok(Language::Python),
+                (None, None) => Ok(shebang.unwrap_or(Language::Python)),
                 (None, Some(extension)) => {
                     let (file, ending) = (file.unwrap_or(Path::new("")).to_string_lossy(), extension.to_string_lossy());
                     let file = display_value(&file);
+                    let known = alternatives(&Language::ALL.map(Language::as_str));
                     Err(Failure::usage(format!("could not tell the language of `{file}`"))
                         .because(format!("`.{}` is not the ending of a language", display_value(&ending)))
-                        .with_hint(format!("name the language, as in `cove run -l node {file}`")))
+                        .with_hint(format!("name its language: `cove run -l LANGUAGE {file}` with {known}")))
                 }
             };
         }

@@ -67,6 +67,8 @@ enum NameKind {
     Images,
     Packages,
     Languages,
+    /// With TypeScript, which the repl does not have.
+    RunLanguages,
     SignatureLanguages,
 }
 
@@ -83,7 +85,7 @@ const ARGUMENTS: &[(&str, &str, NameKind)] = &[
     ("tools find", "language", NameKind::SignatureLanguages),
     ("images build", "names", NameKind::Images),
     ("packages remove", "names", NameKind::Packages),
-    ("run", "language", NameKind::Languages),
+    ("run", "language", NameKind::RunLanguages),
     ("repl", "language", NameKind::Languages),
 ];
 
@@ -144,7 +146,8 @@ impl NameSource {
     fn list(&self, kind: NameKind) -> BTreeSet<String> {
         match kind {
             NameKind::Clients => install::client_names().map(str::to_owned).collect(),
-            NameKind::Languages => Language::ALL.iter().map(ToString::to_string).chain(["typescript".into()]).collect(),
+            NameKind::Languages => Language::ALL.map(|language| language.to_string()).into(),
+            NameKind::RunLanguages => self.list(NameKind::Languages).into_iter().chain(["typescript".into()]).collect(),
             NameKind::SignatureLanguages => ["python", "node", "shell"].map(str::to_owned).into(),
             NameKind::Servers => self.servers().into_keys().collect(),
             NameKind::Tools => self.servers().into_values().flatten().collect(),

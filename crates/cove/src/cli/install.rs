@@ -21,7 +21,7 @@ use std::fs::File;
 use std::process::ExitCode;
 
 use super::tables::print_remark;
-use cove_core::document::{ConfigDocument, DocumentNode};
+use cove_core::document::{ConfigDocument, DocumentFormat, DocumentNode};
 use cove_core::error::{Failure, Refusal, display_path, display_value};
 use cove_core::process_env::ProcessEnv;
 use cove_server::http::TOKEN_VARIABLE;
@@ -31,7 +31,6 @@ use client_command::ClientCommandLine;
 use client_entries::EntryTarget;
 use client_file::{ClientFile, FileProtection, ReplaceOutcome, lock_folder};
 use clients::{AgentClient, CLIENTS};
-use cove_core::document::DocumentFormat;
 use edit::ClientEntry;
 use locations::ServersLocation;
 use reports::{ChangeReport, ReportNotes};
@@ -344,7 +343,7 @@ impl<'a> InstallJob<'a> {
         Ok(ChangePlan { change, notes: Vec::new(), target: None })
     }
 
-    /// What the user has to do for the token.
+    /// A note about what the user has to do for the token.
     fn url_note(&self, target: &EntryTarget) -> Option<String> {
         let EntryTarget::Url(server) = target else { return None };
         match server.credential {
@@ -359,7 +358,7 @@ impl<'a> InstallJob<'a> {
         }
     }
 
-    /// Cove saves nothing while the agent still sees the tools of other servers.
+    /// A note about other servers in the file: Cove saves no tokens while the agent still sees their tools.
     fn others_note(&self, document: &ConfigDocument, path: &[String]) -> Option<String> {
         let (own, container) = path.split_last()?;
         let servers = edit::find(document, container).ok().flatten()?.members()?;
@@ -378,12 +377,12 @@ impl<'a> InstallJob<'a> {
             .then(|| format!("{count} other {noun} in the file, and the agent still sees {pronoun} directly{copy}"))
     }
 
-    /// What may keep the client from starting the server.
+    /// Warnings about what may keep the client from starting the server.
     fn warnings(&self, target: &EntryTarget) -> Vec<String> {
         let EntryTarget::Command { program, args } = target else { return Vec::new() };
         let shown = display_value(program);
         if self.request.flags.scope != InstallScope::Project {
-            let place = program_path::passing_place(program, &self.request.env);
+            let place = program_path::describe_temporary_folder(program, &self.request.env);
             let warning = |place| {
                 format!(
                     "warning: `{shown}` is in {place}, and clients cannot start it once it is gone: copy it to a folder \
@@ -466,7 +465,8 @@ impl<'a> InstallJob<'a> {
             return Ok(());
         }
         let (file, document) = self.read()?;
-        let tidied = restore::like(&document, &change.after, &change.path).map_err(|error| self.refused(error))?;
+        let tidied =
+            restore::finish_removal(&document, &change.after, &change.path).map_err(|error| self.refused(error))?;
         if let Some(tidied) = tidied {
             // A client that writes the file at the same time keeps its container, which does no harm.
             file.replace(tidied.text().as_deref(), self.protection())?;

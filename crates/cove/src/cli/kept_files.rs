@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use cove_protocol::limits::MAX_FILE_READ;
 use cove_protocol::{FileKind, ImageFormat};
 
-use cove_core::error::{Failure, display_path, display_value};
+use cove_core::error::{Failure, display_path, display_value, write_hint};
 use cove_core::policy::{Policy, SandboxMount};
 use cove_core::session::Session;
 use cove_jail::guest::WORKSPACE;
@@ -74,6 +74,14 @@ pub(super) async fn keep_files(session: &Session, policy: &Policy, out: &Path) -
         }
     }
     Ok(kept)
+}
+
+/// Creates the folder of `--out`. Fails before the code runs if no file can be written there.
+pub(super) fn check_writable(out: &Path) -> Result<(), Failure> {
+    fs::create_dir_all(out).and_then(|()| tempfile::tempfile_in(out)).map(drop).map_err(|error| {
+        let hint = write_hint(&error, "name a directory that you may write to");
+        Failure::usage(format!("could not use `--out {}`", display_path(out))).because(error).with_hint(hint)
+    })
 }
 
 fn is_mounted(mounts: &[SandboxMount], path: &Path) -> bool {

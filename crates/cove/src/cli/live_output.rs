@@ -1,7 +1,7 @@
 //! Passes a cell's output on as it arrives. A pipe gets the bytes unchanged; a terminal would obey escape sequences
 //! in them, so it gets neutralised text.
 
-use std::io::{IsTerminal, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,6 +9,7 @@ use cove_protocol::OutputStream;
 
 use crate::cli::kept_files::save_image;
 use crate::cli::progress_line::ProgressLine;
+use crate::cli::tables::{output_failure, print_remark};
 use cove_core::error::display_path;
 use cove_core::output::CellOutput;
 use cove_core::output::TextNeutraliser;
@@ -50,8 +51,12 @@ impl LiveOutput {
                 None => write_stream(stream, bytes),
             },
             CellOutput::Image(format, bytes) => {
-                let saved = self.image_folder.as_ref().and_then(|folder| save_image(folder, format, bytes).ok());
-                let place = saved.map(|path| format!(", saved as {}", display_path(&path))).unwrap_or_default();
+                let saved = self.image_folder.as_ref().map(|folder| save_image(folder, format, bytes));
+                let place = match saved {
+                    Some(Ok(path)) => format!(", saved as {}", display_path(&path)),
+                    Some(Err(error)) => format!(", not saved: {error}"),
+                    None => String::new(),
+                };
                 let note = format!("[an image was shown: {}, {} bytes{place}]\n", format.mime(), bytes.len());
                 write_stream(OutputStream::Stderr, note.as_bytes());
             }
@@ -86,8 +91,15 @@ pub(super) fn write_stream(stream: OutputStream, bytes: &[u8]) {
         }
         OutputStream::Stderr => std::io::stderr().lock().write_all(bytes),
     };
-    if written.is_err() {
-        // The reader closed its end. The sandbox ends when this process exits.
-        std::process::exit(BROKEN_PIPE);
+    // The sandbox ends when this process exits.
+    match written {
+        Ok(()) => {}
+        // The reader closed its end.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(BROKEN_PIPE),
+        Err(error) => {
+            let failure = output_failure(error);
+            print_remark(failure.report());
+            std::process::exit(failure.kind().exit_code().into());
+        }
     }
 }

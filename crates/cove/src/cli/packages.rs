@@ -135,10 +135,17 @@ fn remove(
         true => could_not
             .because("the configuration names it")
             .with_hint("take it out of `cove.toml`, and run `cove packages sync`"),
+        false if kind == PackageKind::Python && is_added(update, PackageKind::Node, &request.name) => could_not
+            .because("it is a package of node")
+            .with_hint(format!("`cove packages remove --node {}` removes it", request.name)),
         false => could_not
             .because("it was not added")
             .with_hint("`cove packages list` shows the packages; those that others need go with them"),
     })
+}
+
+fn is_added(update: &StoreUpdate, kind: PackageKind, name: &str) -> bool {
+    update.record.added.get(&kind).is_some_and(|added| added.iter().any(|text| package_name(kind, text) == name))
 }
 
 pub(super) fn package_name(kind: PackageKind, text: &str) -> String {

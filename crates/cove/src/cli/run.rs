@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::cli::code::{RunArgs, read_stdin};
 use crate::cli::image_library::{prepare_image, resolve_default_image};
-use crate::cli::kept_files::keep_files;
+use crate::cli::kept_files::{check_writable, keep_files};
 use crate::cli::lazy_broker::LazyBroker;
 use crate::cli::live_output::{LiveOutput, write_stream};
 use crate::cli::script_folder::mount_folder;
@@ -28,7 +28,7 @@ use cove_core::output::{CollectedOutput, OutputCollector};
 use cove_core::policy::{EffectiveLimits, Policy};
 use cove_core::process_env::ProcessEnv;
 use cove_core::session::{Cell, CellEnd, Session, SessionOptions, SurvivingState};
-use cove_core::text::counted;
+use cove_core::text::format_count;
 use cove_docker::{ContainerBackend, ContainerPermissions, Engine};
 
 pub fn run(args: RunArgs, context: CommandContext) -> Result<ExitCode, Failure> {
@@ -70,6 +70,9 @@ async fn run_cells(args: RunArgs, context: CommandContext) -> Result<u8, Failure
     let warning = args.script.as_ref().and_then(|script| mount_folder(&mut config.policy, script, &env));
     if let Some(warning) = warning {
         print_remark(format!("warning: {warning}"));
+    }
+    if let Some(out) = &args.out {
+        check_writable(out)?;
     }
     let config = &config;
     let image_folder = args.out.clone().unwrap_or_else(|| env.cwd.clone());
@@ -119,7 +122,7 @@ async fn run_cells(args: RunArgs, context: CommandContext) -> Result<u8, Failure
         for left_out in &kept.left_out {
             print_remark(format!("not kept: {left_out}"));
         }
-        print_remark(format!("kept {} in `{}`", counted(kept.files, "file"), display_path(out)));
+        print_remark(format!("kept {} in `{}`", format_count(kept.files, "file"), display_path(out)));
     }
     Ok(exit_code)
 }

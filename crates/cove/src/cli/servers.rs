@@ -192,6 +192,9 @@ fn describe_launch(launch: &ServerLaunch) -> String {
     }
 }
 
+/// What a list says that has no server.
+pub(super) const NO_SERVERS: &str = "no servers are configured; add one with `cove servers add NAME -- COMMAND`\n";
+
 /// The configured servers, and what earlier runs learned about them.
 pub(super) struct KnownServers {
     pub(super) summaries: Vec<UpstreamSummary>,

@@ -2,16 +2,17 @@
 //! has headings and colours; in a pipe it is plain text that does not change with the terminal.
 
 use std::fmt::Display;
-use std::io::{IsTerminal, Write};
+use std::io::{self, Write};
 
+use anstream::stream::RawStream;
 use anstream::{AutoStream, ColorChoice};
 use clap::builder::styling::{AnsiColor, Style};
 use serde::Serialize;
 use unicode_width::UnicodeWidthStr;
 
-use cove_core::error::Failure;
+use cove_core::error::{Failure, write_hint};
 
-/// How standard output shows text.
+/// How standard output or standard error shows text.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PrintStyle {
     /// True for a terminal.
@@ -20,16 +21,18 @@ pub struct PrintStyle {
 }
 
 impl PrintStyle {
-    /// Colours follow `NO_COLOR`, `CLICOLOR`, `CLICOLOR_FORCE` and `TERM`.
     pub fn of_stdout() -> Self {
-        let out = std::io::stdout();
-        Self { headings: out.is_terminal(), colours: AutoStream::choice(&out) != ColorChoice::Never }
+        Self::of_stream(&std::io::stdout())
     }
 
-    /// The same for standard error, where reports of failures go.
+    /// The style of standard error, where reports of failures go.
     pub fn of_stderr() -> Self {
-        let out = std::io::stderr();
-        Self { headings: out.is_terminal(), colours: AutoStream::choice(&out) != ColorChoice::Never }
+        Self::of_stream(&std::io::stderr())
+    }
+
+    /// Colours follow `NO_COLOR`, `CLICOLOR`, `CLICOLOR_FORCE` and `TERM`.
+    fn of_stream(stream: &impl RawStream) -> Self {
+        Self { headings: stream.is_terminal(), colours: AutoStream::choice(stream) != ColorChoice::Never }
     }
 
     /// Makes the parts of a report easier to tell apart.
@@ -126,8 +129,22 @@ pub(super) fn render_json(noun: &str, value: &impl Serialize) -> Result<String, 
         .map_err(|error| Failure::internal(format!("could not write {noun} as JSON")).because(error))
 }
 
+/// Prints text to standard output. A reader that closes its end early, such as `head`, is no error.
+pub fn print_output(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(output_failure(error)),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn output_failure(error: io::Error) -> Failure {
+    let hint = write_hint(&error, "check where standard output leads");
+    Failure::operator("could not write to standard output").because(error).with_hint(hint)
+}
+
 /// Prints a line to standard error.
-pub(super) fn print_remark(text: impl Display) {
+pub fn print_remark(text: impl Display) {
     // Standard error may be closed; a remark is not worth failing for.
     let _ = writeln!(std::io::stderr(), "{text}");
 }

@@ -3,7 +3,6 @@
 //! The token goes to standard output alone, also into a pipe, so that `$(cove token)` works: a person who runs this
 //! asks for it, and may read the file anyway.
 
-use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::Path;
 
@@ -12,7 +11,7 @@ use serde_json::json;
 use super::tables::{print_remark, render_json};
 use super::{CommandContext, json_flag, settings_named};
 use cove_core::error::{Failure, display_path};
-use cove_server::http::{TokenPlace, read_token, rotate_token, token_place};
+use cove_server::http::{TOKEN_VARIABLE, TokenPlace, client_token, read_token, rotate_token, token_place};
 use cove_server::http_config::HttpAuth;
 
 /// Show or replace the token that clients send over HTTP
@@ -43,18 +42,18 @@ const TOKEN_SETTINGS: &[&str] = &["token-file", "state-dir", "config"];
 pub fn run(args: &TokenArgs, context: &CommandContext) -> Result<String, Failure> {
     let CommandContext { config, env, .. } = context;
     let name = args.name.as_deref();
-    let place = token_place(&config.server.http, config.server.state_dir.as_deref(), env)?;
-    let (token, source) = match (place, &args.command) {
+    let (http, state_dir) = (&config.server.http, config.server.state_dir.as_deref());
+    let (token, source) = match (token_place(http, state_dir, env)?, &args.command) {
         (TokenPlace::File(file), None) => (read_token(&file, name)?, display_path(&file)),
         (TokenPlace::File(file), Some(TokenCommand::Rotate)) => (rotate(&file, name)?, display_path(&file)),
-        (TokenPlace::Environment(token), None) => (checked_variable(token)?, "COVE_TOKEN".to_owned()),
+        (TokenPlace::Environment(_), None) => (client_token(http, state_dir, env)?, TOKEN_VARIABLE.to_owned()),
         (TokenPlace::Environment(_), Some(TokenCommand::Rotate)) => {
             return Err(Failure::usage("could not replace the token")
                 .because("`COVE_TOKEN` sets it, and a program cannot change that for others")
                 .with_hint("set the variable to another token, such as one of `openssl rand -hex 32`"));
         }
     };
-    if config.server.http.auth == HttpAuth::None {
+    if http.auth == HttpAuth::None {
         print_remark("warning: `auth` is `none`, so the server asks for no token");
     }
     if context.json {
@@ -70,12 +69,4 @@ fn rotate(file: &Path, name: Option<&str>) -> Result<String, Failure> {
     let token = rotate_token(file, name)?;
     print_remark("a server that is running accepts the old token until it is restarted; clients need the new one");
     Ok(token)
-}
-
-fn checked_variable(token: OsString) -> Result<String, Failure> {
-    token.into_string().map_err(|_| {
-        Failure::usage("could not read the token in `COVE_TOKEN`")
-            .because("it is not valid UTF-8")
-            .with_hint("make one with `openssl rand -hex 32`")
-    })
 }

@@ -1,8 +1,8 @@
-//! `cove tools`: finds, shows and calls tools of upstream servers from the shell, as code in a sandbox does.
+//! `cove tools`: finds, lists, shows and calls tools of upstream servers from the shell, as code in a sandbox does.
 
 mod list;
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::lazy_broker::local_scope;
 use super::progress_line::ProgressLine;
 use super::servers::KnownServers;
-use super::tables::{PrintStyle, Tone, print_remark};
+use super::tables::{PrintStyle, Tone, print_output, print_remark};
 use super::{CommandContext, INTERRUPTED, broker_settings, json_flag, parse_count, runtime};
 use cove_core::error::{Failure, display_value};
 use cove_core::output::neutralise;
@@ -23,6 +23,9 @@ use cove_upstream::broker::{
     Broker, CallScope, DEFAULT_SEARCH_LIMIT, MAX_SEARCH_LIMIT, StatusCallback, UNKNOWN_TOOL_HINT,
 };
 use cove_upstream::pool::UpstreamSummary;
+
+/// The longest `--call-timeout` in seconds, which is the broker's own limit.
+const MAX_CALL_TIMEOUT: f64 = 86_400.0;
 
 /// Find, show and call the tools of MCP servers
 #[derive(clap::Subcommand)]
@@ -123,9 +126,10 @@ pub(super) fn parse_request(command: ToolsCommand) -> Result<ToolsRequest, Failu
             let arguments = cove_runner::parse_arguments(&arguments)
                 .map_err(|why| Failure::usage("could not read the arguments of the tool").because(why))?;
             let seconds = |text: String| {
-                text.parse::<f64>().map_err(|_| {
+                let seconds = text.parse::<f64>().ok().filter(|seconds| *seconds > 0.0 && *seconds <= MAX_CALL_TIMEOUT);
+                seconds.ok_or_else(|| {
                     Failure::usage(format!("could not read `--call-timeout {}`", display_value(&text)))
-                        .with_hint("write a number of seconds")
+                        .with_hint(format!("write a number of seconds, more than 0 and at most {MAX_CALL_TIMEOUT}"))
                 })
             };
             let timeout = call_timeout.map(seconds).transpose()?;
@@ -139,7 +143,7 @@ pub fn run(request: ToolsRequest, context: &CommandContext) -> Result<ExitCode, 
     let style = PrintStyle::of_stdout();
     let request = match request {
         ToolsRequest::List(args) => {
-            print_as_is(&list::render(&args, context, style)?);
+            print_output(&list::render(&args, context, style)?)?;
             return Ok(ExitCode::SUCCESS);
         }
         request => resolve_dots(request, context),
@@ -161,8 +165,8 @@ pub fn run(request: ToolsRequest, context: &CommandContext) -> Result<ExitCode, 
     match answered {
         Ok(Some(text)) => {
             match is_search && style.colours {
-                true => print_as_is(&paint_comments(&text, style)),
-                false => print_text(&text),
+                true => print_as_is(&paint_comments(&text, style))?,
+                false => print_text(&text)?,
             }
             Ok(ExitCode::SUCCESS)
         }
@@ -199,7 +203,7 @@ async fn answer(
         ToolsRequest::Show { topic } if !json => {
             let ask = BrokerRequest::Help { topic: Some(topic), language: Language::Python };
             let answer = broker.answer(&run, &cell, ask).await?;
-            Ok(answer.as_str().map(str::to_owned))
+            Ok(answer.as_str().map(name_command))
         }
         ToolsRequest::Show { topic } => {
             let (server, tool) = topic.split_once('.').map_or((&*topic, None), |(server, tool)| (server, Some(tool)));
@@ -222,7 +226,8 @@ async fn answer(
     }
 }
 
-/// Moves the end of the server's name to its right place if the name has dots: in `a.b.c` the server may be `a.b`.
+/// Moves the end of the server's name to its right place if the name has dots: in `a.b.c` the server may be `a.b`. The
+/// longest name wins.
 fn resolve_dots(request: ToolsRequest, context: &CommandContext) -> ToolsRequest {
     let known = || KnownServers::load(&context.config, &context.env).summaries;
     match request {
@@ -232,21 +237,29 @@ fn resolve_dots(request: ToolsRequest, context: &CommandContext) -> ToolsRequest
                 let tool = whole.strip_prefix(&known.name)?.strip_prefix('.')?.to_owned();
                 Some((known.name, tool))
             };
-            // The longest name wins.
             let split = known().into_iter().filter_map(split).max_by_key(|(server, _)| server.len());
             let (server, tool) = split.unwrap_or((call.server, call.tool));
             ToolsRequest::Call(BrokerRequest::Call(CallRequest { server, tool, ..call }))
         }
         ToolsRequest::Show { topic } if topic.contains('.') => {
             // The alias of a name has no dots.
-            let alias = known().iter().filter(|known| known.name.contains('.')).find_map(|known| {
+            let dotted = known().into_iter().filter(|known| known.name.contains('.'));
+            let split = dotted.filter_map(|known| {
                 let rest = topic.strip_prefix(&known.name)?;
-                (rest.is_empty() || rest.starts_with('.')).then(|| format!("{}{rest}", known.alias))
+                (rest.is_empty() || rest.starts_with('.')).then(|| (known.name.len(), format!("{}{rest}", known.alias)))
             });
+            let alias = split.max_by_key(|(length, _)| *length).map(|(_, alias)| alias);
             ToolsRequest::Show { topic: alias.unwrap_or(topic) }
         }
         request => request,
     }
+}
+
+/// Ends the help of a server with the command that shows one of its tools, in place of the call for code.
+fn name_command(help: &str) -> String {
+    let (text, last) = help.trim_end().rsplit_once('\n').unwrap_or_default();
+    let call = last.strip_prefix("# all about one tool: mcp.help(\"").and_then(|rest| rest.strip_suffix("\")"));
+    call.map_or(help.to_owned(), |topic| format!("{text}\n# all about one tool: cove tools show {topic}\n"))
 }
 
 /// Makes the comments of code fainter than the code.
@@ -277,17 +290,13 @@ fn pretty_json(value: &Value) -> String {
 }
 
 /// Prints text of a server. For a terminal it is neutralised; a pipe gets the bytes unchanged.
-fn print_text(text: &str) {
+fn print_text(text: &str) -> Result<(), Failure> {
     let is_terminal = std::io::stdout().is_terminal();
-    print_as_is(&if is_terminal { neutralise(text) } else { text.to_owned() });
+    print_as_is(&if is_terminal { neutralise(text) } else { text.to_owned() })
 }
 
-fn print_as_is(shown: &str) {
-    let mut out = std::io::stdout().lock();
-    // A reader that closes its end early is no error.
-    let _ = out.write_all(shown.as_bytes());
-    if !shown.is_empty() && !shown.ends_with('\n') {
-        let _ = out.write_all(b"\n");
-    }
-    let _ = out.flush();
+/// Prints text, with a line end if it has none.
+fn print_as_is(shown: &str) -> Result<(), Failure> {
+    let end = if shown.is_empty() || shown.ends_with('\n') { "" } else { "\n" };
+    print_output(&format!("{shown}{end}"))
 }

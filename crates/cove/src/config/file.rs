@@ -69,7 +69,12 @@ impl ConfigFile {
                     items.iter().map(|item| entry(item, item.text())).collect::<Result<_, _>>()?
                 }
                 (SettingKind::List(_), None) => vec![entry(node, None)?],
-                _ => vec![entry(node, node.text_or_number())?],
+                _ => {
+                    // `true` and `false` are among the words that a setting may offer.
+                    let word = node.boolean().map(|value| value.to_string());
+                    let word = word.as_deref().filter(|word| (setting.choices)().contains(word));
+                    vec![entry(node, node.text_or_number().or(word))?]
+                }
             };
             entries.insert(setting.key, (*line, values));
         }

@@ -56,7 +56,7 @@ impl<T> ValueFormat<T> {
         parse: fn(&str, &SettingContext<'_>) -> Result<T, Refusal>,
         show: fn(&T) -> String,
     ) -> Self {
-        Self { placeholder, parse, show, names_path: true, choices: Vec::new }
+        Self { names_path: true, ..Self::new(placeholder, parse, show) }
     }
 
     const fn with_choices(self, choices: fn() -> Vec<&'static str>) -> Self {
@@ -143,7 +143,10 @@ pub(super) const MOUNT: ValueFormat<SandboxMount> = ValueFormat::path(
 pub(super) const WORKSPACE: ValueFormat<SandboxMount> = ValueFormat::path(
     "DIR",
     |text, context| {
-        let allowed = mount::allowed(text, context.env)?;
+        let allowed = mount::allowed(text, context.env).map_err(|refusal| Refusal {
+            hint: "name a directory of its own that exists; `mkdir -p DIR` makes one".to_owned(),
+            ..refusal
+        })?;
         let mount = format!("{}:/workspace/shared:rw", path_text(&allowed.directory));
         mount::parse(&mount, &context.config.policy.mounts, context.env)
     },

@@ -285,6 +285,11 @@ fn messages() {
     caused by: `memory` cannot be a boolean
     hint: write `memory = "512m"`
     "#);
+    assert_snapshot!(refused(base.fresh().file("pull = true\nmemroy = true\n")), @"
+    could not read `memroy` in `[DIR]/home/.config/cove/cove.toml`, line 2
+    caused by: `memroy` is not a setting
+    hint: did you mean `memory`?
+    ");
     assert_snapshot!(refused(base.fresh().file("cpus = 0.0\n")), @"
     could not read `cpus = 0.0` in `[DIR]/home/.config/cove/cove.toml`, line 1
     caused by: `0.0` is out of range

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use cove_testkit::mcp::{ClientEra, TestStdioClient};
 use cove_testkit::program::FinishedProgram;
+use cove_testkit::skip::skip;
 use cove_testkit::{TestUser, fixture};
 use serde_json::{Value, json};
 
@@ -106,6 +107,11 @@ fn agents_see_two_tools_and_the_servers() {
     assert_eq!(tools[0]["annotations"]["openWorldHint"], false);
 
     home.define("servers", json!({"git-hub": home.fixture(&[]), "files": home.fixture(&[])}));
+    let data = home.path("data");
+    fs::create_dir(&data).unwrap();
+    let with_mount =
+        list(&mut home.serve(&["--mount", &format!("{}:/data", data.display())]))[0]["description"].to_string();
+    assert!(with_mount.contains("images. Of your files it sees /data (read-only). "), "{with_mount}");
     let mut client = home.serve(&[]);
     let tools = list(&mut client);
     assert_eq!(names(&tools), ["execute_code", "find_tools"]);
@@ -305,13 +311,44 @@ fn audits_every_call_without_its_arguments() {
     // A call that cannot be recorded is not made.
     fs::remove_file(&file).unwrap();
     fs::create_dir(&file).unwrap();
-    let reported = client.call("execute_code", json!({"code": "mcp.fixture.echo(x=1)"})).ok();
-    assert_eq!(reported, "{'x': 1}\n", "the line of this call is owed");
     let reported = client.call("execute_code", json!({"code": "mcp.fixture.echo(x=2)"})).failed();
     assert!(reported.contains("none can be written to the audit file"), "{reported}");
     fs::remove_dir(&file).unwrap();
     assert_eq!(python(&mut client, "mcp.fixture.echo(x=3)"), "{'x': 3}\n");
-    assert_eq!(home.outcomes(), ["fixture.echo ok", "fixture.echo ok"]);
+    assert_eq!(home.outcomes(), ["fixture.echo ok"]);
+}
+
+/// Runs a script with a full disk in `$1`, as a user who may mount one. `$0` is the program.
+fn with_full_disk(home: &BrokerHome, test: &str, script: &str) -> Option<FinishedProgram> {
+    let script = format!("mount -t tmpfs -o size=256k none \"$1\" || exit 99\n{script}");
+    let full = home.path("full");
+    fs::create_dir_all(&full).expect("its folder");
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--mount", "sh", "-c", &script]).arg(cove().path()).arg(&full);
+    command.env("HOME", home.path(""));
+    let finished = FinishedProgram::from_output(command.output().expect("unshare starts"));
+    if matches!(finished.code, Some(99 | 1)) && finished.stdout.is_empty() {
+        skip(test, "not on this machine: a user namespace cannot mount here");
+        return None;
+    }
+    Some(finished)
+}
+
+#[test]
+fn a_full_disk_prevents_calls_and_says_so() {
+    let home = with_logged_fixture();
+    let script = "echo ready; export COVE_STATE_DIR=\"$1/state\"; \"$0\" servers refresh >/dev/null\n\
+                  dd if=/dev/zero of=\"$1/filler\" bs=4k 2>/dev/null\n\
+                  for n in 1 2; do \"$0\" tools call fixture.echo x:=$n; echo \"code $?\"; done\n\
+                  \"$0\" token rotate; \"$0\" config init --config \"$1/c/cove.toml\"; ls \"$1/c\"\n\
+                  rm \"$1/filler\"; \"$0\" tools call fixture.echo x:=3; \"$0\" audit --json | grep -c outcome";
+    let Some(finished) = with_full_disk(&home, "a_full_disk_prevents_calls_and_says_so", script) else { return };
+    assert_eq!(finished.stdout, "ready\ncode 4\ncode 4\n{\"x\":3}\n1\n", "{finished:#?}");
+    let calls = home.received_methods("log").into_iter().filter(|line| line.starts_with("tools/call")).count();
+    assert_eq!(calls, 1, "a call that cannot be recorded is not made");
+    let count = |text: &str| finished.stderr.matches(text).count();
+    assert_eq!(count("no calls are made, because none can be written to the audit file"), 2, "{finished:#?}");
+    assert_eq!(count("hint: free some space: the disk is full"), 2, "{finished:#?}");
 }
 
 #[test]

@@ -242,8 +242,64 @@ fn a_terminal_shows_which_server_starts_and_a_pipe_does_not() {
     assert_eq!(half.close().0, Some(0));
 }
 
+/// A program whose output is lost has failed, whatever it did.
 #[test]
-fn names_with_dots_typescript_and_misspelled_variables() {
+fn output_that_cannot_be_written_is_a_failure() {
+    let home = BrokerHome::new(json!({"fixture": fixture::definition(&[])}));
+    home.run(&["servers", "refresh"]).expect_success();
+    let commands: [&[&str]; 8] = [
+        &["run", "-c", "print(1)"],
+        &["run", "--json", "-c", "1"],
+        &["tools", "call", "fixture.add", "a=1", "b=2"],
+        &["tools", "find", "add"],
+        &["tools", "list"],
+        &["tools", "show", "fixture"],
+        &["servers", "list"],
+        &["config", "show"],
+    ];
+    for args in commands {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let finished = FinishedProgram::from_output(home.command(args).stdout(full).output().unwrap());
+        let expected = "could not write to standard output\ncaused by: No space left on device (os error 28)\n\
+                        hint: free some space: the disk is full\n";
+        assert_eq!((finished.code, finished.stderr.as_str()), (Some(125), expected), "{args:?}");
+    }
+}
+
+#[test]
+fn hints_name_what_works_when_it_is_typed() {
+    let home = BrokerHome::new(json!({"fixture": fixture::definition(&[])}));
+    let shown = home.run(&["tools", "show", "fixture"]).expect_success();
+    assert!(shown.ends_with("# all about one tool: cove tools show fixture.TOOL\n"), "{shown}");
+    let refused = |args: &[&str]| {
+        let finished = home.run(args);
+        assert_eq!(finished.code, Some(2), "{finished:#?}");
+        finished.stderr
+    };
+    let said = refused(&["tools", "call", "--call-timeout", "0", "fixture.add"]);
+    assert!(said.starts_with("could not read `--call-timeout 0`\nhint: write a number of seconds, more"), "{said}");
+    let said = refused(&["serve", "--workspace", "/no-such-folder"]);
+    assert!(said.ends_with("hint: name a directory of its own that exists; `mkdir -p DIR` makes one\n"), "{said}");
+    let mut list = on_terminal(home.command(&["install"]).env("NO_COLOR", "1"));
+    list.expect("CLIENT");
+    list.expect("STATE");
+    assert_eq!(list.close().0, Some(0));
+    // A folder of dot files that a relative link leads to.
+    fs::create_dir_all(home.path(".cursor")).unwrap();
+    fs::create_dir_all(home.path("dotfiles")).unwrap();
+    fs::write(home.path("dotfiles/cursor.json"), "{}").unwrap();
+    symlink("../dotfiles/cursor.json", home.path(".cursor/mcp.json")).unwrap();
+    let added = home.run(&["install", "cursor"]).stdout;
+    assert!(added.contains("/dotfiles/cursor.json.cove-backup)") && !added.contains("/../"), "{added}");
+    let mut project = home.command(&["install", "zed", "--scope", "project"]);
+    fs::create_dir_all(home.path("project")).unwrap();
+    let added = FinishedProgram::from_output(project.current_dir(home.path("project")).output().unwrap());
+    let next = "Next: check Settings, MCP servers in Zed; it starts after you approve it\n";
+    assert!(added.stdout.ends_with(next), "{added:#?}");
+}
+
+#[test]
+fn a_server_whose_name_has_dots_is_found() {
     let home = BrokerHome::new(json!({}));
     home.define("servers", json!({"a.b": fixture::definition(&[])}));
     let called = home.run(&["tools", "call", "a.b.add", "a=1", "b=2"]);
@@ -252,9 +308,19 @@ fn names_with_dots_typescript_and_misspelled_variables() {
         let shown = home.run(&["tools", "show", topic]);
         assert!(shown.code == Some(0) && shown.stdout.contains("add("), "{topic}: {shown:?}");
     }
+}
+
+#[test]
+fn typescript_runs_or_says_which_node_it_needs() {
+    let home = BrokerHome::new(json!({}));
     let typed = home.run(&["run", "-l", "typescript", "-c", "const x: number = 41; console.log(x + 1)"]);
     let is_old_node = typed.stderr.contains("22.13");
     assert!(typed.stdout == "42\n" || is_old_node, "{typed:?}");
+}
+
+#[test]
+fn a_variable_with_a_misspelled_name_gets_a_warning() {
+    let home = BrokerHome::new(json!({}));
     let mut command = home.command(&["run", "-c", "1"]);
     let warned = FinishedProgram::from_output(command.env("COVE_MEMROY", "1g").output().unwrap());
     assert_eq!(warned.stderr, "warning: `COVE_MEMROY` is not a variable of Cove; did you mean `COVE_MEMORY`?\n");

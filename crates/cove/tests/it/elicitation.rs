@@ -83,7 +83,7 @@ fn a_client_with_a_handshake_is_asked_while_its_call_is_open() {
         let home = home_of(era);
         let mut client = serve(&home, ClientEra::Legacy, json!({"elicitation": {}}), &[]);
         let call = client.begin("tools/call", cell(ASK));
-        let question = client.received("elicitation/create");
+        let question = client.wait_for_message("elicitation/create");
         check_question(&question["params"]);
         client.reply(&question, accept("Ada"));
         let answer = client.call_answer(call).ok();
@@ -91,7 +91,7 @@ fn a_client_with_a_handshake_is_asked_while_its_call_is_open() {
         // What a person refuses reaches the server as such.
         for action in ["decline", "cancel"] {
             let call = client.begin("tools/call", cell("mcp.fixture.elicit()"));
-            let question = client.received("elicitation/create");
+            let question = client.wait_for_message("elicitation/create");
             client.reply(&question, json!({"action": action, "content": {"name": "not sent"}}));
             assert_eq!(client.call_answer(call).ok(), format!("{{'actions': ['{action}']}}\n"), "{era}");
         }
@@ -101,7 +101,7 @@ fn a_client_with_a_handshake_is_asked_while_its_call_is_open() {
             ("bash", "mcp call fixture.elicit reveal=true"),
         ] {
             let call = client.begin_call("execute_code", json!({"language": language, "code": code}));
-            let question = client.received("elicitation/create");
+            let question = client.wait_for_message("elicitation/create");
             client.reply(&question, accept("Grace"));
             let said = client.call_answer(call).ok();
             assert!(said.contains("Grace"), "{era} {language}: {said}");
@@ -250,7 +250,7 @@ fn a_repeated_call_reports_progress() {
     again["_meta"] = json!({"progressToken": "second"});
     ToolAnswer(client.request("tools/call", again).unwrap()).ok();
     loop {
-        let progress = client.received("notifications/progress");
+        let progress = client.wait_for_message("notifications/progress");
         assert_eq!(progress["params"]["progressToken"], "second", "{progress}");
         if progress["params"]["message"] == "half way" {
             break;
@@ -336,7 +336,7 @@ fn a_persons_answer_reaches_only_the_server_that_asked() {
         let mut answer = |code: String| match client_era {
             ClientEra::Legacy => {
                 let call = client.begin("tools/call", cell(&code));
-                let question = client.received("elicitation/create");
+                let question = client.wait_for_message("elicitation/create");
                 client.reply(&question, accept(CANARY));
                 client.call_answer(call).ok()
             }
@@ -423,9 +423,9 @@ fn a_cell_whose_input_does_not_come_is_stopped() {
     let code = "try:\n    mcp.fixture.elicit()\nexcept mcp.ElicitationRequired as error:\n    print(error)";
     let said = client.call("execute_code", json!({"code": code})).ok();
     assert!(said.contains("input not given in time (1 s)"), "{said}");
-    assert_eq!(client.received("notifications/cancelled")["method"], "notifications/cancelled");
+    assert_eq!(client.wait_for_message("notifications/cancelled")["method"], "notifications/cancelled");
     // An answer that comes too late, or twice, is for nothing.
-    let question = client.received("elicitation/create");
+    let question = client.wait_for_message("elicitation/create");
     client.reply(&question, accept("late"));
     client.reply(&question, accept("late"));
     assert_eq!(client.call("execute_code", json!({"code": "1"})).ok(), "1\n");
@@ -474,15 +474,15 @@ fn a_question_ends_with_its_server_its_cell_and_its_client() {
         format!("try:\n    mcp.fixture.elicit(die={sign:?})\nexcept mcp.ServerGone as error:\n    print('gone')")
     };
     let call = client.begin("tools/call", cell(&dying("first")));
-    let question = client.received("elicitation/create");
+    let question = client.wait_for_message("elicitation/create");
     fs::write(home.path("first"), "").unwrap();
     assert_eq!(client.call_answer(call).ok(), "gone\n");
-    assert_eq!(client.received("notifications/cancelled")["params"]["requestId"], question["id"]);
+    assert_eq!(client.wait_for_message("notifications/cancelled")["params"]["requestId"], question["id"]);
     // The client cancels the call.
     let call = client.begin("tools/call", cell("mcp.fixture.elicit()"));
-    let question = client.received("elicitation/create");
+    let question = client.wait_for_message("elicitation/create");
     client.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": call}}));
-    assert_eq!(client.received("notifications/cancelled")["params"]["requestId"], question["id"]);
+    assert_eq!(client.wait_for_message("notifications/cancelled")["params"]["requestId"], question["id"]);
     // Without a handshake, the repeated call gets the result.
     let mut client = serve(&home, ClientEra::Modern, asked(), &[]);
     let code = dying("second");
@@ -541,6 +541,39 @@ fn a_person_is_not_asked_for_the_call_of_another() {
 }
 
 #[test]
+fn a_question_outlives_the_other_calls_of_its_cell() {
+    let home = home_of("legacy");
+    let code = "import asyncio\nall = await asyncio.gather(*(mcp_fixture.elicit(reveal=True) for _ in range(6)))\n\
+                sorted(one.answers[0].content.name for one in all)";
+    let mut client = serve(&home, ClientEra::Legacy, asked(), &[]);
+    let call = client.begin("tools/call", cell(code));
+    // Nothing says to which of the calls a question belongs. A person answers one after the other, and each answer ends
+    // one of the calls.
+    let questions: Vec<Value> = (0..6).map(|_| client.wait_for_message("elicitation/create")).collect();
+    for (number, question) in questions.iter().enumerate() {
+        check_question(&question["params"]);
+        client.reply(question, accept(&number.to_string()));
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    assert_eq!(client.call_answer(call).ok(), "['0', '1', '2', '3', '4', '5']\n");
+}
+
+#[test]
+fn a_question_without_an_answer_shows_the_code_no_secret() {
+    for era in ERAS {
+        let home = BrokerHome::new(json!({}));
+        let mut fixture = home.fixture(&["--era", era, "--elicit"]);
+        fixture["env"] = json!({"API_TOKEN": "hunter2-hunter2"});
+        home.define("servers", json!({ "fixture": fixture }));
+        let code = "try:\n    mcp.fixture.elicit(message='Is it hunter2-' + 'hunter2?')\n\
+                    except mcp.ElicitationRequired as error:\n    print(error.question, error)";
+        let mut client = serve(&home, ClientEra::Legacy, json!({}), &[]);
+        let said = client.call("execute_code", json!({ "code": code })).ok();
+        assert!(said.contains("Is it [redacted]?") && !said.contains("hunter2"), "{era}: {said}");
+    }
+}
+
+#[test]
 fn the_clients_model_can_be_asked() {
     let home = home_of("legacy");
     let code =
@@ -548,7 +581,7 @@ fn the_clients_model_can_be_asked() {
     let hi = json!({"role": "assistant", "content": {"type": "text", "text": "hi"}, "model": "m"});
     let mut client = serve(&home, ClientEra::Legacy, json!({"sampling": {}}), &[]);
     let call = client.begin("tools/call", cell(code));
-    let question = client.received("sampling/createMessage");
+    let question = client.wait_for_message("sampling/createMessage");
     assert_eq!(question["params"]["messages"][0]["content"]["text"], "Say hi");
     client.reply(&question, hi);
     assert_eq!(client.call_answer(call).ok(), "'hi'\n");

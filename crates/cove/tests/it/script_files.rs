@@ -91,6 +91,10 @@ fn out_keeps_what_a_script_writes() {
         assert_eq!(fs::read_to_string(out.join("new.txt")).unwrap(), "made");
         assert_eq!(fs::read_to_string(out.join("plots/a/b.txt")).unwrap(), "deep");
         assert!(!out.join("data.csv").exists(), "only what is new");
+        // A place that cannot be used is named before the code runs.
+        let finished = fixture.run(&["run", "--out", "/proc/nowhere", "-c", "print('it ran')"]);
+        assert_eq!((finished.code, finished.stdout.as_str()), (Some(2), ""), "{finished:#?}");
+        assert!(finished.stderr.starts_with("could not use `--out /proc/nowhere`\ncaused by: "), "{finished:#?}");
     }
 }
 
@@ -154,8 +158,13 @@ fn code_is_read_from_standard_input() {
     assert_eq!(
         refused.stderr,
         "could not tell the language of `x.rb`\ncaused by: `.rb` is not the ending of a language\n\
-         hint: name the language, as in `cove run -l node x.rb`\n"
+         hint: name its language: `cove run -l LANGUAGE x.rb` with `python`, `node`, `bash` or `sh`\n"
     );
+    // Without an ending, the first line may name the interpreter.
+    fs::write(fixture.path("project/tool"), "#!/usr/bin/env bash\necho \"${BASH_VERSION:+bash} $1\"").unwrap();
+    assert_eq!(fixture.run(&["run", "tool", "x"]).expect_success(), "bash x\n");
+    fs::write(fixture.path("project/tool"), "#!/usr/bin/python3.11 -u\nprint('python')").unwrap();
+    assert_eq!(fixture.run(&["run", "tool"]).expect_success(), "python\n");
 }
 
 #[test]

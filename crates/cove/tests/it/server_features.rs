@@ -95,7 +95,7 @@ fn tasks_can_ask_a_person() {
         let code = "mcp.call('fixture.task', {'end': 'input_required', 'ms': 0}, timeout=3).answer.q.content.name";
         let call =
             client.begin("tools/call", json!({"name": "execute_code", "arguments": {"code": code, "timeout": 3}}));
-        let question = client.received("elicitation/create");
+        let question = client.wait_for_message("elicitation/create");
         assert_eq!(question["params"]["message"], "fixture: Who are you?", "{era}");
         std::thread::sleep(Duration::from_secs(4));
         client.reply(&question, json!({"action": "accept", "content": {"name": "Ada"}}));
@@ -106,6 +106,25 @@ fn tasks_can_ask_a_person() {
         assert_eq!(run(&mut client, "python", code).trim(), "Who are you?", "{era}");
         wait_until("the task without an answer is cancelled", || received(&home).contains("tasks/cancel"));
     }
+}
+
+#[test]
+fn a_task_can_ask_between_two_polls() {
+    let home = with_extended_fixture("legacy");
+    let start = |capabilities| TestStdioClient::start_with(home.command(&["serve"]), ClientEra::Legacy, capabilities);
+    let mut client = start(json!({"elicitation": {}}));
+    let code = "mcp.fixture.task(end='asks', ms=0).answer.q.content.name";
+    let call = client.begin("tools/call", json!({"name": "execute_code", "arguments": {"code": code}}));
+    let question = client.wait_for_message("elicitation/create");
+    // Requests that end meanwhile withdraw nothing.
+    let polls = || received(&home).lines().filter(|line| line.contains("tasks/get")).count();
+    wait_until("Cove polls on", || polls() >= 4);
+    client.reply(&question, json!({"action": "accept", "content": {"name": "Ada"}}));
+    assert_eq!(client.call_answer(call).ok(), "'Ada'\n");
+    let code =
+        "try: mcp.fixture.task(end='asks', ms=0)\nexcept mcp.ElicitationRequired as error: print(error.question)";
+    assert_eq!(run(&mut start(json!({})), "python", code).trim(), "Who are you?");
+    wait_until("the task without an answer is cancelled", || received(&home).contains("tasks/cancel"));
 }
 
 #[test]

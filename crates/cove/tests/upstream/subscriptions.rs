@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cove_core::session::registry::Principal;
 use cove_testkit::fixture::front::{FixtureFront, FrontForm};
 use cove_upstream::pool::{CallLogs, CallOptions, ResourceSubscription, UpstreamError, UpstreamPool};
 use serde_json::{Value, json};
@@ -12,7 +13,7 @@ use crate::{call, definitions, pool, run, settings};
 const ERAS: [&str; 2] = ["modern", "legacy"];
 
 async fn subscribe(pool: &UpstreamPool, uri: &str) -> Result<Arc<ResourceSubscription>, UpstreamError> {
-    let options = CallOptions { logs: Some(CallLogs::new("me")), ..CallOptions::default() };
+    let options = CallOptions { logs: Some(CallLogs::new(&Principal("me".into()))), ..CallOptions::default() };
     pool.subscribe("fixture", uri.to_owned(), &options).await
 }
 

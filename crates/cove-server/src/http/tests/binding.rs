@@ -29,7 +29,7 @@ async fn first_start_creates_and_shows_a_token_once() {
     let (url, words) = (first.url(), first.greeting());
     assert!(url.starts_with("http://127.0.0.1:") && !url.contains(":0/"), "{url}");
     assert!(words.contains(&format!("\"Authorization\": \"Bearer {token}\"")), "{words}");
-    assert!(words.contains(&format!("claude mcp add --transport http cove {url} --header")), "{words}");
+    assert!(words.contains(&format!("cove install claude-code --url {url}\n")), "{words}");
     let second = bind_http(&config(), Some(&state), &env(&[])).await.unwrap();
     assert!(!second.greeting().contains(token) && second.greeting().contains("state/tokens"));
     assert_ne!(first.address(), second.address());

@@ -10,7 +10,7 @@ use rustix::fs::OFlags;
 
 use super::{OWNER, TokenFileError, TokenLine, TokenSet, parse_lines};
 use cove_core::document::read_limited;
-use cove_core::error::{Failure, display_path, display_value};
+use cove_core::error::{Failure, display_path, display_value, write_hint};
 use cove_core::random::random_bits;
 
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
@@ -49,32 +49,39 @@ pub(in super::super) fn load(path: &Path) -> Result<LoadedTokens, Failure> {
     }
 }
 
-/// Returns the first token of a file for a client that shall use it; `None` if there is no file.
-pub(in super::super) fn first_token(path: &Path) -> Result<Option<String>, Failure> {
-    let Some(text) = read_text(path)? else { return Ok(None) };
+/// Returns the first token of a file. Fails if there is no file, or if it is unsafe, unreadable or malformed.
+pub fn read_first_token(path: &Path) -> Result<String, Failure> {
+    let text = read_existing(path)?;
     let lines = parse_lines(&text).map_err(|error| malformed_error(path, error))?;
-    Ok(lines.first().map(|line| line.token.to_owned()))
+    lines.first().map(|line| line.token.to_owned()).ok_or_else(|| malformed_error(path, TokenFileError::Empty))
 }
 
 /// Returns the token of this name; without a name, the one that has none in the file, or the only one. Fails if there
 /// is no such token, or if the file is unsafe, unreadable or malformed.
 pub fn read_token(path: &Path, name: Option<&str>) -> Result<String, Failure> {
-    let text = read_text(path)?.ok_or_else(|| {
-        Failure::usage("could not find a token")
-            .because(format!("`{}` does not exist", display_path(path)))
-            .with_hint("`cove serve --http ADDR` makes one when it starts, and so does `cove token rotate`")
-    })?;
+    let text = read_existing(path)?;
     Ok(choose_line(path, &text, name)?.token.to_owned())
 }
 
-/// Replaces the token that [`read_token`] returns by a new one, and returns it. Other lines stay as they are. Makes the
+/// Returns the text of a token file. Fails like [`read_text`], and if there is no file.
+fn read_existing(path: &Path) -> Result<String, Failure> {
+    read_text(path)?.ok_or_else(|| {
+        Failure::usage("could not find a token")
+            .because(format!("`{}` does not exist", display_path(path)))
+            .with_hint("`cove serve --http ADDR` and `cove token rotate` make one; `--token-file` names another file")
+    })
+}
+
+/// Replaces the token that [`read_token`] returns with a new one, and returns it. Other lines stay as they are. Makes the
 /// file if there is none. Servers that are running do not read the file again.
 pub fn rotate_token(path: &Path, name: Option<&str>) -> Result<String, Failure> {
     let token = new_token();
     let unwritable = |error: io::Error| {
+        let otherwise = "make its directory writable for you, or name another file with `--token-file`";
+        let hint = write_hint(&error, otherwise);
         Failure::usage(format!("could not write the token file `{}`", display_path(path)))
             .because(error)
-            .with_hint("make its directory writable for you, or name another file with `--token-file`")
+            .with_hint(hint)
     };
     let Some(text) = read_text(path)? else {
         if let Some(name) = name.filter(|name| *name != OWNER) {
@@ -322,18 +329,18 @@ mod tests {
     #[test]
     fn returns_the_first_token_for_a_client() {
         let (_dir, path) = temp_token_path();
-        assert!(first_token(&path).unwrap().is_none());
+        assert!(read_first_token(&path).unwrap_err().report().to_string().contains("does not exist"));
         write(&path, &format!("# mine\n\n  bot {TOKEN}\r\n{TOKEN}2\n"), 0o600);
-        assert_eq!(first_token(&path).unwrap().as_deref(), Some(TOKEN));
+        assert_eq!(read_first_token(&path).unwrap(), TOKEN);
         write(&path, TOKEN, 0o644);
-        assert!(first_token(&path).unwrap_err().report().to_string().contains("others may use it"));
+        assert!(read_first_token(&path).unwrap_err().report().to_string().contains("others may use it"));
     }
 
     #[test]
     fn rotates_one_token_and_keeps_the_other_lines() {
         let (_dir, path) = temp_token_path();
         let missing = read_token(&path, None).unwrap_err().report().to_string();
-        assert!(missing.contains("hint: `cove serve --http ADDR` makes one"), "{missing}");
+        assert!(missing.contains("hint: `cove serve --http ADDR` and `cove token rotate` make one"), "{missing}");
         let first = rotate_token(&path, None).unwrap();
         assert_eq!(read_token(&path, None).unwrap(), first);
         write(&path, &format!("# mine\n\n  bot\t{TOKEN}  \n{TOKEN}-own"), 0o600);

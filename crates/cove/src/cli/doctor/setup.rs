@@ -7,7 +7,7 @@ use crate::cli::servers::KnownServers;
 use crate::config::{Config, SETTINGS, SettingOrigin, misspelled_variables};
 use cove_core::error::display_path;
 use cove_core::process_env::ProcessEnv;
-use cove_core::text::counted;
+use cove_core::text::format_count;
 use cove_upstream::pool::{UpstreamState, UpstreamSummary};
 
 /// More lines of one kind than a person reads.
@@ -50,7 +50,7 @@ fn server_checks(known: &KnownServers) -> Vec<DoctorCheck> {
         0 => check("defined").ok("none; `cove servers add` defines one that code can call"),
         count => {
             let listed = summaries.iter().filter(|summary| known.tools(&summary.name).is_some()).count();
-            check("defined").ok(format!("{}, {listed} with known tools", counted(count, "server")))
+            check("defined").ok(format!("{}, {listed} with known tools", format_count(count, "server")))
         }
     }];
     let broken = summaries.iter().filter_map(|UpstreamSummary { name, state, .. }| match state {

@@ -98,8 +98,8 @@ fn scope_values() -> impl TypedValueParser<Value = InstallScope> {
     PossibleValuesParser::new(InstallScope::ALL.map(InstallScope::as_str)).try_map(scope)
 }
 
-/// The request of an `install` command line, whose last word tells whether it ends with the two dashes before no
-/// arguments at all.
+/// The request of an `install` command line. `last_word` is the last word of that line: `--` at the end means no server
+/// arguments, which the parser does not report.
 pub(in crate::cli) fn install_request(
     args: InstallArgs,
     last_word: Option<&OsStr>,
@@ -129,13 +129,20 @@ pub(in crate::cli) fn install_request(
     }
     check_name(&flags.name)?;
     let server = match (url, server_args) {
-        (Some(url), _) => RequestedServer::Url(server_url(url, token_file.as_deref(), no_token, flags.scope, env)?),
+        (Some(url), _) => {
+            let token = match token_file {
+                _ if no_token => TokenChoice::Absent,
+                Some(file) => TokenChoice::File(file),
+                None => TokenChoice::Own,
+            };
+            RequestedServer::Url(server_url(url, token, flags.scope, env)?)
+        }
         (None, Some(args)) => RequestedServer::Command(check_server_args(&args, env)?),
         (None, None) if reset || last_word.is_some_and(|word| word == "--") => RequestedServer::Command(Vec::new()),
         (None, None) => RequestedServer::Earlier,
     };
     let action = if print { InstallAction::Print } else { InstallAction::Install };
-    let clients = select_clients(&clients, all)?;
+    let clients = if all { ClientSelection::Present } else { select_clients(&clients)? };
     Ok(InstallRequest::Change(EntryRequest { clients, action, flags, server, env: env.clone() }))
 }
 
@@ -143,17 +150,14 @@ pub(in crate::cli) fn install_request(
 pub(in crate::cli) fn uninstall_request(args: UninstallArgs, env: &ProcessEnv) -> Result<InstallRequest, Failure> {
     let UninstallArgs { clients, all, flags } = args;
     check_name(&flags.name)?;
-    let clients = select_clients(&clients, all)?;
+    let clients = if all { ClientSelection::Present } else { select_clients(&clients)? };
     let (action, server) = (InstallAction::Uninstall, RequestedServer::Earlier);
     Ok(InstallRequest::Change(EntryRequest { clients, action, flags, server, env: env.clone() }))
 }
 
 /// The clients that a command line names, each once. Fails at the first name that no client has, so that a typing error
 /// changes nothing.
-fn select_clients(words: &[String], all: bool) -> Result<ClientSelection, Failure> {
-    if all {
-        return Ok(ClientSelection::Present);
-    }
+fn select_clients(words: &[String]) -> Result<ClientSelection, Failure> {
     let mut ids: Vec<&'static str> = Vec::new();
     for word in words {
         let client = clients::find(word).map_err(|near| unknown_client(word, near))?;
@@ -173,32 +177,33 @@ fn unknown_client(word: &str, near: Option<&str>) -> Failure {
         .with_hint(format!("{meant}known clients are {}", known.join(", ")))
 }
 
+/// Which token the user wants in the entry for a `--url`.
+enum TokenChoice {
+    /// Cove's own, if the server is on this machine.
+    Own,
+    File(String),
+    Absent,
+}
+
 /// The server of a `--url`, and how clients authenticate there. A project's file never gets a token.
-fn server_url(
-    url: String,
-    token_file: Option<&str>,
-    no_token: bool,
-    scope: InstallScope,
-    env: &ProcessEnv,
-) -> Result<ServerUrl, Failure> {
+fn server_url(url: String, token: TokenChoice, scope: InstallScope, env: &ProcessEnv) -> Result<ServerUrl, Failure> {
     let reach = server_url::parse(&url)?;
-    let sends_token = !no_token && (reach == UrlReach::Loopback || token_file.is_some());
-    if sends_token && reach == UrlReach::PlainText {
+    if matches!(token, TokenChoice::File(_)) && reach == UrlReach::PlainText {
         return Err(Failure::usage(format!("could not use a token with `{url}`"))
             .because("over plain `http` others on the network could read it")
             .with_hint("put a proxy with TLS before the server, and use its `https` address"));
     }
-    let token = |token: String| UrlCredential::Token(SecretToken(token));
-    let credential = match token_file {
-        _ if no_token => UrlCredential::Absent,
+    let secret = |token: String| UrlCredential::Token(SecretToken(token));
+    let credential = match token {
+        TokenChoice::Absent => UrlCredential::Absent,
         _ if scope == InstallScope::Project => UrlCredential::Variable,
-        Some(file) => token(http::client_token_of(Path::new(&absolute(file, env)?))?),
-        None if reach == UrlReach::Loopback => {
+        TokenChoice::File(file) => secret(http::read_first_token(Path::new(&make_absolute(&file, env)?))?),
+        TokenChoice::Own if reach == UrlReach::Loopback => {
             let server = Config::load(&SettingFlags::default(), env)?.server;
-            token(http::client_token(&server.http, server.state_dir.as_deref(), env)?)
+            secret(http::client_token(&server.http, server.state_dir.as_deref(), env)?)
         }
         // A token of this machine is not for another one.
-        None => UrlCredential::Absent,
+        TokenChoice::Own => UrlCredential::Absent,
     };
     Ok(ServerUrl { url, credential })
 }
@@ -230,7 +235,7 @@ pub(super) fn check_server_args(args: &[String], env: &ProcessEnv) -> Result<Vec
     if args.is_empty() {
         return Ok(Vec::new());
     }
-    let args = map_paths(args, |_, value| absolute(value, env))?;
+    let args = map_paths(args, |_, value| make_absolute(value, env))?;
     // The client starts the server with another environment.
     let mut env = env.clone();
     env.env.retain(|name, _| !name.starts_with("COVE_"));
@@ -278,7 +283,7 @@ fn map_paths(
 }
 
 /// A value that begins with a path, with that path absolute. A word without a slash stays, unless it is `~`.
-fn absolute(text: &str, env: &ProcessEnv) -> Result<String, Failure> {
+fn make_absolute(text: &str, env: &ProcessEnv) -> Result<String, Failure> {
     let below_home = if text == "~" { Some("") } else { text.strip_prefix("~/") };
     let (mut folder, mut below) = match (below_home, env.home()) {
         (Some(below), Some(home)) => (home.to_path_buf(), below),

@@ -5,7 +5,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, Gid, OFlags, Uid, fchown, flock};
@@ -82,7 +82,7 @@ fn follow(path: &Path) -> Result<PathBuf, Failure> {
             Ok(next) => path = path.parent().unwrap_or(Path::new("/")).join(next),
             // The path does not exist, or is not a link.
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => {
-                return Ok(path);
+                return Ok(without_dots(path));
             }
             Err(error) => {
                 return Err(Failure::operator(format!("could not read `{}`", display_path(&path)))
@@ -94,6 +94,14 @@ fn follow(path: &Path) -> Result<PathBuf, Failure> {
     Err(Failure::usage(format!("could not read `{}`", display_path(&path)))
         .because("its symbolic links form a circle")
         .with_hint("remove the link and run this again"))
+}
+
+/// Replaces a folder with `..` in its path by its real path, for people to read.
+fn without_dots(path: PathBuf) -> PathBuf {
+    let has_dots = path.components().any(|part| part == Component::ParentDir);
+    let real_path = || Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?));
+    let shown = if has_dots { real_path() } else { None };
+    shown.unwrap_or(path)
 }
 
 /// Locks the folder of a file while Cove reads and replaces it, so that two Coves do not overwrite each other's changes.

@@ -41,15 +41,15 @@ pub(super) fn unified(name: &str, before: &str, after: &str) -> String {
 fn part(line: &str, skip: usize) -> String {
     let count = line.chars().count();
     if count <= MAX_WIDTH {
-        return escaped(line);
+        return escape_line(line);
     }
     let before = if skip > 0 { "…" } else { "" };
     let after = if skip + MAX_WIDTH < count { "…" } else { "" };
     let shown: String = line.chars().skip(skip).take(MAX_WIDTH).collect();
-    format!("{before}{}{after}", escaped(&shown))
+    format!("{before}{}{after}", escape_line(&shown))
 }
 
-fn escaped(line: &str) -> String {
+fn escape_line(line: &str) -> String {
     line.split('\t').map(escape_control).collect::<Vec<_>>().join("\t")
 }
 

@@ -6,7 +6,7 @@ use cove_core::document::ConfigDocument;
 use cove_core::error::{Failure, display_path};
 use cove_core::process_env::ProcessEnv;
 
-use crate::cli::tables::{render_json, render_table};
+use crate::cli::tables::{PrintStyle, Tone, render_json, render_list};
 
 use super::clients::{AgentClient, CLIENTS};
 use super::locations::{InstallScope, ServersLocation, locate, scopes, seems_present};
@@ -40,9 +40,16 @@ pub(super) fn text(env: &ProcessEnv, json: bool) -> Result<String, Failure> {
             (_, true) => "found",
             (_, false) => "-",
         };
-        [row.client.to_owned(), state.to_owned(), row.file.unwrap_or_else(|| "`HOME` is not set".to_owned())]
+        let tone = match state {
+            "installed" => Tone::Good,
+            "unreadable" => Tone::Bad,
+            "found" => Tone::Plain,
+            _ => Tone::Faint,
+        };
+        let file = row.file.unwrap_or_else(|| "`HOME` is not set".to_owned());
+        [Tone::Name.cell(row.client), tone.cell(state), Tone::Faint.cell(file)]
     });
-    Ok(render_table(lines)
+    Ok(render_list(PrintStyle::of_stdout(), ["CLIENT", "STATE", "FILE"], lines)
         + "\nregister Cove with some of them: `cove install CLIENT …`, or with all that are found: `cove install --all`\n")
 }
 

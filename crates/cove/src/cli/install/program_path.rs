@@ -17,7 +17,7 @@ pub(super) fn this_program() -> Result<String, Failure> {
 }
 
 /// Describes the folder of a program if its files do not stay.
-pub(super) fn passing_place(program: &str, env: &ProcessEnv) -> Option<&'static str> {
+pub(super) fn describe_temporary_folder(program: &str, env: &ProcessEnv) -> Option<&'static str> {
     let program = Path::new(program);
     let has = |name: &str| program.components().any(|part| part == Component::Normal(name.as_ref()));
     let is_in = |folder: &str| program.starts_with(folder);
@@ -42,7 +42,9 @@ mod tests {
     fn knows_folders_whose_files_do_not_stay() {
         let env = BTreeMap::from([("TMPDIR".to_owned(), "/scratch".into())]);
         let env = ProcessEnv { env, cwd: "/".into(), stdin_is_terminal: false };
-        let check = |program: &str, place: Option<&str>| assert_eq!(passing_place(program, &env), place, "{program}");
+        let check = |program: &str, place: Option<&str>| {
+            assert_eq!(describe_temporary_folder(program, &env), place, "{program}")
+        };
         check("/home/me/cove/target/release/cove", Some("a build folder"));
         check("/tmp/cove", Some("a folder for temporary files"));
         check("/scratch/x/cove", Some("a folder for temporary files"));

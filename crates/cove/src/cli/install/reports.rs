@@ -6,12 +6,15 @@ use std::process::ExitCode;
 
 use cove_core::error::{Failure, display_path, one_line_chain};
 
-use crate::cli::tables::{print_remark, render_table};
+use crate::cli::tables::{PrintStyle, print_remark, render_table};
 
 use super::client_command::ClientCommandLine;
 use super::clients::{AgentClient, CLIENTS};
 use super::locations::{locate, scopes, seems_present};
 use super::{ClientSelection, EntryChangeKind, EntryRequest, InstallAction, InstallJob, InstallScope};
+
+/// How `AgentClient::next` ends for a client that asks nothing before it starts a server.
+const STARTS_AT_ONCE: &str = ", which starts it at once";
 
 /// The result for one client.
 pub(super) enum ChangeReport {
@@ -80,7 +83,11 @@ impl InstallJob<'_> {
         let next = match (kind, self.request.flags.scope) {
             (EntryChangeKind::Remove, _) => format!("restart {title} to unload it"),
             // Everyone who has the project gets this file, so clients ask first.
-            (_, InstallScope::Project) => format!("{}; it starts after you approve it", self.client.next),
+            (_, InstallScope::Project) => {
+                let next = self.client.next;
+                let next = next.strip_suffix(STARTS_AT_ONCE).unwrap_or(next);
+                format!("{next}; it starts after you approve it")
+            }
             _ => self.client.next.to_owned(),
         };
         let place = format!(
@@ -127,7 +134,7 @@ pub(super) fn run_for_each(
                 (report.verb, report.place)
             }
             Err(failure) => {
-                print_remark(failure.report());
+                print_remark(PrintStyle::of_stderr().paint_report(&failure.report().to_string()));
                 code.get_or_insert(failure.exit_code());
                 ("failed", one_line_chain(&failure))
             }

@@ -24,9 +24,9 @@ impl RestoredFile {
     }
 }
 
-/// What remains to be done after a client removed the entry at the path from a file that was meant to become `wanted`.
-/// None if nothing does.
-pub(super) fn like(
+/// Returns what to write after a client's command removed the entry at the path from a file that was meant to become
+/// `wanted`. None if nothing is left to do.
+pub(super) fn finish_removal(
     document: &ConfigDocument,
     wanted: &RestoredFile,
     path: &[String],

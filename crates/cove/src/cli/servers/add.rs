@@ -3,8 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, IsTerminal, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -15,6 +14,7 @@ use cove_upstream::definition::ServerDefinitions;
 use cove_upstream::pool::UpstreamState;
 
 use super::{ServersContext, check_server_name, refresh, start_settings, unknown_server_error};
+use crate::cli::private_file::{ExistingFile, write_private_file};
 use crate::cli::tables::{print_remark, render_json};
 
 /// Define a server, in a file of its own in `~/.config/cove/servers.d`
@@ -142,7 +142,8 @@ pub(super) fn add(here: &ServersContext, added: &NewServer) -> Result<String, Fa
             .because(problem.what)
             .with_hint(problem.hint));
     }
-    write_definition(&file, &text, added.force).map_err(|error| match error.kind() {
+    let existing = if added.force { ExistingFile::Replace } else { ExistingFile::Keep };
+    write_private_file(&file, &text, existing).map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => Failure::usage(format!("could not add the server `{name}`"))
             .because(format!("`{shown}` is there already"))
             .with_hint("choose another name, or replace it with `--force`"),
@@ -176,18 +177,6 @@ pub(super) fn add(here: &ServersContext, added: &NewServer) -> Result<String, Fa
         return Ok(if code == ExitCode::SUCCESS { text } else { format!("{text}hint: {hint}\n") });
     }
     Ok(format!("added `{name}` in {shown}\n{next}\n"))
-}
-
-/// Writes the file as a whole or not at all, readable only by its owner: variables and headers may hold secrets.
-fn write_definition(file: &std::path::Path, text: &str, replace: bool) -> io::Result<()> {
-    let folder = file.parent().ok_or(io::ErrorKind::NotFound)?;
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    // Its name begins with a dot, so that no reader takes the unfinished file for a definition.
-    let mut fresh = tempfile::Builder::new().prefix(".new-").tempfile_in(folder)?;
-    fresh.write_all(text.as_bytes())?;
-    fresh.as_file().sync_all()?;
-    let kept = if replace { fresh.persist(file) } else { fresh.persist_noclobber(file) };
-    kept.map(drop).map_err(|error| error.error)
 }
 
 pub(super) fn remove(here: &ServersContext, name: &str) -> Result<String, Failure> {

@@ -3,16 +3,15 @@
 use std::time::UNIX_EPOCH;
 
 use serde_json::{Value, json};
+use unicode_width::UnicodeWidthStr;
 
 use cove_core::error::{Failure, display_path, escape_control};
-use cove_core::text::{counted, cut};
-use cove_upstream::pool::{DefinitionOrigin, ServerFailure, UpstreamState, UpstreamSummary};
-
-use unicode_width::UnicodeWidthStr;
+use cove_core::text::{cut, format_count};
+use cove_upstream::pool::{DefinitionOrigin, DefinitionProblem, ServerFailure, UpstreamState, UpstreamSummary};
 
 use crate::cli::tables::{PrintStyle, TableCell, Tone, print_remark, render_json, render_list};
 
-use super::{KnownServers, ServersContext};
+use super::{KnownServers, NO_SERVERS, ServersContext};
 
 /// A longer state has a line of its own.
 const STATE_WIDTH: usize = 40;
@@ -21,58 +20,61 @@ const MAX_SHOWN_REASON: usize = 100;
 
 pub(super) fn render(here: &ServersContext, as_json: bool, style: PrintStyle) -> Result<String, Failure> {
     let known = KnownServers::load_from(here);
-    let KnownServers { summaries: servers, problems, untrusted, remarks, .. } = &known;
-    let tools = |name: &str| known.tools(name).map(|listing| listing.len());
-
     if as_json {
-        let place = |origin: &DefinitionOrigin| json!({"path": display_path(&origin.path), "line": origin.line});
-        let server = |summary: &UpstreamSummary| {
-            let needs = match &summary.state {
-                UpstreamState::Needs(what) => what.clone(),
-                _ => Vec::new(),
-            };
-            let failure = match &summary.state {
-                UpstreamState::Failed(ServerFailure { reason, at }) => {
-                    let at = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-                    json!({"reason": reason, "at": at})
-                }
-                _ => Value::Null,
-            };
-            json!({
-                "name": summary.name,
-                "alias": summary.alias,
-                "description": summary.description,
-                "state": summary.state.to_string(),
-                "needs": needs,
-                "failure": failure,
-                "tools": tools(&summary.name),
-                "origin": place(&summary.origin),
-                "shadowed": summary.shadowed.iter().map(place).collect::<Vec<_>>(),
-            })
-        };
-        let problem = |problem: &cove_upstream::pool::DefinitionProblem| {
-            json!({
-                "path": display_path(&problem.path), "line": problem.line, "what": problem.what, "hint": problem.hint,
-            })
-        };
-        let whole = json!({
-            "servers": servers.iter().map(server).collect::<Vec<_>>(),
-            "problems": problems.iter().map(problem).collect::<Vec<_>>(),
-            "untrusted": untrusted.iter().map(|path| display_path(path)).collect::<Vec<_>>(),
-        });
-        return render_json("the servers", &whole);
+        return render_json("the servers", &to_json(&known));
     }
+    known.remarks.iter().for_each(|word| print_remark(format!("warning: {}", escape_control(word))));
+    Ok(to_text(&known, style))
+}
 
-    let mut text = String::new();
-    if servers.is_empty() {
-        text += "no servers are configured; add one with `cove servers add NAME -- COMMAND`\n";
-    }
-    let rows = servers.iter().map(|summary| {
-        let tools = match tools(&summary.name) {
-            Some(count) => Tone::Plain.cell(counted(count, "tool")),
+fn to_json(known: &KnownServers) -> Value {
+    let place = |origin: &DefinitionOrigin| json!({"path": display_path(&origin.path), "line": origin.line});
+    let server = |summary: &UpstreamSummary| {
+        let needs = match &summary.state {
+            UpstreamState::Needs(what) => what.clone(),
+            _ => Vec::new(),
+        };
+        let failure = match &summary.state {
+            UpstreamState::Failed(ServerFailure { reason, at }) => {
+                let at = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+                json!({"reason": reason, "at": at})
+            }
+            _ => Value::Null,
+        };
+        json!({
+            "name": summary.name,
+            "alias": summary.alias,
+            "description": summary.description,
+            "state": summary.state.to_string(),
+            "needs": needs,
+            "failure": failure,
+            "tools": known.tools(&summary.name).map(|listing| listing.len()),
+            "origin": place(&summary.origin),
+            "shadowed": summary.shadowed.iter().map(place).collect::<Vec<_>>(),
+        })
+    };
+    let problem = |problem: &DefinitionProblem| {
+        json!({
+            "path": display_path(&problem.path), "line": problem.line, "what": problem.what, "hint": problem.hint,
+        })
+    };
+    json!({
+        "servers": known.summaries.iter().map(server).collect::<Vec<_>>(),
+        "problems": known.problems.iter().map(problem).collect::<Vec<_>>(),
+        "untrusted": known.untrusted.iter().map(|path| display_path(path)).collect::<Vec<_>>(),
+    })
+}
+
+fn to_text(known: &KnownServers, style: PrintStyle) -> String {
+    let KnownServers { summaries, problems, untrusted, .. } = known;
+    let mut text = if summaries.is_empty() { NO_SERVERS.to_owned() } else { String::new() };
+    let (states, details): (Vec<TableCell>, Vec<Option<String>>) =
+        summaries.iter().map(|summary| describe_state(&summary.state)).unzip();
+    let rows = summaries.iter().zip(states).map(|(summary, state)| {
+        let tools = match known.tools(&summary.name) {
+            Some(listing) => Tone::Plain.cell(format_count(listing.len(), "tool")),
             None => Tone::Faint.cell("not listed yet"),
         };
-        let (state, _) = describe_state(&summary.state);
         [Tone::Name.cell(&summary.name), state, tools, Tone::Faint.cell(summary.origin.to_string())]
     });
     let table = render_list(style, ["NAME", "STATE", "TOOLS", "DEFINED IN"], rows);
@@ -80,12 +82,11 @@ pub(super) fn render(here: &ServersContext, as_json: bool, style: PrintStyle) ->
     if style.headings {
         text.extend(lines.next().map(|heading| format!("{heading}\n")));
     }
-    let indent = servers.iter().map(|summary| summary.name.width()).max().unwrap_or(0) + 2;
-    for (line, summary) in lines.by_ref().zip(servers) {
+    let indent = summaries.iter().map(|summary| summary.name.width()).max().unwrap_or(0) + 2;
+    for ((line, summary), detail) in lines.zip(summaries).zip(details) {
         text += &format!("{line}\n");
-        let (_, details) = describe_state(&summary.state);
         let shadowed = summary.shadowed.iter().map(|origin| format!("not used: also in {origin}"));
-        text.extend(details.into_iter().chain(shadowed).map(|detail| format!("{:indent$}{detail}\n", "")));
+        text.extend(detail.into_iter().chain(shadowed).map(|detail| format!("{:indent$}{detail}\n", "")));
     }
     if !problems.is_empty() {
         text += "\nproblems:\n";
@@ -95,8 +96,7 @@ pub(super) fn render(here: &ServersContext, as_json: bool, style: PrintStyle) ->
         text += "\nignored because this project is not trusted (run `cove servers trust`):\n";
         text.extend(untrusted.iter().map(|path| format!("  {}\n", display_path(path))));
     }
-    remarks.iter().for_each(|word| print_remark(format!("warning: {}", escape_control(word))));
-    Ok(text)
+    text
 }
 
 /// The state for its column, and for a line of its own what is too long for the column. The whole reason of a failure

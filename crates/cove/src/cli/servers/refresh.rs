@@ -13,11 +13,11 @@ use crate::cli::progress_line::ProgressLine;
 use crate::cli::runtime;
 use crate::cli::tables::{print_remark, render_json};
 use cove_core::error::{Failure, Hint, escape_control};
-use cove_core::text::counted;
+use cove_core::text::format_count;
 use cove_upstream::catalog::Catalog;
 use cove_upstream::pool::{DefinitionProblem, UpstreamError, UpstreamPool, UpstreamState, UpstreamSummary};
 
-use super::{ServersContext, declare_servers, unknown_server_error};
+use super::{NO_SERVERS, ServersContext, declare_servers, unknown_server_error};
 
 /// How many servers start at the same time: many are slow to start, and starting all at once is slower still.
 const MAX_PARALLEL: usize = 4;
@@ -138,13 +138,13 @@ async fn wait_for_stop_signal() {
 
 fn to_text(all: &[RefreshResult]) -> String {
     if all.is_empty() {
-        return "no servers are configured; add one with `cove servers add NAME -- COMMAND`\n".to_owned();
+        return NO_SERVERS.to_owned();
     }
     let width = all.iter().map(|listed| listed.name.len()).max().unwrap_or(0);
     let mut text = String::new();
     for RefreshResult { name, result, warnings } in all {
         match result {
-            Ok(count) => text += &format!("{name:width$}  {}\n", counted(*count, "tool")),
+            Ok(count) => text += &format!("{name:width$}  {}\n", format_count(*count, "tool")),
             Err(error) => {
                 // The error may contain lines of the server's own standard error.
                 let mut lines = error.to_string().lines().map(escape_control).collect::<Vec<_>>().into_iter();

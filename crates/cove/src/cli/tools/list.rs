@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::ListArgs;
 use crate::cli::CommandContext;
-use crate::cli::servers::{KnownServers, unknown_server_error};
+use crate::cli::servers::{KnownServers, NO_SERVERS, unknown_server_error};
 use crate::cli::tables::{PrintStyle, Tone, print_remark, render_json, render_list};
 use cove_core::error::{Failure, escape_control};
 use cove_core::text::cut;
@@ -50,7 +50,7 @@ pub(super) fn render(args: &ListArgs, context: &CommandContext, style: PrintStyl
         return render_json("the tools", &rows);
     }
     if rows.is_empty() && unlisted.is_empty() {
-        return Ok("no servers are configured; add one with `cove servers add NAME -- COMMAND`\n".to_owned());
+        return Ok(NO_SERVERS.to_owned());
     }
     let cells = |row: &ToolRow| {
         let line = row.description.trim().lines().next().unwrap_or_default();

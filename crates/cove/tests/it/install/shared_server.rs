@@ -184,9 +184,9 @@ fn a_project_file_never_gets_a_token() {
 fn a_token_goes_only_where_it_belongs() {
     let home = InstallHome::new();
     assert_snapshot!(home.refusal_of(2, &["install", "cursor", "--url", URL]), @"
-    could not find a token in `[HOME]/.local/state/cove/tokens`
-    caused by: there is no such file
-    hint: start `cove serve --http ADDR` once, which makes it, or name another with `--token-file`
+    could not find a token
+    caused by: `[HOME]/.local/state/cove/tokens` does not exist
+    hint: `cove serve --http ADDR` and `cove token rotate` make one; `--token-file` names another file
     ");
     let said = home.stdout_of(&["install", "cursor", "--url", URL, "--no-token"]);
     assert!(said.starts_with("added `cove`"), "{said}");
