@@ -33,7 +33,7 @@ fn main() {
         command.env("HOME", folder.path()).env("COVE_CONFIG", &config);
         command
     };
-    let http = HttpServerProcess::start(server(&["--http", "127.0.0.1:0", "--auth", "none"]));
+    let http = HttpServerProcess::start(server(&["--http", "127.0.0.1:0", "--auth", "none", "--rate-limit", "10000"]));
     let mut clients = [
         ("stdio", AgentClient::Stdio(TestStdioClient::start(server(&[]), ClientEra::Legacy))),
         ("HTTP", AgentClient::Http(TestHttpClient::new(http.address, None, ClientEra::Legacy))),
