@@ -19,6 +19,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::catalog::server_overview::describe_servers;
+use crate::catalog::signature::help_call;
 use crate::catalog::{CatalogServer, SearchMode};
 use crate::pool::ServerQuery;
 use crate::pool::questions::RunQuestions;
@@ -157,9 +158,10 @@ impl Broker {
             BrokerRequest::Servers {} => Ok(self.list_servers(run)),
             BrokerRequest::Tools { server } => self.list_tools(run, cell, &server).await,
             BrokerRequest::Help { topic: None, .. } => Ok(json!(self.manual)),
-            BrokerRequest::Help { topic: Some(topic), language } => {
-                self.describe(run, cell, &topic, language).await.map(Value::String)
-            }
+            BrokerRequest::Help { topic: Some(topic), language } => self
+                .describe(run, cell, &topic, language, |server| help_call(language, server, "TOOL"))
+                .await
+                .map(Value::String),
             BrokerRequest::Resources { server } => self.query(run, cell, &server, ServerQuery::Resources).await,
             BrokerRequest::ReadResource { server, uri } => {
                 self.query(run, cell, &server, ServerQuery::ReadResource { uri }).await

@@ -177,13 +177,15 @@ impl Broker {
     }
 
     /// Describes a server with its tools, or everything about one tool: `topic` is `server` or `server.tool`, in any
-    /// spelling. Fails if there is no such server or tool, or if it is not granted.
-    pub(super) async fn describe(
+    /// spelling. `tool_help` returns how the reader sees everything about a tool of a server. Fails if there is no such
+    /// server or tool, or if it is not granted.
+    pub async fn describe(
         &self,
         run: &CallScope,
         cell: &CallingCell,
         topic: &str,
         language: Language,
+        tool_help: impl Fn(&str) -> String,
     ) -> Result<String, CallError> {
         let view = self.servers.catalog().view();
         // The names of servers and tools may have dots themselves.
@@ -197,7 +199,9 @@ impl Broker {
             }
             None => {
                 let server = self.listed_server(run, cell, topic).await?;
-                Ok(self.describe_server(run, &server, language))
+                let text = self.describe_server(run, &server, language);
+                let mark = comment_mark(language);
+                Ok(format!("{text}\n{mark} all about one tool: {}", tool_help(&server.alias)))
             }
         }
     }
@@ -225,7 +229,6 @@ impl Broker {
         if tools.len() > MAX_DESCRIBED {
             lines.push(format!("{mark} … and {} more", tools.len() - MAX_DESCRIBED));
         }
-        lines.push(format!("{mark} all about one tool: {}", help_call(language, &server.alias, "TOOL")));
         lines.join("\n")
     }
 

@@ -201,9 +201,8 @@ async fn answer(
             Ok(Some(if json { pretty_json(&hits.to_json()) } else { hits.to_text() }))
         }
         ToolsRequest::Show { topic } if !json => {
-            let ask = BrokerRequest::Help { topic: Some(topic), language: Language::Python };
-            let answer = broker.answer(&run, &cell, ask).await?;
-            Ok(answer.as_str().map(name_command))
+            let tool_help = |server: &str| format!("cove tools show {server}.TOOL");
+            broker.describe(&run, &cell, &topic, Language::Python, tool_help).await.map(Some)
         }
         ToolsRequest::Show { topic } => {
             let (server, tool) = topic.split_once('.').map_or((&*topic, None), |(server, tool)| (server, Some(tool)));
@@ -255,19 +254,13 @@ fn resolve_dots(request: ToolsRequest, context: &CommandContext) -> ToolsRequest
     }
 }
 
-/// Ends the help of a server with the command that shows one of its tools, in place of the call for code.
-fn name_command(help: &str) -> String {
-    let (text, last) = help.trim_end().rsplit_once('\n').unwrap_or_default();
-    let call = last.strip_prefix("# all about one tool: mcp.help(\"").and_then(|rest| rest.strip_suffix("\")"));
-    call.map_or(help.to_owned(), |topic| format!("{text}\n# all about one tool: cove tools show {topic}\n"))
-}
-
 /// Makes the comments of code fainter than the code.
 fn paint_comments(text: &str, style: PrintStyle) -> String {
     // The text of servers may have escape sequences of its own, which must not mix with these.
     let lines = neutralise(text);
-    let paint =
-        |line: &str| if line.trim_start().starts_with('#') { style.paint(Tone::Faint, line) } else { line.to_owned() };
+    let paint = |line: &str| {
+        if line.trim_start().starts_with('#') { style.paint(Tone::Faint, line) } else { line.to_owned() }
+    };
     lines.lines().map(paint).collect::<Vec<_>>().join("\n")
 }
 

@@ -350,8 +350,8 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), format!("# mine\n\n  bot\t{new}  \n{TOKEN}-own\n"));
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
-        let unknown = rotate_token(&path, Some("nobody")).unwrap_err().report().to_string();
-        assert_eq!(unknown, "could not find a token of the name `nobody`\nhint: choose one with `--name`: bot, owner");
+        let unknown = rotate_token(&path, Some("carol")).unwrap_err().report().to_string();
+        assert_eq!(unknown, "could not find a token of the name `carol`\nhint: choose one with `--name`: bot, owner");
         write(&path, TOKEN, 0o644);
         assert!(rotate_token(&path, None).unwrap_err().report().to_string().contains("others may use it"));
         assert_eq!(fs::read_to_string(&path).unwrap(), TOKEN);

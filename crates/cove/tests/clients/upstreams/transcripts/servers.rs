@@ -5,7 +5,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use super::{Transcript, UpstreamHome};
+use super::{TaskTranscript, UpstreamHome};
 use crate::judges::OutsideJudges;
 
 /// What the shop sells: 200 items, each with a price of its own.
@@ -33,7 +33,7 @@ fn task_2_counts_flaky_tests_in_a_git_log() {
     house.create_repository(&messages);
     let repository = house.path("repo").display().to_string();
     let task = format!("Which tests do the commits in {repository} call flaky, and how many commits is that for each?");
-    let mut agent = Transcript::begin(&house, &[], &task);
+    let mut agent = TaskTranscript::begin(&house, &[], &task);
     agent.find_tools("read the git commit log");
     let code = format!(
         "\
@@ -55,7 +55,7 @@ print(json.dumps(Counter(name for line in lines for name in re.findall(r\"test_\
 fn task_3_finds_the_dearest_of_200_items_on_pages() {
     let Some(judges) = OutsideJudges::find("task_3_finds_the_dearest_of_200_items_on_pages") else { return };
     let house = UpstreamHome::for_transcripts(&judges);
-    let mut agent = Transcript::begin(&house, &[], "What is the dearest item in the shop?");
+    let mut agent = TaskTranscript::begin(&house, &[], "What is the dearest item in the shop?");
     agent.find_tools("list all items of the shop");
     let code = "\
 items, cursor = [], None
@@ -80,7 +80,7 @@ fn task_4_converts_a_time_to_three_zones_at_once() {
     let house = UpstreamHome::for_transcripts(&judges);
     // Places without daylight saving time, so that the answer is the same on every day.
     let task = "When it is nine in the morning in Tokyo, what time is it in Kolkata, Nairobi and Bogota? Ask at once.";
-    let mut agent = Transcript::begin(&house, &[], task);
+    let mut agent = TaskTranscript::begin(&house, &[], task);
     agent.find_tools("convert a time to other time zones");
     let code = "\
 import asyncio
@@ -112,7 +112,7 @@ fn task_5_finds_all_csv_files() {
         fs::write(house.path(name), "a,b\n").expect("it can be written");
     }
     let folder = house.path("files").display().to_string();
-    let mut agent = Transcript::begin(&house, &[], &format!("List all CSV files under {folder}"));
+    let mut agent = TaskTranscript::begin(&house, &[], &format!("List all CSV files under {folder}"));
     agent.find_tools("find all CSV files in a folder");
     let code = format!(
         "\
@@ -130,7 +130,7 @@ fn task_9_shows_an_image_and_follows_a_long_call() {
     let Some(judges) = OutsideJudges::find("task_9_shows_an_image_and_follows_a_long_call") else { return };
     let house = UpstreamHome::for_transcripts(&judges);
     let task = "Run a long operation of 4 seconds with 4 steps, and then show me the tiny image.";
-    let mut agent = Transcript::begin(&house, &[], task);
+    let mut agent = TaskTranscript::begin(&house, &[], task);
     agent.find_tools("run a long operation, get a tiny image");
     let code = "\
 print(mcp.everything.trigger_long_running_operation(duration=4, steps=4))
@@ -159,7 +159,7 @@ fn task_10_stores_and_reads_the_knowledge_graph() {
     let house = UpstreamHome::for_transcripts(&judges);
     let task = "Remember in the knowledge graph that Ada, a person, works at Acme, a company, and likes tea. \
                 Then show me what the graph has.";
-    let mut agent = Transcript::begin(&house, &[], task);
+    let mut agent = TaskTranscript::begin(&house, &[], task);
     agent.find_tools("create entities and relations in the knowledge graph, then read the graph");
     let code = "\
 mcp.memory.create_entities(entities=[
