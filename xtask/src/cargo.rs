@@ -29,6 +29,12 @@ pub(crate) fn command(arguments: &[&str]) -> Command {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.args(arguments).current_dir(root());
+    // These describe xtask. Build scripts of some packages run again if they change, and then everything above such a
+    // package is compiled again.
+    let describes_xtask = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    for (name, _) in env::vars_os().filter(|(name, _)| name.to_str().is_some_and(describes_xtask)) {
+        command.env_remove(name);
+    }
     command
 }
 

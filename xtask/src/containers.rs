@@ -3,10 +3,11 @@
 //! program ends. Only root can start them; for any other user the tests that need them are skipped.
 
 use std::fs::{self, File, TryLockError};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use cove_testkit::engines::{EngineDirs, PrivateEngine};
 use serde_json::Value;
 
 use crate::attempts::{self, ErrorContext};
@@ -14,16 +15,14 @@ use crate::cargo::{self, elements};
 
 mod api;
 mod daemon;
-mod engine_dirs;
 mod images;
 #[cfg(test)]
 mod proofs;
-mod recipes;
 mod tree;
 
 use daemon::EngineDaemon;
-use engine_dirs::{EngineDirs, PrivateEngine};
 use images::{ImageArchive, ImageArchives};
+pub(crate) use tree::{SystemTree, make_system_tree};
 
 const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
 
@@ -41,6 +40,11 @@ impl RunningEngines {
     /// The environment variables with which tests find the engines.
     pub(crate) fn environment(&self) -> Vec<(&'static str, String)> {
         self.daemons.iter().map(|one| (one.kind.variable(), self.place.address(one.kind))).collect()
+    }
+
+    /// The archive with the Debian tree of the images.
+    pub(crate) fn system_image(&self) -> PathBuf {
+        images::system_image(&self.place.kept)
     }
 }
 
@@ -141,7 +145,7 @@ fn fill(mut daemon: EngineDaemon, place: &EngineDirs, archives: &ImageArchives) 
     let archive = match daemon.kind {
         PrivateEngine::Docker | PrivateEngine::Podman => &archives.all,
         // Cove refuses this engine for its sandboxes here, so the small images are enough.
-        PrivateEngine::Rootless => &archives.small,
+        PrivateEngine::Rootless | PrivateEngine::Unlimited => &archives.small,
     };
     clean(&socket, archive)?;
     archive.load(&socket)?;

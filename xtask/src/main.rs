@@ -31,9 +31,10 @@ usage: cargo xtask COMMAND
   licences                 every dependency's licence against the list in `deny.toml`
   sources                  where every dependency comes from, and which are banned, against `deny.toml`
   advisories [--required]  known vulnerabilities, with cargo-deny; `--required`, for a release, fails without its database
-  dist                     build the program as it is published: static and fully optimised
+  dist [--profile P] [--out DIR] [--image]
+                           build the program as it is published and pack it in every way (P: `dist` or `release`)
   bench [NAME [ARGS]]      run a benchmark, or list them
-  fuzz [SECONDS]           run every fuzz target for so long (60 by default)
+  fuzz [TARGET] [SECONDS]  run a fuzz target, or all in turn, for so much processor time (60 s), and record it
 ";
 
 /// The message of a failure that was reported already.
@@ -54,11 +55,16 @@ fn main() -> ExitCode {
         ["sources"] => sources::run(),
         ["advisories"] => advisories::run(advisories::DatabaseNeed::Optional),
         ["advisories", "--required"] => advisories::run(advisories::DatabaseNeed::Required),
-        ["dist"] => dist::run(),
+        ["dist", rest @ ..] => match dist::DistOptions::parse(rest) {
+            Ok(options) => test::provide(&options.programs(), "packages").and_then(|()| dist::run(&options)),
+            Err(unknown) => return refuse(&unknown),
+        },
         ["bench"] => bench::list(),
         ["bench", name, rest @ ..] => bench::run(name, rest),
-        ["fuzz"] => fuzz::run("60"),
-        ["fuzz", seconds] if seconds.parse::<u32>().is_ok() => fuzz::run(seconds),
+        ["fuzz", rest @ ..] => match fuzz::FuzzOptions::parse(rest) {
+            Ok(options) => fuzz::run(&options),
+            Err(unknown) => return refuse(&unknown),
+        },
         ["help" | "--help" | "-h"] => {
             print!("{USAGE}");
             return ExitCode::SUCCESS;

@@ -5,13 +5,13 @@
 
 use std::env;
 use std::fs;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
 use crate::attempts::{self, ErrorContext};
 use crate::containers::{self, RunningEngines};
-use crate::{cargo, judges};
+use crate::{cargo, dist, fuzz, judges};
 
 mod level;
 mod machine;
@@ -23,6 +23,8 @@ use tally::{SkippedTest, TestTally};
 
 /// The user that the tests run the program as, besides root.
 const USER: &str = "cove-tests";
+/// Variables that name what only `--all` sets up, besides the engines.
+const OUTSIDE_VARIABLES: [&str; 3] = ["COVE_TEST_JUDGES", "COVE_TEST_PACKAGES", "COVE_TEST_SYSTEM_IMAGE"];
 /// Tests of the shims in their own languages.
 const PYTHON_TESTS: [&str; 2] = ["crates/cove-runner/shims/python/tests", "crates/cove-runner/shims/shell/tests"];
 const NODE_TESTS: &str = "crates/cove-runner/shims/node/tests";
@@ -62,6 +64,8 @@ impl TestOptions {
 #[derive(Debug, Default)]
 struct OutsideSetup {
     judges: Option<PathBuf>,
+    /// The folder with the packages that are published.
+    packages: Option<PathBuf>,
     containers: Option<RunningEngines>,
 }
 
@@ -71,7 +75,8 @@ impl OutsideSetup {
             return Ok(Self::default());
         }
         let judges = judges::prepare(&machine.python);
-        Ok(Self { judges, containers: start_containers(machine, strictness)? })
+        let packages = Some(dist::make_for_tests()?);
+        Ok(Self { judges, packages, containers: start_containers(machine, strictness)? })
     }
 }
 
@@ -80,21 +85,30 @@ pub(crate) fn run(options: &TestOptions) -> Result<(), String> {
     let containers_are_given = options.level > TestLevel::Quick && containers::are_given();
     let strictness = SkipStrictness::of(&machine, containers_are_given, in_ci());
     let outside = OutsideSetup::prepare(options.level, &machine, strictness)?;
-    let log = SkipLog::create()?;
+    let skip_log = TestLog::create("skips")?;
+    let figures = TestLog::create("figures")?;
     let mut tally = TestTally::default();
-    tally.add(&rust_tests(options, &machine, &outside, &log)?);
+    tally.add(&rust_tests(options, &machine, &outside, &skip_log, &figures)?);
     // No later step needs the engines or the judges.
     drop(outside);
     for tests in PYTHON_TESTS {
         tally.add(&python_tests(&machine, tests)?);
     }
     tally.add(&node_tests(&machine)?);
+    // A finding is reported at once; the count stays the last line.
+    let fuzzed = match options.level {
+        TestLevel::Full if !options.names_targets() => fuzz::run_briefly(),
+        _ => Ok(()),
+    };
     let (left_out, skips): (Vec<SkippedTest>, Vec<SkippedTest>) =
-        log.read()?.into_iter().partition(|skip| options.level.leaves_out(skip));
+        SkippedTest::parse_all(&skip_log.read()?).into_iter().partition(|skip| options.level.leaves_out(skip));
     let left_out = tally.leave_out(&left_out);
     tally.add_skips(&skips);
 
     println!();
+    if options.level == TestLevel::Full {
+        print!("{}", figures_block(&figures.read()?));
+    }
     for skip in &skips {
         println!("{}", skip.line);
     }
@@ -111,6 +125,7 @@ pub(crate) fn run(options: &TestOptions) -> Result<(), String> {
         }
     }
     println!("{}", tally.line());
+    fuzzed?;
     // The count is the last line, after a failure too.
     if tally.failed > 0 { Err(crate::ALREADY_SAID.to_owned()) } else { Ok(()) }
 }
@@ -132,6 +147,11 @@ impl SkipStrictness {
 
 fn in_ci() -> bool {
     env::var_os("CI").is_some_and(|value| value == "true")
+}
+
+/// For `cargo xtask dist`: installs programs from the list of what tests need, or says how to.
+pub(crate) fn provide(programs: &[&str], purpose: &str) -> Result<(), String> {
+    machine::provide(programs, purpose)
 }
 
 /// For `cargo xtask containers`: installs what the engines need, and returns the user of the rootless one.
@@ -183,17 +203,19 @@ fn rust_tests(
     options: &TestOptions,
     machine: &TestMachine,
     outside: &OutsideSetup,
-    log: &SkipLog,
+    skip_log: &TestLog,
+    figures: &TestLog,
 ) -> Result<TestTally, String> {
     // Without `--no-fail-fast` the first failing program would hide the results of the others.
     let mut command = cargo::command(&["test", "--release", "--workspace", "--no-fail-fast"]);
     if !options.names_targets() {
         command.args(options.level.targets()?);
     }
-    command.args(&options.cargo_arguments).env("COVE_SKIP_LOG", &log.path).env("COVE_TEST_VENV", &machine.venv);
+    command.args(&options.cargo_arguments).env("COVE_SKIP_LOG", &skip_log.path);
+    command.env("COVE_FIGURES_LOG", &figures.path).env("COVE_TEST_VENV", &machine.venv);
     if options.level == TestLevel::Quick {
         // These tests are left out even if the environment names engines or judges.
-        containers::variables().into_iter().chain(["COVE_TEST_JUDGES"]).for_each(|name| {
+        containers::variables().into_iter().chain(OUTSIDE_VARIABLES).for_each(|name| {
             command.env_remove(name);
         });
     }
@@ -203,8 +225,12 @@ fn rust_tests(
     if let Some(judges) = &outside.judges {
         command.env("COVE_TEST_JUDGES", judges);
     }
+    if let Some(packages) = &outside.packages {
+        command.env("COVE_TEST_PACKAGES", packages);
+    }
     if let Some(containers) = &outside.containers {
         command.envs(containers.environment());
+        command.env("COVE_TEST_SYSTEM_IMAGE", containers.system_image());
     }
     if options.level == TestLevel::Full {
         command.env("COVE_TEST_FULL", "1");
@@ -253,50 +279,63 @@ fn node_tests(machine: &TestMachine) -> Result<TestTally, String> {
 /// to `to` as it arrives.
 fn run_tests(command: &mut Command, to: &mut impl Write) -> Result<(String, ExitStatus), String> {
     let mut child = command.spawn().could_not(format_args!("start `{}`", command.get_program().display()))?;
+    let is_watched = io::stdout().is_terminal();
     let output = match (child.stdout.take(), child.stderr.take()) {
-        (Some(stdout), _) => tee(stdout, to)?,
-        (None, stderr) => stderr.map_or(Ok(String::new()), |stderr| tee(stderr, to))?,
+        (Some(stdout), _) => tee(stdout, to, is_watched)?,
+        (None, stderr) => stderr.map_or(Ok(String::new()), |stderr| tee(stderr, to, is_watched))?,
     };
     Ok((output, child.wait().could_not("wait for the tests")?))
 }
 
-/// Passes output on line by line as it arrives, and returns all of it.
-fn tee(from: impl Read, to: &mut impl Write) -> Result<String, String> {
+/// Passes output on line by line as it arrives, and returns all of it. Unless a person watches, tests that passed are only
+/// counted, so that a log shows first what failed.
+fn tee(from: impl Read, to: &mut impl Write, is_watched: bool) -> Result<String, String> {
     let mut kept = String::new();
     let mut from = BufReader::new(from);
     let mut line = Vec::new();
+    let has_passed = |line: &[u8]| line.starts_with(b"test ") && line.ends_with(b" ... ok\n");
     while from.read_until(b'\n', &mut line).could_not("read the tests' output")? > 0 {
-        // The tests go on even if the reader of the output has gone.
-        let _ = to.write_all(&line).and_then(|()| to.flush());
+        if is_watched || !has_passed(&line) {
+            // The tests go on even if the reader of the output has gone.
+            let _ = to.write_all(&line).and_then(|()| to.flush());
+        }
         kept.push_str(&String::from_utf8_lossy(&line));
         line.clear();
     }
     Ok(kept)
 }
 
-/// The file to which tests append what they could not do here: libtest has no such result, and hides the output of
-/// passed tests.
-struct SkipLog {
+/// A file to which tests append lines: what they could not do here, or what they measured. libtest has no such result,
+/// and hides the output of passed tests.
+struct TestLog {
     path: PathBuf,
 }
 
-impl SkipLog {
-    fn create() -> Result<Self, String> {
-        let path = env::temp_dir().join(format!("cove-skips-{}", std::process::id()));
+impl TestLog {
+    fn create(name: &str) -> Result<Self, String> {
+        let path = env::temp_dir().join(format!("cove-{name}-{}", std::process::id()));
         // A name that already exists may be a link that another user planted, so it is never followed.
         fs::File::create_new(&path).could_not(format_args!("create `{}`", path.display()))?;
-        Ok(SkipLog { path })
+        Ok(TestLog { path })
     }
 
-    fn read(&self) -> Result<Vec<SkippedTest>, String> {
-        Ok(SkippedTest::parse_all(&attempts::read(&self.path)?))
+    fn read(&self) -> Result<String, String> {
+        attempts::read(&self.path)
     }
 }
 
-impl Drop for SkipLog {
+impl Drop for TestLog {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
     }
+}
+
+/// What the long tests measured, one line each, in a stable order.
+fn figures_block(log: &str) -> String {
+    let mut lines: Vec<&str> = log.lines().collect();
+    lines.sort_unstable();
+    let lines: String = lines.iter().map(|line| format!("  {line}\n")).collect();
+    format!("figures:\n{lines}\n")
 }
 
 /// True if the file can be executed.
@@ -323,6 +362,11 @@ mod tests {
     }
 
     #[test]
+    fn figures_are_a_block_in_a_stable_order() {
+        assert_eq!(figures_block("b: 2\na: 1\n"), "figures:\n  a: 1\n  b: 2\n\n");
+    }
+
+    #[test]
     fn each_level_has_its_flag_and_the_highest_counts() {
         let level = |arguments: &[&str]| TestOptions::parse(arguments).unwrap().level;
         assert_eq!(level(&[]), TestLevel::Quick);
@@ -338,7 +382,7 @@ mod tests {
     fn the_quick_level_sets_up_nothing_outside() {
         let on_debian = machine(InvokingUser::Root, true);
         let outside = OutsideSetup::prepare(TestLevel::Quick, &on_debian, SkipStrictness::AllIsSetUp).unwrap();
-        assert!(outside.judges.is_none() && outside.containers.is_none());
+        assert!(outside.judges.is_none() && outside.packages.is_none() && outside.containers.is_none());
     }
 
     fn machine(who: InvokingUser, installs: bool) -> TestMachine {
@@ -373,18 +417,21 @@ mod tests {
 
     #[test]
     fn output_is_passed_on_and_kept() {
-        let mut seen = Vec::new();
-        let kept = tee(&b"one\n\xff\nlast"[..], &mut seen).unwrap();
-        assert_eq!(seen, b"one\n\xff\nlast");
-        assert_eq!(kept, "one\n\u{fffd}\nlast");
+        let output = &b"one\n\xff\ntest a ... ok\nlast"[..];
+        for (is_watched, shown) in [(true, output), (false, b"one\n\xff\nlast")] {
+            let mut seen = Vec::new();
+            let kept = tee(output, &mut seen, is_watched).unwrap();
+            assert_eq!(seen, shown);
+            assert_eq!(kept, "one\n\u{fffd}\ntest a ... ok\nlast");
+        }
     }
 
     #[test]
-    fn the_skip_log_goes_away_with_its_owner() {
-        let log = SkipLog::create().unwrap();
+    fn a_log_goes_away_with_its_owner() {
+        let log = TestLog::create("a-test").unwrap();
         let path = log.path.clone();
         fs::write(&path, "SKIPPED: a because not root\n").unwrap();
-        assert_eq!(log.read().unwrap().len(), 1);
+        assert_eq!(SkippedTest::parse_all(&log.read().unwrap()).len(), 1);
         drop(log);
         assert!(!path.exists());
     }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::backend::{MemoryKiller, SandboxEnd};
 use crate::policy::EffectiveLimits;
-use crate::session::cell::describe_end;
+use crate::session::cell::{describe_descriptor_bound, describe_end};
 use crate::session::{CellEnd, CellProcess, StopReason, SurvivingState};
 use crate::units::show_size;
 
@@ -114,6 +114,13 @@ pub fn advise(end: &CellEnd, bounds: EffectiveLimits, audience: Audience) -> Opt
             "wait for some of them to end, or use another session".into(),
         ),
         CellEnd::SandboxEnded(ending) => advice(format!("the sandbox {}", describe_end(ending)), survived),
+        CellEnd::AfterMemoryKill { end, killer } => {
+            let kill = advise_out_of_memory("another process of the sandbox", *killer, "", bounds, audience);
+            Some(match advise(end, bounds, audience) {
+                Some(own) => Advice { message: format!("{}; {}", own.message, kill.message), hint: own.hint },
+                None => kill,
+            })
+        }
     }
 }
 
@@ -164,6 +171,14 @@ fn advise_out_of_memory(
     let by = match by {
         MemoryKiller::Kernel => "kernel",
         MemoryKiller::Watchdog => "watchdog",
+        MemoryKiller::DescriptorBound => {
+            return Advice {
+                message: format!("{who} held {} and was killed", describe_descriptor_bound()),
+                hint: format!("release locks and close files that are no longer needed; {survived}")
+                    .trim_end_matches("; ")
+                    .to_owned(),
+            };
+        }
     };
     let limit = show_size(bounds.memory);
     let advice = match audience {

@@ -102,6 +102,17 @@ pub trait SandboxControl: Send {
         true
     }
 
+    /// Returns what a sandbox that has started has not got although its plan says so, as in "the sandbox …".
+    fn unmet_plan(&self) -> Option<String> {
+        None
+    }
+
+    /// Returns how long `wait` may need for an end that has happened. A backend whose `may_have_ended` is rarely wrong
+    /// can afford some time.
+    fn notice_time(&self) -> Duration {
+        Duration::ZERO
+    }
+
     /// True if cleanup failed because the engine did not respond. Removal is retried in the background.
     fn has_leftovers(&self) -> bool {
         false
@@ -115,6 +126,12 @@ pub trait SandboxControl: Send {
 
     /// Returns what has killed a process in the sandbox for lack of memory, or None if nothing has so far.
     fn memory_killer(&mut self) -> BoxFuture<'_, Option<MemoryKiller>>;
+
+    /// Returns what has killed a process in the sandbox for lack of memory since the last call, or None if nothing has.
+    /// Takes microseconds, because each cell asks.
+    fn new_memory_killer(&mut self) -> BoxFuture<'_, Option<MemoryKiller>> {
+        Box::pin(std::future::ready(None))
+    }
 
     /// True if the runner's own report counts when `memory_killer` returns None, for sandboxes whose counters are best
     /// read from inside. Code inside can forge the report, but that only changes the message about its own end.

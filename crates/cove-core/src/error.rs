@@ -9,6 +9,8 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
+use crate::text::{HiddenTextFinder, show_hidden};
+
 /// Says what a person can do about a failure. The error enums of modules implement it.
 pub trait Hint {
     fn hint(&self) -> Option<String> {
@@ -129,23 +131,23 @@ impl StdError for Failure {
     }
 }
 
-/// Shows a [`Failure`] with its causes and its hint.
+/// Shows a [`Failure`] with its causes and its hint, harmless to a terminal.
 #[derive(Debug, Clone, Copy)]
 pub struct ErrorReport<'a>(&'a Failure);
 
 impl fmt::Display for ErrorReport<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.message)?;
+        f.write_str(&show_hidden(&self.0.message))?;
         let mut before = self.0.message.clone();
         for text in causes(self.0).map(ToString::to_string) {
             // The messages of some errors, including some of the standard library, end with the text of their cause.
             if !before.ends_with(&text) {
-                write!(f, "\ncaused by: {text}")?;
+                write!(f, "\ncaused by: {}", show_hidden(&text))?;
                 before = text;
             }
         }
         if let Some(hint) = &self.0.hint {
-            write!(f, "\nhint: {hint}")?;
+            write!(f, "\nhint: {}", show_hidden(hint))?;
         }
         Ok(())
     }
@@ -188,10 +190,17 @@ pub fn display_value(text: &str) -> String {
     }
 }
 
-/// Escapes control characters, so that the text cannot control the terminal that shows it.
+/// Escapes control characters and hidden ones, so that the text neither controls the terminal that shows it nor says
+/// more to a model than to a person.
 pub fn escape_control(text: &str) -> String {
     let mut result = String::with_capacity(text.len());
-    for c in text.chars() {
+    let mut finder = HiddenTextFinder::default();
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        if finder.is_hidden(c, chars.clone()) {
+            result.extend(c.escape_unicode());
+            continue;
+        }
         if c.is_control() {
             result.extend(c.escape_default());
         } else {
@@ -205,8 +214,25 @@ pub fn escape_control(text: &str) -> String {
 pub fn write_hint(error: &io::Error, otherwise: &str) -> String {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free some space: the disk is full".to_owned(),
-        _ => otherwise.to_owned(),
+        _ => hint_of(error).unwrap_or_else(|| otherwise.to_owned()),
     }
+}
+
+/// The cause of an [`io::Error`] that knows what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[error("{cause}")]
+struct HintedCause {
+    cause: Box<dyn StdError + Send + Sync>,
+    hint: String,
+}
+
+/// Returns an error whose hint `write_hint` gives instead of the caller's.
+pub(crate) fn hinted_io_error(cause: impl StdError + Send + Sync + 'static, hint: String) -> io::Error {
+    io::Error::other(HintedCause { cause: Box::new(cause), hint })
+}
+
+fn hint_of(error: &io::Error) -> Option<String> {
+    Some(error.get_ref()?.downcast_ref::<HintedCause>()?.hint.clone())
 }
 
 /// Returns a whole path for use in a message, with control characters escaped.

@@ -7,13 +7,21 @@ pub mod advice;
 pub mod backend;
 pub mod document;
 pub mod error;
+pub mod fair_room;
+pub mod host_query;
 pub mod image;
 pub mod keyword;
 pub mod link;
+pub mod link_path;
 pub mod output;
+pub mod own_package;
 pub mod policy;
+pub mod private_file;
 pub mod process_env;
 pub mod random;
+#[cfg(test)]
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
 pub mod search_path;
 pub mod session;
 pub mod spelling;

@@ -293,6 +293,7 @@ async fn dispatch_messages(
             FromRunner::Output { .. }
             | FromRunner::Image { .. }
             | FromRunner::NeedInput {}
+            | FromRunner::MemoryKill { .. }
             | FromRunner::Done { .. }
             | FromRunner::Call { .. }
             | FromRunner::Forget { .. }

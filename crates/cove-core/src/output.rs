@@ -3,6 +3,9 @@
 //! much the cell writes.
 
 mod bounded_text;
+#[cfg(any(test, fuzzing))]
+#[path = "../tests/exercise/output.rs"]
+pub mod exercise;
 mod neutraliser;
 mod spool;
 

@@ -18,8 +18,9 @@ use packages::PackageLayers;
 pub use cove_jail::guest::{MountAccess, SandboxLimits, SandboxMount, SandboxUser};
 pub use mounts::{AllowedMount, requested as requested_mount};
 
-/// Everything a backend must enforce. A backend refuses a policy that it cannot enforce.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// Everything a backend must enforce. A backend refuses a policy that it cannot enforce. The default allows nothing,
+/// because its limits are zero.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Policy {
     pub root: SandboxRoot,
     /// The python that the operator chose; None for the first one on the search path.
@@ -35,10 +36,11 @@ pub struct Policy {
 }
 
 /// Where the sandbox's system files come from.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SandboxRoot {
     /// This machine's own `/usr`, read-only.
+    #[default]
     Host,
     /// Another directory tree, read-only. Use it for untrusted tenants.
     Tree(PathBuf),
@@ -46,10 +48,11 @@ pub enum SandboxRoot {
     Image(ImageRecipe),
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SandboxNetwork {
     /// The sandbox's own loopback and nothing else.
+    #[default]
     None,
     /// A network of Docker or Podman that the operator chose by name.
     Named(String),

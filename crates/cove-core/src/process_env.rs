@@ -46,4 +46,12 @@ impl ProcessEnv {
     pub fn home(&self) -> Option<&Path> {
         self.directory("HOME")
     }
+
+    /// Returns a path with `~/` replaced by the home directory, as shells do, and relative ones below `cwd`.
+    pub fn absolute_path(&self, text: &str) -> PathBuf {
+        match (text.strip_prefix("~/"), self.home()) {
+            (Some(below), Some(home)) => home.join(below),
+            _ => self.cwd.join(text),
+        }
+    }
 }

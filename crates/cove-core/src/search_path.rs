@@ -8,10 +8,12 @@ use rustix::fs::Access;
 /// Returns every program of that name in the order of the search path. Skips folders that are not absolute, so that
 /// nothing from a project's own folder runs.
 pub fn programs(name: &str, search_path: &OsStr) -> impl Iterator<Item = PathBuf> {
-    std::env::split_paths(search_path)
-        .filter(|folder| folder.is_absolute())
-        .map(move |folder| folder.join(name))
-        .filter(|path| is_executable(path))
+    absolute_folders(search_path).map(move |folder| folder.join(name)).filter(|path| is_executable(path))
+}
+
+/// Returns the folders of a search path that are absolute.
+pub fn absolute_folders(search_path: &OsStr) -> impl Iterator<Item = PathBuf> {
+    std::env::split_paths(search_path).filter(|folder| folder.is_absolute())
 }
 
 /// True for a file that this user may execute.

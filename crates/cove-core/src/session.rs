@@ -14,6 +14,9 @@
 pub mod calls;
 pub mod cell;
 pub mod clock;
+#[cfg(any(test, fuzzing))]
+#[path = "../tests/exercise/session.rs"]
+pub mod exercise;
 pub mod files;
 mod questions;
 pub mod registry;
@@ -183,8 +186,9 @@ impl Session {
     pub async fn is_alive(&self) -> bool {
         let mut control = self.control.lock().await;
         // A timeout takes a tick of the runtime's clock, a millisecond, however short it is.
+        let patience = control.notice_time();
         self.ended.get().is_none()
-            && (!control.may_have_ended() || tokio::time::timeout(Duration::ZERO, control.wait()).await.is_err())
+            && (!control.may_have_ended() || tokio::time::timeout(patience, control.wait()).await.is_err())
     }
 
     /// Does the same as `run_with_calls`, and answers every call with an error.
@@ -310,6 +314,11 @@ impl Session {
                     running.calls.forget(call, turn.last_call)?;
                 }
                 CellEvent::Message((FromRunner::NeedInput {}, _)) => running.request_input(turn.input.is_some())?,
+                CellEvent::Message((FromRunner::MemoryKill { cell }, _)) => {
+                    if cell != running.id || std::mem::replace(&mut running.reports_memory_kill, true) {
+                        return Err(LinkError::Protocol("it reported a memory kill of no cell, or twice"));
+                    }
+                }
                 CellEvent::Message((FromRunner::Done { cell, outcome, fresh }, _)) => {
                     if cell != running.id {
                         return Err(LinkError::Protocol("it ended a cell that does not run"));
@@ -317,7 +326,8 @@ impl Session {
                     running.check_outcome(&outcome)?;
                     let known =
                         matches!(running.process, CellProcess::Interpreter(of) if turn.live_interpreters.contains(&of));
-                    return Ok(self.classify_end(running.process, outcome, fresh && known, &ladder).await);
+                    let killed = running.reports_memory_kill;
+                    return Ok(self.classify_end(running.process, outcome, fresh && known, killed, &ladder).await);
                 }
                 CellEvent::Message(_) => return Err(LinkError::Protocol("it sent an unexpected message")),
                 CellEvent::CanSend(place) => {
@@ -357,8 +367,10 @@ impl Session {
         who: CellProcess,
         outcome: CellOutcome,
         forgotten: bool,
+        reports_memory_kill: bool,
         ladder: &StopLadder,
     ) -> CellEnd {
+        let new_killer = self.new_memory_killer(reports_memory_kill).await;
         if let Some(why) = ladder.stop_reason {
             // A stopped cell counts as stopped, even if the code caught the interrupt and completed.
             let survived = match (outcome, who) {
@@ -372,7 +384,7 @@ impl Session {
         }
         match outcome {
             CellOutcome::InterpreterKilled { signal: SIGKILL, out_of_memory } => {
-                match self.memory_killer(out_of_memory).await {
+                match new_killer.or(self.memory_killer(out_of_memory).await) {
                     Some(by) => CellEnd::OutOfMemory { who, killer: by },
                     None => CellEnd::Killed { process: who, signal: SIGKILL },
                 }
@@ -391,6 +403,15 @@ impl Session {
             },
             CellOutcome::Unavailable { reason } => CellEnd::Unavailable { who, reason: display_value(&reason) },
         }
+        .after_memory_kill(new_killer)
+    }
+
+    /// Returns what has killed a process for lack of memory since the last cell, or None if nothing did. The runner's
+    /// report counts as in `memory_killer`.
+    async fn new_memory_killer(&self, reported: bool) -> Option<MemoryKiller> {
+        let mut control = self.control.lock().await;
+        let reported = (reported && control.trusts_runner_on_memory()).then_some(MemoryKiller::Kernel);
+        control.new_memory_killer().await.or(reported)
     }
 
     /// Returns what killed a process for lack of memory, or None if nothing did. Asks the backend first. The runner's

@@ -318,6 +318,9 @@ fn build_error_text(error: &DockerError) -> String {
     neutralise(match error {
         DockerError::DockerResponseServerError { message, .. } => message.clone(),
         DockerError::DockerStreamError { error } => error.clone(),
+        DockerError::HyperLegacyError { .. } | DockerError::HyperResponseError { .. } | DockerError::IOError { .. } => {
+            format!("the connection to Docker or Podman broke: {}", super::error_message(error))
+        }
         other => other.to_string(),
     })
 }

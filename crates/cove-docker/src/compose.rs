@@ -10,6 +10,9 @@ mod check;
 mod command;
 mod document;
 mod environment;
+#[cfg(any(test, fuzzing))]
+#[path = "../tests/exercise/compose.rs"]
+pub mod exercise;
 mod file;
 mod home;
 pub(super) mod private_dir;

@@ -15,7 +15,7 @@ use super::image_list::list_images;
 use super::plan::{LABEL_NAME, check_mount_paths, enforcement_gaps, interpreters};
 use super::process_identity::MAX_CONTAINER_AGE;
 use super::stream::container_stream;
-use super::{BackendState, error_message, image_recipe, new_name, pretty_json};
+use super::{BackendState, image_recipe, new_name, pretty_json, request_error};
 use cove_core::BoxFuture;
 use cove_core::backend::{MemoryKiller, PlanFormat, Sandbox, SandboxEnd, SandboxOwner};
 use cove_core::error::Failure;
@@ -107,9 +107,7 @@ impl BackendState {
 
 /// Returns any image of the engine. Filling the runner volume only needs a container that is never started.
 async fn find_any_image(client: &Client) -> Result<Option<String>, Failure> {
-    let images = list_images(client, None)
-        .await
-        .map_err(|error| Failure::operator("could not list images").because(error_message(&error)))?;
+    let images = list_images(client, None).await.map_err(|error| request_error("could not list images", &error))?;
     Ok(images.into_iter().map(|image| image.id).next())
 }
 

@@ -1,6 +1,9 @@
 //! Finds the engine's address and connects to it. Does nothing before a container is needed.
 
 mod docker_context;
+mod ssh_forward;
+mod tls_files;
+mod tunnel;
 
 use cove_core::error::Failure;
 use std::path::{Path, PathBuf};
@@ -12,6 +15,9 @@ use rustix::io::Errno;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use self::ssh_forward::{SshDestination, SshForward};
+use self::tls_files::TlsFiles;
+use self::tunnel::{EngineTunnel, OPEN_TIMEOUT, TunnelRoute};
 use super::engine::{Engine, EngineFacts};
 use super::{error_message, libpod};
 use cove_core::process_env::ProcessEnv;
@@ -36,6 +42,8 @@ pub(super) struct EngineAddress {
     /// The setting that names this address. `None` for a default socket, which is skipped silently if it does not
     /// exist.
     pub(super) configured_by: Option<String>,
+    /// The certificates for a connection with TLS. Without them a `tcp://` address is unencrypted.
+    tls: Option<TlsFiles>,
     /// Why Cove refuses to connect to it.
     refusal: Option<ConnectRefusal>,
 }
@@ -62,20 +70,42 @@ impl From<String> for ConnectRefusal {
 
 impl EngineAddress {
     fn default_socket(path: PathBuf) -> Self {
-        Self { url: format!("unix://{}", path.display()), configured_by: None, refusal: None }
+        Self { url: format!("unix://{}", path.display()), configured_by: None, tls: None, refusal: None }
     }
 
     fn configured(url: &str, by: impl Into<String>) -> Self {
-        Self { url: url.to_owned(), configured_by: Some(by.into()), refusal: None }
+        Self { url: url.to_owned(), configured_by: Some(by.into()), tls: None, refusal: None }
     }
 
     fn with_refusal(self, refusal: ConnectRefusal) -> Self {
         Self { refusal: Some(refusal), ..self }
     }
 
-    /// Returns true for a plain network address, where traffic can be read and changed on the way.
-    fn is_unencrypted(&self) -> bool {
+    fn with_tls(self, tls: TlsFiles) -> Self {
+        Self { tls: Some(tls), ..self }
+    }
+
+    /// Returns true for a network address, where traffic can be read and changed on the way unless TLS protects it.
+    fn is_tcp(&self) -> bool {
         self.url.starts_with("tcp://") || self.url.starts_with("http://")
+    }
+
+    /// Returns true if a tunnel carries the connections to this address.
+    fn needs_tunnel(&self) -> bool {
+        self.tls.is_some() || self.url.starts_with("ssh://")
+    }
+
+    /// Returns the route of that tunnel, which may use a private folder.
+    fn route(&self, folder: &Path, env: &ProcessEnv) -> Result<TunnelRoute, String> {
+        if let Some(tls) = &self.tls {
+            return tls.route(&self.url).map(TunnelRoute::Tls);
+        }
+        let destination = SshDestination::parse(&self.url)?;
+        let program = programs("ssh", &env.env.get("PATH").cloned().unwrap_or_default()).next();
+        let program = program.ok_or("the program `ssh` is missing: install `openssh-client`")?;
+        // Podman's own variable for a key that ssh does not find itself.
+        let identity = env_text(env, "CONTAINER_SSHKEY").map(|key| env.absolute_path(key));
+        Ok(TunnelRoute::Ssh(Box::new(SshForward::new(destination, program, identity, folder))))
     }
 
     fn path(&self) -> Option<&Path> {
@@ -104,6 +134,8 @@ impl EngineAddress {
 pub(super) struct EngineConnection {
     pub(super) client: Client,
     pub(super) facts: EngineFacts,
+    /// Carries the client's connections, if the engine is on another machine.
+    _tunnel: Option<EngineTunnel>,
 }
 
 /// Returns the addresses to try, in order; Docker's first if the operator chose no engine. A configured address replaces
@@ -195,7 +227,7 @@ async fn connect(wanted: Option<Engine>, env: &ProcessEnv) -> Result<EngineConne
         if address.configured_by.is_none() && address.path().is_some_and(|path| !path.exists()) {
             continue;
         }
-        match try_address(&address).await {
+        match try_address(&address, env).await {
             Ok(connected) if wanted == Some(Engine::Podman) && connected.facts.engine != Engine::Podman => {
                 let why = "Docker answers there, not Podman";
                 refusals.push((address, ConnectRefusal::with_hint(why, NOT_PODMAN_HINT)));
@@ -207,18 +239,42 @@ async fn connect(wanted: Option<Engine>, env: &ProcessEnv) -> Result<EngineConne
     Err(no_engine_error(wanted, &refusals, env))
 }
 
-async fn try_address(address: &EngineAddress) -> Result<EngineConnection, ConnectRefusal> {
+async fn try_address(address: &EngineAddress, env: &ProcessEnv) -> Result<EngineConnection, ConnectRefusal> {
     if let Some(refusal) = &address.refusal {
         return Err(refusal.clone());
     }
-    let client = open_client(address)?;
-    let answered = tokio::time::timeout(ANSWER_TIMEOUT, identify_engine(client, &address.url)).await;
-    let silent = |_| format!("it did not answer within {} s", ANSWER_TIMEOUT.as_secs());
-    Ok(answered.map_err(silent)??)
+    let tunnel = open_tunnel(address, env).await?;
+    let endpoint = tunnel.as_ref().map_or_else(|| address.url.clone(), EngineTunnel::url);
+    let client = open_client(&endpoint)?;
+    let identified = identify_engine(client, &address.url, endpoint);
+    let answered = tokio::time::timeout(ANSWER_TIMEOUT, identified).await;
+    let (client, facts) = answered.map_err(|_| silence_reason(ANSWER_TIMEOUT))??;
+    Ok(EngineConnection { client, facts, _tunnel: tunnel })
+}
+
+fn silence_reason(waited: Duration) -> String {
+    format!("it did not answer within {} s", waited.as_secs())
+}
+
+/// Opens the tunnel to an address that needs one.
+async fn open_tunnel(address: &EngineAddress, env: &ProcessEnv) -> Result<Option<EngineTunnel>, ConnectRefusal> {
+    if !address.needs_tunnel() {
+        return Ok(None);
+    }
+    let opened = EngineTunnel::open(|folder| address.route(folder, env));
+    let opened = tokio::time::timeout(OPEN_TIMEOUT, opened).await.unwrap_or_else(|_| Err(silence_reason(OPEN_TIMEOUT)));
+    let hint = match address.tls {
+        Some(_) => "check the address and its certificates: `docker version` with the same settings says more",
+        None => {
+            "try the same command in a terminal: it must end without a question, so the key must be in the agent and \
+             the host in `known_hosts`"
+        }
+    };
+    opened.map(Some).map_err(|why| ConnectRefusal::with_hint(why, hint))
 }
 
 /// Asks the engine for its name, its version and its facts. Fails with the engine's error message.
-async fn identify_engine(client: Client, url: &str) -> Result<EngineConnection, String> {
+async fn identify_engine(client: Client, url: &str, endpoint: String) -> Result<(Client, EngineFacts), String> {
     let answers = async {
         let client = client.negotiate_version().await?;
         let (version, info) = tokio::try_join!(client.version(), client.info())?;
@@ -226,23 +282,20 @@ async fn identify_engine(client: Client, url: &str) -> Result<EngineConnection, 
     };
     let (client, version, info) = answers.await.map_err(|error| error_message(&error))?;
     let mut facts = EngineFacts::from_info(url, &version, &info);
+    facts.endpoint = endpoint;
     if facts.engine == Engine::Podman {
-        facts.add_podman_facts(libpod::fetch_facts(url).await?);
+        facts.add_podman_facts(libpod::fetch_facts(&facts.endpoint).await?);
     }
-    Ok(EngineConnection { client, facts })
+    Ok((client, facts))
 }
 
-fn open_client(address: &EngineAddress) -> Result<Client, String> {
-    let made = if let Some(path) = address.url.strip_prefix("unix://") {
+fn open_client(endpoint: &str) -> Result<Client, String> {
+    let made = if let Some(path) = endpoint.strip_prefix("unix://") {
         Client::connect_with_unix(path, REQUEST_TIMEOUT_SECONDS, API_DEFAULT_VERSION)
-    } else if address.is_unencrypted() {
-        Client::connect_with_http(&address.url, REQUEST_TIMEOUT_SECONDS, API_DEFAULT_VERSION)
+    } else if endpoint.starts_with("tcp://") || endpoint.starts_with("http://") {
+        Client::connect_with_http(endpoint, REQUEST_TIMEOUT_SECONDS, API_DEFAULT_VERSION)
     } else {
-        return Err(
-            "only `unix://` and unencrypted `tcp://` addresses are understood; for another machine forward its \
-             socket: `ssh -nNT -L /tmp/docker.sock:/var/run/docker.sock HOST`"
-                .into(),
-        );
+        return Err("only `unix://`, `tcp://` and `ssh://` addresses are understood".to_owned());
     };
     made.map_err(|error| error_message(&error))
 }
@@ -355,11 +408,11 @@ mod tests {
         listener.set_nonblocking(true).unwrap();
         let url = format!("tcp://{}", listener.local_addr().unwrap());
         for wanted in [None, Some(Engine::Docker), Some(Engine::Podman)] {
-            let vars = env(&[("DOCKER_HOST", &url), ("DOCKER_TLS_VERIFY", "1"), ("XDG_RUNTIME_DIR", "/none")]);
+            let vars = env(&[("DOCKER_HOST", &url), ("DOCKER_TLS", "1"), ("XDG_RUNTIME_DIR", "/none")]);
             let error = connect(wanted, &vars).await.err().unwrap();
             let cause = error.cause.unwrap().to_string();
-            assert!(cause.contains(&format!("`{url}` (DOCKER_HOST): `DOCKER_TLS_VERIFY` asks for TLS")), "{cause}");
-            assert!(error.hint.unwrap().contains("unset `DOCKER_TLS_VERIFY`"));
+            assert!(cause.contains(&format!("`{url}` (DOCKER_HOST): `DOCKER_TLS` asks for TLS")), "{cause}");
+            assert!(error.hint.unwrap().contains("`DOCKER_TLS_VERIFY=1`"));
         }
         assert!(listener.accept().is_err(), "no client connected");
         let missing = env(&[("DOCKER_CONFIG", "/nowhere"), ("DOCKER_CONTEXT", "nope")]);

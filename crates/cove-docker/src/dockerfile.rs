@@ -1,6 +1,9 @@
 //! Finds the images that a Dockerfile needs: its base images, images that it copies from, and images that the `ONBUILD`
 //! triggers of its base images need. A builder would pull missing ones without permission, so Cove checks them first.
 
+#[cfg(any(test, fuzzing))]
+#[path = "../tests/exercise/dockerfile.rs"]
+pub(crate) mod exercise;
 mod lines;
 
 use std::collections::BTreeMap;
@@ -24,6 +27,13 @@ const BUILDER_ARGUMENTS: [&str; 8] = [
     "TARGETVARIANT",
 ];
 
+/// Most stages, and most lines that stages inherit from earlier ones as triggers. Each stage runs the triggers of the one
+/// that it starts from, so a short text could stand for a very long one.
+const MAX_STAGES: usize = 500;
+const MAX_INHERITED_LINES: usize = 5_000;
+/// Most names and problems that are kept of each kind. The first alone decides.
+const MAX_NOTES: usize = 100;
+
 /// What a Dockerfile needs, as far as its text shows.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct DockerfileNeeds {
@@ -34,6 +44,7 @@ pub(super) struct DockerfileNeeds {
     /// it.
     pub problems: Vec<String>,
     stages: Vec<BuildStage>,
+    inherited_lines: usize,
 }
 
 /// An image that must be present before the build.
@@ -83,8 +94,12 @@ impl DockerfileNeeds {
                         }
                     }
                 }
+                "FROM" if needs.stages.len() == MAX_STAGES => {
+                    needs.problems.insert(0, format!("its Dockerfile has more than {MAX_STAGES} stages"));
+                    return needs;
+                }
                 "FROM" => needs.add_stage(&line, &arguments),
-                AMBIGUOUS => needs.unresolved.push(line.rest),
+                AMBIGUOUS => note(&mut needs.unresolved, line.rest),
                 "ONBUILD" => {
                     if let Some(stage) = needs.stages.last_mut() {
                         stage.triggers.push(line.rest.trim().to_owned());
@@ -111,10 +126,18 @@ impl DockerfileNeeds {
 
     fn add_triggers(&mut self, stage: usize, triggers: &[String], place: &str) {
         for line in triggers.iter().flat_map(|trigger| parse_lines(trigger)) {
+            self.inherited_lines += 1;
+            if self.inherited_lines == MAX_INHERITED_LINES + 1 {
+                let what = format!("{place} brings the lines of `ONBUILD` to more than {MAX_INHERITED_LINES}");
+                self.problems.insert(0, what);
+            }
+            if self.inherited_lines > MAX_INHERITED_LINES {
+                return;
+            }
             // A trigger may not contain these. A builder that accepts them nevertheless would pull an image.
             match line.keyword.as_str() {
                 "FROM" | "ONBUILD" | AMBIGUOUS => {
-                    self.unresolved.push(format!("{} {}", line.keyword, line.rest.trim()))
+                    note(&mut self.unresolved, format!("{} {}", line.keyword, line.rest.trim()))
                 }
                 _ => self.add_copied_images(&line, stage, place),
             }
@@ -132,7 +155,7 @@ impl DockerfileNeeds {
         let named = options.iter().find_map(|option| option.strip_prefix("--platform="));
         let platform = named.and_then(|platform| ImagePlatform::parse(platform, arguments));
         match (&begun, named) {
-            (None, Some(named)) if platform.is_none() => self.unresolved.push(format!("--platform={named}")),
+            (None, Some(named)) if platform.is_none() => note(&mut self.unresolved, format!("--platform={named}")),
             (None, _) => self.add_image(written, platform, Some(stage), arguments),
             (Some(_), _) => {}
         }
@@ -147,17 +170,17 @@ impl DockerfileNeeds {
         }
         for from in split_options(&line.rest).0.iter().filter_map(|option| option_source(option)) {
             match from.parse::<usize>() {
-                Ok(number) if number >= stage => self.problems.push(format!(
-                    "{place} copies from stage {number}, and {}",
-                    match stage {
+                Ok(number) if number >= stage => {
+                    let before = match stage {
                         0 => "there is none before it".to_owned(),
                         1 => "the only one before it is 0".to_owned(),
                         _ => format!("the last one before it is {}", stage - 1),
-                    }
-                )),
+                    };
+                    note(&mut self.problems, format!("{place} copies from stage {number}, and {before}"));
+                }
                 Ok(_) => {}
                 // Builders disagree about which variables they expand here.
-                Err(_) if from.contains('$') => self.unresolved.push(from.to_owned()),
+                Err(_) if from.contains('$') => note(&mut self.unresolved, from.to_owned()),
                 Err(_) if self.find_stage(from, stage).is_some() => {}
                 Err(_) => self.add_image(from, None, None, &BuildArguments::new()),
             }
@@ -184,7 +207,7 @@ impl DockerfileNeeds {
         // Builders treat quotes and backslashes in more ways than this parser, so such names stay unresolved.
         let is_plain = |name: &String| !name.is_empty() && !name.contains(['"', '\'', '\\', '$']);
         let Some(name) = expand_variables(unquote(written), arguments).filter(is_plain) else {
-            self.unresolved.push(written.to_owned());
+            note(&mut self.unresolved, written.to_owned());
             return;
         };
         if name == "scratch" {
@@ -234,6 +257,13 @@ impl ImagePlatform {
         };
         let parts = [&os, architecture, variant];
         Self::Named(parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("/"))
+    }
+}
+
+/// Adds a text to a list that does not grow beyond its bound.
+fn note(list: &mut Vec<String>, text: String) {
+    if list.len() < MAX_NOTES && !list.contains(&text) {
+        list.push(text);
     }
 }
 

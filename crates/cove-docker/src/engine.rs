@@ -11,7 +11,12 @@ pub(super) struct EngineFacts {
     pub(super) version: String,
     /// The URL that the engine listens at.
     pub(super) address: String,
+    /// The URL that programs of this machine connect to: the address itself, or the socket of a tunnel to it.
+    #[serde(skip)]
+    pub(super) endpoint: String,
     pub(super) rootless: bool,
+    /// True if containers run in a user namespace (`userns-remap`).
+    pub(super) maps_users: bool,
     pub(super) cgroup: u8,
     /// True if the engine can limit a container's swap.
     pub(super) limits_swap: bool,
@@ -24,6 +29,7 @@ pub(super) struct EngineFacts {
     pub(super) default_runtime: String,
     pub(super) seccomp: bool,
     pub(super) apparmor: bool,
+    pub(super) selinux: bool,
 }
 
 /// The container engine that Cove talks to.
@@ -158,7 +164,9 @@ impl EngineFacts {
             engine: Engine::from_version(version),
             version: version.version.clone().unwrap_or_default(),
             address: address.to_owned(),
+            endpoint: address.to_owned(),
             rootless: has("rootless"),
+            maps_users: has("userns"),
             cgroup: match found.cgroup_version {
                 Some(SystemInfoCgroupVersionEnum::_2) => 2,
                 _ => 1,
@@ -171,6 +179,7 @@ impl EngineFacts {
             default_runtime: found.default_runtime.clone().unwrap_or_default(),
             seccomp: has("seccomp") || options().any(|option| option.starts_with("name=seccomp")),
             apparmor: has("apparmor"),
+            selinux: has("selinux"),
         }
     }
 
@@ -178,8 +187,26 @@ impl EngineFacts {
     /// container gets only the one that the service was started with.
     pub(super) fn add_podman_facts(&mut self, facts: PodmanFacts) {
         (self.rootless, self.cgroup) = (facts.rootless, facts.cgroup);
+        // On cgroup v2 Podman's Docker API looks for files of cgroup v1, and reports limits as missing that it enforces.
+        if let (2, Some(controllers)) = (facts.cgroup, facts.controllers) {
+            let misses = |name: &str| controllers.iter().all(|one| one != name);
+            let limits = [("memory", "memory"), ("pids", "pids"), ("cpus", "cpu")].into_iter();
+            self.unenforced_limits = limits.filter(|(_, name)| misses(name)).map(|(limit, _)| limit).collect();
+            self.limits_swap = !misses("memory");
+        }
         self.runtimes = vec![facts.runtime.clone()];
         self.default_runtime = facts.runtime;
+    }
+
+    /// Returns true if the engine can start a container whose whole `/proc` is read-only. Runtimes write a label of SELinux
+    /// there after that, and a profile of AppArmor after Podman's options for `/proc` but before Docker's read-only paths.
+    pub(super) fn closes_proc(&self) -> bool {
+        !self.selinux && (self.engine.traits().takes_docker_options || !self.apparmor)
+    }
+
+    /// Returns true if the engine sets the rlimits of a request. A rootless Podman leaves them out without a word.
+    pub(super) fn takes_rlimits(&self) -> bool {
+        !(self.rootless && self.engine == Engine::Podman)
     }
 
     /// Returns true if the engine distinguishes an out-of-memory kill from any other kill.

@@ -13,7 +13,7 @@ use bollard::query_parameters::{AttachContainerOptionsBuilder, StartContainerOpt
 use super::connect::EngineConnection;
 use super::engine::EngineFacts;
 use super::plan::ContainerPlan;
-use super::{error_message, is_missing, libpod, podman_states, read_back};
+use super::{is_missing, libpod, podman_states, read_back, request_error};
 use cove_core::error::{Failure, display_value};
 use cove_core::policy::SandboxNetwork;
 
@@ -29,7 +29,7 @@ pub(super) async fn start_created(
     let mut differences = read_back::plan_differences(&plan.body, &found, facts);
     let runtime = plan.body.host_config.as_ref().and_then(|host| host.runtime.as_deref());
     if let (Some(runtime), false) = (runtime, facts.engine.traits().reports_runtime) {
-        differences.extend(libpod::runtime_difference(&facts.address, id, runtime).await);
+        differences.extend(libpod::runtime_difference(&facts.endpoint, id, runtime).await);
     }
     if !differences.is_empty() {
         let failure = Failure::operator(format!("could not use the container that {} made", facts.name()))
@@ -50,7 +50,7 @@ pub(super) async fn start_created(
 }
 
 pub(super) fn launch_error(what: &str, error: &ClientError) -> Failure {
-    Failure::operator(format!("could not {what} a container")).because(error_message(error))
+    request_error(format!("could not {what} a container"), error)
 }
 
 /// Returns an error that names the policy's network if the engine does not have it. The engines report this case

@@ -8,6 +8,7 @@ pub mod build;
 pub mod compose;
 mod compose_backend;
 pub mod connect;
+mod container_user;
 mod control;
 mod dockerfile;
 mod engine;
@@ -19,6 +20,9 @@ mod plan;
 mod podman_states;
 mod process_identity;
 mod read_back;
+#[cfg(test)]
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
 pub mod runner_program;
 mod runner_volume;
 mod stream;
@@ -46,7 +50,10 @@ use cove_core::random::random_bits;
 use build::ImageProvider;
 use compose::{ComposeClient, ComposeEnv};
 use connect::{EngineConnection, EngineConnector, START_ENGINE_HINT};
+use container_user::with_own_user;
 use control::{ContainerGuard, ContainerHandle, EngineControl, or_unresponsive_error};
+#[cfg(any(test, fuzzing))]
+pub use dockerfile::exercise::exercise as exercise_dockerfile;
 pub use engine::Engine;
 use engine::EngineFacts;
 use launch::{LaunchError, launch_error, start_created};
@@ -215,7 +222,7 @@ impl BackendState {
 
     async fn compose(&self, connected: &EngineConnection) -> Result<&ComposeClient, Failure> {
         let facts = &connected.facts;
-        let find = || ComposeClient::find(facts.engine, &facts.address, ComposeEnv::from_process());
+        let find = || ComposeClient::find(facts.engine, &facts.endpoint, ComposeEnv::from_process());
         self.compose.get_or_try_init(find).await
     }
 
@@ -252,6 +259,7 @@ impl BackendState {
     async fn start(self: &Arc<Self>, policy: &Policy, owner: &SandboxOwner) -> Result<Sandbox, Failure> {
         let recipe = image_recipe(policy)?;
         let connected = self.connection().await?;
+        let policy = &with_own_user(policy, &connected.facts);
         // Refuses an unenforceable policy before the engine pulls or builds anything.
         if let Some(request) = self.compose_request(connected, policy, owner).await? {
             return self.start_project(connected, recipe, &request).await;
@@ -309,7 +317,7 @@ impl BackendState {
     /// Creates, verifies and starts one container. If any step fails, the container is removed before the error is
     /// returned.
     async fn start_planned(&self, connected: &EngineConnection, plan: &ContainerPlan) -> Result<Sandbox, LaunchError> {
-        let EngineConnection { client, facts } = connected;
+        let EngineConnection { client, facts, .. } = connected;
         let name = new_name();
         let plan = plan.with_name(&name);
         let made = client

@@ -20,6 +20,8 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) struct PodmanFacts {
     pub(super) rootless: bool,
     pub(super) cgroup: u8,
+    /// The cgroup controllers that limit its containers. `None` if it does not report them.
+    pub(super) controllers: Option<Vec<String>>,
     /// The runtime that the Podman service was started with.
     pub(super) runtime: String,
 }
@@ -78,7 +80,10 @@ fn parse_info(answer: &[u8]) -> Result<PodmanFacts, String> {
     const UNCLEAR: &str = "Podman does not tell whether it is rootless";
     let info: Value = parse_reply(answer, UNCLEAR)?;
     let field = |path: &str| info.pointer(path).ok_or_else(|| format!("{UNCLEAR}: missing field `{path}`"));
+    let listed =
+        |found: &Value| Some(found.as_array()?.iter().filter_map(|one| Some(one.as_str()?.to_owned())).collect());
     Ok(PodmanFacts {
+        controllers: info.pointer("/host/cgroupControllers").and_then(listed),
         rootless: field("/host/security/rootless")?.as_bool().ok_or(UNCLEAR)?,
         cgroup: if field("/host/cgroupVersion")? == "v2" { 2 } else { 1 },
         runtime: field("/host/ociRuntime/name")?.as_str().ok_or(UNCLEAR)?.to_owned(),
@@ -92,12 +97,20 @@ fn parse_reply<T: DeserializeOwned>(answer: &[u8], unclear: &str) -> Result<T, S
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn parses_or_refuses_podman_info() {
-        let answer = b"HTTP/1.0 200 OK\r\nX: y\r\n\r\n{\"host\":{\"cgroupVersion\":\"v1\",\"security\":{\"rootless\":true},\"ociRuntime\":{\"name\":\"crun\"}}}";
-        assert_eq!(parse_info(answer), Ok(PodmanFacts { rootless: true, cgroup: 1, runtime: "crun".into() }));
+        let reply = |host: Value| format!("HTTP/1.0 200 OK\r\nX: y\r\n\r\n{}", json!({"host": host})).into_bytes();
+        let mut host = json!({"cgroupVersion": "v1", "security": {"rootless": true}, "ociRuntime": {"name": "crun"}});
+        let facts = |cgroup, controllers| PodmanFacts { rootless: true, cgroup, controllers, runtime: "crun".into() };
+        assert_eq!(parse_info(&reply(host.clone())), Ok(facts(1, None)));
+        host["cgroupVersion"] = json!("v2");
+        host["cgroupControllers"] = json!(["memory", "pids"]);
+        let controllers = ["memory", "pids"].map(str::to_owned).to_vec();
+        assert_eq!(parse_info(&reply(host)), Ok(facts(2, Some(controllers))));
         for odd in [&b""[..], b"HTTP/1.0 404\r\n\r\n{}", b"HTTP/1.0 200\r\n\r\nno"] {
             assert!(parse_info(odd).is_err());
         }

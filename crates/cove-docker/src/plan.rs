@@ -21,6 +21,7 @@ use cove_protocol::{InterpreterPath, Language};
 use serde::Serialize;
 
 use self::masked_paths::{MASKED_PATHS, READ_ONLY_PATHS};
+use super::container_user::own_users;
 use super::engine::{Engine, EngineFacts};
 use cove_core::backend::{ImageCommand, SandboxOwner};
 use cove_core::error::{Failure, display_path, display_value};
@@ -67,6 +68,8 @@ pub(super) struct PlanRequest<'a> {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct ContainerPlan {
     pub(super) body: ContainerCreateBody,
+    /// The users of which each container gets one instead of the body's, as first id and count.
+    pub(super) own_users: Option<(u32, u32)>,
     /// What the engine cannot enforce here, one sentence each.
     pub(super) gaps: Vec<String>,
     #[serde(skip)]
@@ -105,6 +108,7 @@ pub(super) fn plan(request: &PlanRequest<'_>, facts: &EngineFacts) -> Result<Con
     let environment = variables(request, facts);
     let interpreters = interpreters(request.languages, &environment["PATH"]);
     let mut command = vec!["runner".to_owned(), data_limit(policy)];
+    command.extend((!facts.takes_rlimits()).then(|| process_limits(policy)));
     if !own_profile {
         command.push("--filter".to_owned());
     }
@@ -133,7 +137,8 @@ pub(super) fn plan(request: &PlanRequest<'_>, facts: &EngineFacts) -> Result<Con
         ..ContainerCreateBody::default()
     };
     let own = ImageCommand { command: request.image.command.clone(), directory: request.image.folder.clone() };
-    Ok(ContainerPlan { body, gaps, interpreters, image_command: own })
+    let own_users = own_users(policy, facts);
+    Ok(ContainerPlan { body, own_users, gaps, interpreters, image_command: own })
 }
 
 /// Returns what the engine cannot enforce, one sentence each. Fails if the policy depends on it.
@@ -158,6 +163,13 @@ pub(super) fn data_limit(policy: &Policy) -> String {
     format!("--data={}", policy.limits.memory)
 }
 
+/// Returns the runner's argument for the other limits on a process, where the engine does not set them.
+pub(super) fn process_limits(policy: &Policy) -> String {
+    let mut all = rlimits(&policy.limits);
+    all.retain(|limit| !matches!(limit.resource, RlimitResource::Data | RlimitResource::Nproc));
+    format!("--rlimits={}", serde_json::json!(all))
+}
+
 /// Fails if the engine cannot enforce a part of the policy.
 fn check_enforceable(policy: &Policy, facts: &EngineFacts) -> Result<(), Failure> {
     let name = facts.name();
@@ -171,11 +183,18 @@ fn check_enforceable(policy: &Policy, facts: &EngineFacts) -> Result<(), Failure
     }
     if !facts.unenforced_limits.is_empty() {
         let what = facts.unenforced_limits.join(" and ");
+        let hint = match facts.rootless {
+            true => {
+                "give its user the cgroup controllers: `sudo systemctl edit user@.service`, `[Service]` and \
+                 `Delegate=cpu memory pids`, and log in again; or use `--backend jail`"
+            }
+            false => {
+                "give it the cgroup controllers that it misses (`docker info` names them), or use `--backend jail`"
+            }
+        };
         return Err(Failure::operator(format!("could not hold a container of {name} to its limits"))
             .because(format!("it says that it cannot limit {what} here"))
-            .with_hint(
-                "give it the cgroup controllers that it misses (`docker info` names them), or use `--backend jail`",
-            ));
+            .with_hint(hint));
     }
     if let Some(runtime) = &policy.runtime
         && !facts.runtimes.contains(runtime)
@@ -267,11 +286,16 @@ fn host_config(request: &PlanRequest<'_>, facts: &EngineFacts, own_profile: bool
         security.push(format!("mask={}", MASKED_PATHS.join(":")));
         if policy.runtime.is_none() {
             // Older kernels know `hidepid` only as a number. The other options are Podman's defaults.
-            security.push("proc-opts=nosuid,nodev,noexec,hidepid=2".into());
+            let read_only = if facts.closes_proc() { ",ro" } else { "" };
+            security.push(format!("proc-opts=nosuid,nodev,noexec,hidepid=2{read_only}"));
         }
     }
     let bytes = |size: u64| i64::try_from(size).unwrap_or(i64::MAX);
-    let paths = |list: &[&str]| docker.then(|| list.iter().map(|path| (*path).to_owned()).collect());
+    let paths =
+        |list: &[&str]| -> Option<Vec<String>> { docker.then(|| list.iter().map(|path| (*path).to_owned()).collect()) };
+    // Other runtimes, such as gVisor's, have a `/proc` of their own.
+    let whole_proc = (facts.closes_proc() && policy.runtime.is_none()).then_some("/proc");
+    let read_only: Vec<&str> = whole_proc.into_iter().chain(READ_ONLY_PATHS.iter().copied()).collect();
     Ok(HostConfig {
         network_mode: Some(match &policy.network {
             SandboxNetwork::None => "none".into(),
@@ -290,7 +314,7 @@ fn host_config(request: &PlanRequest<'_>, facts: &EngineFacts, own_profile: bool
         // Docker opens ping sockets to every user. This empty group range closes them.
         sysctls: is_closed.then(|| HashMap::from([("net.ipv4.ping_group_range".to_owned(), "1 0".to_owned())])),
         masked_paths: paths(MASKED_PATHS),
-        readonly_paths: paths(READ_ONLY_PATHS),
+        readonly_paths: paths(&read_only),
         memory: Some(bytes(limits.memory)),
         memory_swap: facts.limits_swap.then_some(bytes(limits.memory)),
         oom_kill_disable: Some(false),
@@ -299,7 +323,7 @@ fn host_config(request: &PlanRequest<'_>, facts: &EngineFacts, own_profile: bool
         nano_cpus: Some((facts.usable_cpus(limits.cpus) * 1e9) as i64),
         // One more than the policy's limit, for the runner itself.
         pids_limit: Some(i64::from(limits.pids) + 1),
-        ulimits: Some(ulimits(&limits, facts)),
+        ulimits: facts.takes_rlimits().then(|| ulimits(&limits, facts)),
         ipc_mode: Some("private".into()),
         cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
         init: Some(false),

@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use tar::{Builder, EntryType, Header};
 
 use super::control::ContainerGuard;
-use super::{create_options, error_message, is_missing};
+use super::{create_options, error_message, is_missing, request_error};
 use cove_core::random::random_bits;
 
 /// The label of the volume. Its value is the digest of the program in it.
@@ -106,7 +106,7 @@ impl VolumeFiller<'_> {
         match self.client.inspect_volume(&self.program.volume_name()).await {
             Ok(volume) => Ok(volume_ownership(&volume, self.program)),
             Err(error) if is_missing(&error) => Ok(VolumeOwnership::Missing),
-            Err(error) => Err(Failure::operator("could not look for our volume").because(error_message(&error))),
+            Err(error) => Err(request_error("could not look for our volume", &error)),
         }
     }
 
@@ -199,7 +199,7 @@ impl VolumeFiller<'_> {
 }
 
 fn fill_error(error: ClientError) -> Failure {
-    Failure::operator("could not copy our own program into a volume").because(error_message(&error))
+    request_error("could not copy our own program into a volume", &error)
 }
 
 #[cfg(test)]

@@ -27,6 +27,20 @@ pub fn confine() -> Result<(), StepFailure> {
     sys::install_filter(&compile(Arch::NATIVE)).during(JailStep::Seccomp, action)
 }
 
+/// Keeps this process from leaving a core file with what it knows, and from being handed to the `core_pattern` program.
+/// Programs that it starts may raise the limit again. Nothing happens if the hard limit is 0, which only root can raise.
+pub fn forbid_own_core_files() {
+    let now = getrlimit(Resource::Core);
+    // 1 and not 0: see `guest::rlimits`.
+    let _ = setrlimit(Resource::Core, Rlimit { current: Some(1), maximum: now.maximum });
+}
+
+/// The same for this process and everything that it starts, for good. An engine may have set the limit already.
+pub fn forbid_core_files() {
+    let maximum = getrlimit(Resource::Core).maximum.map_or(1, |maximum| maximum.min(1));
+    let _ = setrlimit(Resource::Core, Rlimit { current: Some(maximum), maximum: Some(maximum) });
+}
+
 /// Limits the data of each process, this one included, to `bytes` from here on. The runner can add `NODE_CODE_RANGE` for
 /// a process. Fails if the kernel refuses.
 pub fn limit_data(bytes: u64) -> Result<(), StepFailure> {

@@ -15,18 +15,25 @@
 //! 1. The parent clones the child into new namespaces. The child joins its cgroup, and waits for one byte.
 //! 2. The parent writes the child's user map and its OOM score, which the child may not write itself. Then it sends the
 //!    byte. If it cannot, it closes its sending side instead, which ends the child's wait.
-//! 3. The child takes the remaining steps. If one fails, it sends the failure as JSON and exits. If all succeed, it
-//!    executes the runner, which closes the child's end of the socket without a word.
-//! 4. The parent reads until the end of the socket. Nothing read means that the runner runs, and the parent reports
-//!    `Started` to the host; else it reaps the child and reports `Failed`.
+//! 3. The child takes the remaining steps. For a watchdog it sends a socket of its network namespace, with a newline.
+//!    If a step fails, it sends the failure as JSON and exits. If all succeed, it executes the runner, which closes the
+//!    child's end of the socket without a word.
+//! 4. The parent reads until the end of the socket. Nothing read but a newline means that the runner runs, and the
+//!    parent reports `Started` to the host; else it reaps the child and reports `Failed`.
 //!
 //! From then on the parent only watches: see `watch`.
 
 use std::io::{self, Read, Write};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
+};
 
 use crate::plan::{HostIds, JailPlan};
 use crate::report::{JailEvent, JailStep, StepContext, StepFailure};
@@ -34,7 +41,7 @@ use crate::steps::cgroup::SandboxCgroups;
 use crate::steps::user::HostUser;
 use crate::steps::{caps, fds, landlock, lifetime, mount, namespaces, net, pivot, rlimit, user};
 use crate::sys::{self, CloneSide};
-use crate::watch::{self, WatchedSandbox};
+use crate::watch::{self, SocketMeter, WatchedSandbox};
 
 /// Larger than any plan, and small enough to refuse garbage.
 const MAX_PLAN: u32 = 4 * 1024 * 1024;
@@ -50,9 +57,10 @@ pub fn main() -> ExitCode {
         }
     };
     match make_sandbox(&control) {
-        Ok((watched, plan)) => {
-            JailEvent::Started { host_uid: watched.host.user.uid }.send(&control);
-            let (exit, exceeded) = watch::until_end(&watched, &plan, &control);
+        Ok((watched, plan, sockets)) => {
+            let kill_counter = watched.cgroups.kill_counter().map(Into::into);
+            JailEvent::Started { host_uid: watched.host.user.uid, kill_counter }.send(&control);
+            let (exit, exceeded) = watch::until_end(&watched, &plan, sockets, &control);
             // Dropping it removes the cgroups: `Ended` promises that they are gone.
             drop(watched);
             JailEvent::Ended { exit, exceeded }.send(&control);
@@ -88,22 +96,24 @@ fn read_plan(mut control: &UnixStream) -> Result<JailPlan, StepFailure> {
 }
 
 /// Reads the plan and makes the sandbox, up to its runner. If it fails, nothing of the sandbox is left.
-fn make_sandbox(control: &UnixStream) -> Result<(WatchedSandbox, JailPlan), StepFailure> {
+fn make_sandbox(control: &UnixStream) -> Result<(WatchedSandbox, JailPlan, SocketMeter), StepFailure> {
     let plan = read_plan(control)?;
     if !mount::has_mount_point() {
         let missing = io::Error::from(io::ErrorKind::NotFound);
         return Err(StepFailure::new(JailStep::Mounts, "find the folder `/tmp` to build a root on", missing));
     }
+    rlimit::forbid_core_files()?;
     let host = HostUser::take(&plan.identity)?;
     let sources = match plan.identity.outside {
         HostIds::OneOf { .. } => Some(mount::open_sources(&plan)?),
-        HostIds::Same(_) => None,
+        HostIds::Same { .. } | HostIds::Subordinate { .. } => None,
     };
     let cgroups = SandboxCgroups::create(&plan.control)?;
     let (parent_end, child_end) = UnixStream::pair().during(JailStep::Clone, || "open a socket to the child".into())?;
     // Without CLONE_NEWCGROUP: the child makes its cgroup namespace itself, once it has joined its cgroup.
     use libc::{CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWUSER, CLONE_NEWUTS};
     let namespaces = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS;
+    host.own_new_namespaces()?;
     let cloned = sys::clone_into_namespaces(namespaces, cgroups.clone_target());
     match cloned.during(JailStep::Clone, || "create a user namespace".into())? {
         CloneSide::Child => {
@@ -118,10 +128,12 @@ fn make_sandbox(control: &UnixStream) -> Result<(WatchedSandbox, JailPlan), Step
         CloneSide::Parent { child, pidfd } => {
             // If the parent held the child's end too, it could not see the child close it.
             drop((child_end, sources));
-            release_stream()?;
-            let watched = WatchedSandbox { child, pidfd, cgroups, host };
-            match finish_start(&plan, &watched, parent_end) {
-                Ok(()) => Ok((watched, plan)),
+            let priority = format!("/proc/{}/autogroup", child.as_raw_nonzero());
+            let priority = std::fs::File::options().write(true).open(priority).ok();
+            let mut watched = WatchedSandbox { child, pidfd, cgroups, host, priority };
+            let freed = watched.host.stop_owning().and_then(|()| release_stream());
+            match freed.and_then(|()| finish_start(&plan, &mut watched, parent_end)) {
+                Ok(sockets) => Ok((watched, plan, sockets)),
                 Err(failure) => {
                     watch::kill_and_reap(&watched);
                     Err(failure)
@@ -142,8 +154,8 @@ fn release_stream() -> Result<(), StepFailure> {
 }
 
 /// In the parent: does what the child cannot do itself, releases the child, and waits until it has executed the runner.
-/// Fails with the child's failure, or with that of this process.
-fn finish_start(plan: &JailPlan, watched: &WatchedSandbox, mut child: UnixStream) -> Result<(), StepFailure> {
+/// Returns what it needs to measure the sandbox's sockets. Fails with the child's failure, or with that of this process.
+fn finish_start(plan: &JailPlan, watched: &mut WatchedSandbox, child: UnixStream) -> Result<SocketMeter, StepFailure> {
     let released = release_child(plan, watched, &child);
     if released.is_err() {
         // Without this the child would wait forever.
@@ -153,9 +165,10 @@ fn finish_start(plan: &JailPlan, watched: &WatchedSandbox, mut child: UnixStream
     // fails before it has read the parent's byte, the kernel resets the socket after the child's report: an error that
     // comes with a report does not matter.
     let mut report = Vec::new();
-    let read = child.read_to_end(&mut report).during(JailStep::Clone, || "wait for the child".into());
-    if report.is_empty() {
-        return released.and(read.map(drop));
+    let mut diagnosis = None;
+    let read = read_report(&child, &mut report, &mut diagnosis).during(JailStep::Clone, || "wait for the child".into());
+    if report.trim_ascii().is_empty() {
+        return released.and(read).map(|()| SocketMeter::new(diagnosis));
     }
     // Both sides may have failed. A child in its `Clone` step only reports that the parent's byte did not come, so then
     // the parent's failure is the cause; in any other step the child's failure is.
@@ -163,13 +176,50 @@ fn finish_start(plan: &JailPlan, watched: &WatchedSandbox, mut child: UnixStream
     Err(released.err().filter(|_| failure.step == JailStep::Clone).unwrap_or(failure))
 }
 
+/// Reads what the child sends until it closes its end, and the descriptor that comes with it.
+fn read_report(child: &UnixStream, report: &mut Vec<u8>, diagnosis: &mut Option<OwnedFd>) -> io::Result<()> {
+    loop {
+        let mut bytes = [0u8; 1024];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut buffers = [io::IoSliceMut::new(&mut bytes)];
+        let received = match recvmsg(child, &mut buffers, &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
+            Ok(received) => received.bytes,
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+                *diagnosis = descriptors.last();
+            }
+        }
+        if received == 0 {
+            return Ok(());
+        }
+        report.extend_from_slice(&bytes[..received]);
+    }
+}
+
+/// In the child: hands the parent a socket that reports the sockets of this network namespace. A kernel without such
+/// sockets is no failure: the watchdog then counts every socket as full.
+fn send_diagnosis(parent: &UnixStream) -> Result<(), StepFailure> {
+    let Ok(socket) = net::open_diagnosis() else { return Ok(()) };
+    let descriptors = [socket.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+    sendmsg(parent, &[io::IoSlice::new(b"\n")], &mut ancillary, SendFlags::empty())
+        .during(JailStep::Network, || "hand a socket to the parent".into())
+        .map(drop)
+}
+
 /// In the parent: maps the child's user, sets its OOM score, and sends the byte that it waits for.
-fn release_child(plan: &JailPlan, watched: &WatchedSandbox, mut child: &UnixStream) -> Result<(), StepFailure> {
-    user::write_maps(watched.child, &plan.identity, &watched.host)?;
+fn release_child(plan: &JailPlan, watched: &mut WatchedSandbox, mut child: &UnixStream) -> Result<(), StepFailure> {
+    watched.host.write_maps(watched.child, &plan.identity)?;
     // When the machine runs out of memory, the kernel kills a sandbox before anything else.
     std::fs::write(format!("/proc/{}/oom_score_adj", watched.child.as_raw_nonzero()), "1000")
         .during(JailStep::Cgroup, || "mark the sandbox as the first to kill when memory runs out".into())?;
-    child.write_all(b"g").during(JailStep::Clone, || "release the child".into())
+    child.write_all(&[watched.host.kind.byte()]).during(JailStep::Clone, || "release the child".into())
 }
 
 fn decode_failure(report: &[u8]) -> StepFailure {
@@ -187,13 +237,18 @@ fn enter(
 ) -> Result<std::convert::Infallible, StepFailure> {
     cgroups.join()?;
     namespaces::hide_host_cgroups()?;
-    (&*parent).read_exact(&mut [0u8; 1]).during(JailStep::Clone, || "wait for the parent".into())?;
-    user::become_user(&plan.identity)?;
+    let mut byte = [0u8; 1];
+    (&*parent).read_exact(&mut byte).during(JailStep::Clone, || "wait for the parent".into())?;
+    mount::make_private()?;
+    // Before this process becomes another user, who may not reach them.
+    let sources = sources.map_or_else(|| mount::open_sources(plan), Ok)?;
+    user::become_user(plan.identity.inside, byte[0])?;
     lifetime::tie_to_parent(parent.as_fd())?;
     namespaces::set_host_name(plan)?;
     net::bring_loopback_up()?;
-    mount::make_private()?;
-    let sources = sources.map_or_else(|| mount::open_sources(plan), Ok)?;
+    if plan.control.watchdog_millis.is_some() {
+        send_diagnosis(parent)?;
+    }
     let root = mount::build_root(plan, sources)?;
     namespaces::forbid_nested(plan)?;
     pivot::into_root(root, &plan.working_directory)?;

@@ -1,10 +1,17 @@
 //! What this machine is and allows, as far as a plan depends on it. Plans made from the same facts are the same.
 
+mod subordinate_ids;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use serde::{Deserialize, Serialize};
+
+use crate::guest::{MountAccess, SandboxMount};
+pub use subordinate_ids::SubordinateIds;
+use subordinate_ids::find_closed;
+pub(crate) use subordinate_ids::user_name;
 
 /// Where the sandbox's system files come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +32,10 @@ impl JailRoot {
     }
 }
 
+/// Folders of another tree that the sandbox replaces with its own.
+pub(crate) const REPLACED_FOLDERS: &[&str] =
+    &["proc", "sys", "dev", "tmp", "run", "workspace", ".cove", "root", "home", "lost+found"];
+
 /// The files of the host's `/etc` that programs need to find their libraries, fonts and certificates. The sandbox sees
 /// these as they are; the plan generates the others that it needs.
 const SHARED_ETC: &[&str] = &[
@@ -43,11 +54,17 @@ pub struct HostFacts {
     pub gid: u32,
     /// The ids that this process may hand out, as `(first, count)`. Outside a container these are all ids.
     pub id_ranges: Vec<(u32, u32)>,
+    /// The ids that an ordinary user may give to sandboxes, or the reason why there are none.
+    pub subordinate: Result<SubordinateIds, String>,
+    /// Why a sandbox needs the id of the user, if it does: with another it could not use all that it is given.
+    pub needs_own_id: Option<String>,
     /// The folders and links at the top of the tree that becomes the sandbox's root.
     pub top: BTreeMap<String, TopEntry>,
     /// Those of `SHARED_ETC` that exist.
     pub etc: Vec<PathBuf>,
     pub cgroup: CgroupFacts,
+    /// The kernel's limits on what it counts for each user in each user namespace: the files of `/proc/sys/user`.
+    pub user_limits: BTreeMap<String, u64>,
     /// How many processors this process may use; 0 if that is unknown.
     pub processors: u32,
 }
@@ -86,16 +103,46 @@ impl HostFacts {
             }
         }
         let etc = SHARED_ETC.iter().map(PathBuf::from).filter(|path| path.exists()).collect();
+        let uid = rustix::process::geteuid().as_raw();
         Ok(Self {
-            uid: rustix::process::geteuid().as_raw(),
+            uid,
             gid: rustix::process::getegid().as_raw(),
             id_ranges: parse_id_map(&fs::read_to_string("/proc/self/uid_map").unwrap_or_default()),
+            subordinate: SubordinateIds::gather(uid),
+            needs_own_id: None,
             top,
             etc,
             cgroup: CgroupFacts::gather(),
+            user_limits: read_user_limits(),
             processors: std::thread::available_parallelism().map_or(0, |count| count.get() as u32),
         })
     }
+
+    /// Looks at what an ordinary user's sandbox is given: with a subordinate id it could not write to the user's files,
+    /// nor read those that are closed to others.
+    pub fn look_at_files(&mut self, root: &JailRoot, runner: &Path, mounts: &[SandboxMount]) {
+        if self.uid == 0 || self.subordinate.is_err() {
+            return;
+        }
+        let writable = mounts.iter().find(|mount| mount.access == MountAccess::ReadWrite);
+        let mut sources = vec![runner.to_owned()];
+        sources.extend(mounts.iter().map(|mount| mount.source.clone()));
+        if let JailRoot::Tree(tree) = root {
+            let shown = self.top.keys().filter(|name| !REPLACED_FOLDERS.contains(&name.as_str()));
+            sources.extend(shown.map(|name| tree.join(name)));
+        }
+        self.needs_own_id = match writable {
+            Some(mount) => Some(format!("`{}` is mounted writable", mount.source.display())),
+            None => find_closed(&sources),
+        };
+    }
+}
+
+/// Returns whether a sandbox with a subordinate id could use all that this user can in these mounts. It may change while
+/// a host lives.
+pub fn are_open_to_others(mounts: &[SandboxMount]) -> bool {
+    let sources: Vec<PathBuf> = mounts.iter().map(|mount| mount.source.clone()).collect();
+    find_closed(&sources).is_none()
 }
 
 impl CgroupFacts {
@@ -110,13 +157,20 @@ impl CgroupFacts {
 
     /// Finds the cgroups that this process may use.
     pub(crate) fn gather() -> Self {
-        let (Ok(mounts), Ok(own)) =
-            (fs::read_to_string("/proc/self/mountinfo"), fs::read_to_string("/proc/self/cgroup"))
-        else {
+        let Some(hierarchies) = own_hierarchies() else {
             return Self::None { reason: "the cgroups of this process cannot be read".into() };
         };
-        let hierarchies = parse_hierarchies(&mounts, &own);
         Self::choose(&hierarchies, &writable, &|path| fs::read_to_string(path).unwrap_or_default())
+    }
+
+    /// Returns this process's own cgroup of version 2 if it is delegated to this user with the controllers that a
+    /// sandbox needs, and nothing but the processes in it keeps Cove from dividing it.
+    pub(crate) fn undivided() -> Option<PathBuf> {
+        if !matches!(Self::gather(), Self::None { .. }) {
+            return None;
+        }
+        let own = own_hierarchies()?.remove("")?.own;
+        can_be_divided(&own).then_some(own)
     }
 
     /// Returns the best kind of cgroup that works here: version 2, then version 1, then none. Memory and pids must both
@@ -152,6 +206,23 @@ impl CgroupFacts {
             _ => Self::None { reason: "no cgroup with memory and pids limits is delegated to this user".into() },
         }
     }
+}
+
+/// Returns whether this user may divide a cgroup of version 2 among sandboxes. The cgroup at the top of the machine, which
+/// has no `cgroup.type`, belongs to the machine's own manager.
+fn can_be_divided(folder: &Path) -> bool {
+    let controllers = fs::read_to_string(folder.join("cgroup.controllers")).unwrap_or_default();
+    let has = |name: &str| controllers.split_whitespace().any(|controller| controller == name);
+    let files = ["", "cgroup.procs", "cgroup.subtree_control"];
+    folder.join("cgroup.type").exists()
+        && has("memory")
+        && has("pids")
+        && files.iter().all(|file| writable(&folder.join(file)))
+}
+
+fn own_hierarchies() -> Option<BTreeMap<String, CgroupHierarchy>> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    Some(parse_hierarchies(&mounts, &fs::read_to_string("/proc/self/cgroup").ok()?))
 }
 
 /// One mounted cgroup hierarchy, and this process's own folder in it.
@@ -200,6 +271,16 @@ fn parse_hierarchies(mountinfo: &str, own_cgroups: &str) -> BTreeMap<String, Cgr
 
 fn writable(path: &Path) -> bool {
     rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
+}
+
+/// Reads the files of `/proc/sys/user`. Older kernels have fewer.
+fn read_user_limits() -> BTreeMap<String, u64> {
+    let files = fs::read_dir("/proc/sys/user").into_iter().flatten().flatten();
+    let limit = |file: fs::DirEntry| {
+        let value = fs::read_to_string(file.path()).ok()?.trim().parse().ok()?;
+        Some((file.file_name().into_string().ok()?, value))
+    };
+    files.filter_map(limit).collect()
 }
 
 /// Reads `/proc/self/uid_map`, whose lines are: first id inside, first id outside, count. See user_namespaces(7).
@@ -272,6 +353,25 @@ mod tests {
             &[(app, "cpu memory pids\n")],
         );
         assert_eq!(facts, CgroupFacts::V2 { parent: app.into(), cpu: true });
+    }
+
+    #[test]
+    fn a_delegated_cgroup_can_be_divided() {
+        let tree = tempfile::tempdir().unwrap();
+        let service = tree.path();
+        assert!(!can_be_divided(service), "it has no files");
+        for (file, text) in [
+            ("cgroup.type", "domain\n"),
+            ("cgroup.procs", "1\n"),
+            ("cgroup.subtree_control", "\n"),
+            ("cgroup.controllers", "cpu memory pids\n"),
+        ] {
+            assert!(!can_be_divided(service), "`{file}` is missing");
+            fs::write(service.join(file), text).unwrap();
+        }
+        assert!(can_be_divided(service));
+        fs::write(service.join("cgroup.controllers"), "cpu memory\n").unwrap();
+        assert!(!can_be_divided(service), "there is no pids controller");
     }
 
     #[test]

@@ -29,6 +29,11 @@ pub const TMP: &str = "/tmp";
 pub const HOST_NAME: &str = "cove";
 /// The size of `/dev/shm` in bytes.
 pub const SHM_SIZE: u64 = 64 * MIB;
+/// How many file locks a sandbox may have in all its processes. The kernel needs memory for each that no cgroup counts.
+pub const MAX_LOCKS: u64 = 16_384;
+/// How many descriptors a sandbox may have in all its processes, those of files that several share more than once: as
+/// many as can be looked through for locks.
+pub const MAX_DESCRIPTORS: u64 = 32_768;
 /// Where programs are looked for, after `COMMAND_FOLDER`, if an image does not say.
 pub const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -39,8 +44,15 @@ pub struct SandboxUser {
     pub gid: u32,
 }
 
+impl Default for SandboxUser {
+    /// `nobody`: never root.
+    fn default() -> Self {
+        Self { uid: 65534, gid: 65534 }
+    }
+}
+
 /// Bounds on the whole sandbox.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct SandboxLimits {
     /// Bytes.
     pub memory: u64,
@@ -102,7 +114,9 @@ pub const NODE_CODE_RANGE: u64 = 512 * MIB;
 pub fn rlimits(limits: &SandboxLimits) -> Vec<Rlimit> {
     let both = |resource, value| Rlimit { resource, soft: value, hard: value };
     vec![
-        both(RlimitResource::Core, 0),
+        // Not 0: with that limit the kernel still starts a `core_pattern` that is a program, outside and as root. With 1
+        // it starts none, and writes no file either.
+        both(RlimitResource::Core, 1),
         // An allocation beyond the memory limit fails as an ordinary exception that code can survive. The limit on the
         // sandbox could only kill.
         Rlimit { resource: RlimitResource::Data, soft: limits.memory, hard: limits.memory + NODE_CODE_RANGE },

@@ -20,15 +20,22 @@ mod steps;
 mod sys;
 mod watch;
 
-pub use confine::{confine, limit_data};
+pub use confine::{confine, forbid_core_files, forbid_own_core_files, limit_data};
 pub use facts::{HostFacts, JailRoot};
 pub use plan::{JailPlan, JailSpec, PlanError, plan};
 pub use report::{JailEvent, JailRequest, JailStep, MemoryKiller, StepFailure};
+pub use steps::rlimit::limit_processes;
 
 /// Makes this process look up host names without any module of the system. Must be called while the
 /// process has one thread.
 pub fn use_built_in_name_lookups() -> std::io::Result<()> {
     sys::use_built_in_name_lookups()
+}
+
+/// Prepares the cgroup that this process is in for sandboxes, if it was delegated to this user. A host calls it before it
+/// makes its first plan. Returns whether it did: else plans use what is there, or a watchdog.
+pub fn divide_delegated_cgroup() -> bool {
+    facts::CgroupFacts::undivided().is_some_and(|own| steps::cgroup::divide(&own).is_ok())
 }
 
 /// Removes the cgroups of sandboxes whose jail process was killed before it could clean up. Cheap, and safe beside live

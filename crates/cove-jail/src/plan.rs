@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::facts::{CgroupFacts, HostFacts, JailRoot, TopEntry};
+use crate::facts::{CgroupFacts, HostFacts, JailRoot, REPLACED_FOLDERS, SubordinateIds, TopEntry};
 use crate::guest::{
-    COMMAND_FOLDER, HOST_NAME, INSTALLER_COMMANDS, MountAccess, RUNNER_PROGRAM, Rlimit, SHM_SIZE, SandboxLimits,
-    SandboxMount, SandboxUser, TMP, WORKSPACE, environment, inode_limit, rlimits,
+    COMMAND_FOLDER, HOST_NAME, INSTALLER_COMMANDS, MountAccess, RUNNER_PROGRAM, Rlimit, RlimitResource, SHM_SIZE,
+    SandboxLimits, SandboxMount, SandboxUser, TMP, WORKSPACE, environment, inode_limit, rlimits,
 };
 use crate::seccomp;
 
@@ -68,8 +68,12 @@ pub struct UserMapping {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HostIds {
-    /// The user who started Cove: an ordinary user may map no other.
-    Same(SandboxUser),
+    /// The user who started Cove, for this reason: what the kernel counts for each user, the sandbox shares with that
+    /// user's own programs.
+    Same { user: SandboxUser, reason: String },
+    /// An id that an ordinary user may map beside their own and that no other live sandbox has. If newuidmap(1) refuses
+    /// it, the sandbox has the user's own id.
+    Subordinate { user: SandboxUser, ids: SubordinateIds },
     /// An id out of this range that no other live sandbox has. Root must do this: the kernel does not hold host root to
     /// a process limit, and only namespaces would keep sandboxes with the same id from signalling each other.
     OneOf { first: u32, count: u32 },
@@ -143,6 +147,9 @@ pub struct LimitEnforcement {
     pub watchdog_millis: Option<u64>,
     /// Set if no cgroup limits processor time: on how many processors the sandbox may run.
     pub affinity: Option<u32>,
+    /// Those processors. Empty in a plan that is not started yet.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub processors: Vec<u32>,
 }
 
 /// What the sandbox may access, as paths inside it.
@@ -184,15 +191,22 @@ impl PlanError {
 
 /// Folders of the host's root that hold programs and libraries.
 const SYSTEM_FOLDERS: &[&str] = &["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"];
-/// Folders of another tree that the sandbox replaces with its own.
-const REPLACED_FOLDERS: &[&str] =
-    &["proc", "sys", "dev", "tmp", "run", "workspace", ".cove", "root", "home", "lost+found"];
 const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom"];
 /// First id and count. Above every range that distributions hand out to people, services and containers, and below
 /// 2^31, because some programs read larger user ids as negative numbers.
 const HOST_ID_RANGE: (u32, u32) = (0x7000_0000, 0x1_0000);
 /// The kinds of namespaces that code inside could try to make. It may make none.
 const NAMESPACE_KINDS: &[&str] = &["user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "time"];
+/// How many inotify instances and watches a sandbox has at most. A watcher of files needs one instance for each event
+/// loop, and a watch for each folder.
+const INOTIFY_LIMITS: &[(&str, u64)] = &[("max_inotify_instances", 16), ("max_inotify_watches", 4096)];
+/// Which part of an ordinary user's own inotify limits a sandbox has at most: 16 sandboxes leave that person half.
+const SHARE_OF_USER: u64 = 32;
+/// How many descriptors a process has at most in a sandbox whose user has other programs too, which have 1024 by custom,
+/// or that has no cgroup.
+const FEWER_FILES: u64 = 512;
+/// fanotify(7) is not for code in a sandbox. Older kernels do not have these limits.
+const FANOTIFY_LIMITS: &[&str] = &["max_fanotify_groups", "max_fanotify_marks"];
 const MIB: u64 = 1024 * 1024;
 
 /// Returns the plan for a sandbox. Fails if this machine cannot enforce what `spec` asks for.
@@ -202,18 +216,16 @@ pub fn plan(spec: &JailSpec, facts: &HostFacts) -> Result<JailPlan, PlanError> {
         return Err(PlanError::Superuser(0));
     }
     let entries = entries(spec, facts)?;
+    let outside = host_ids(facts)?;
     Ok(JailPlan {
-        identity: UserMapping { inside: spec.user, outside: host_ids(facts)? },
+        sysctls: user_limits(&outside, facts),
+        rlimits: process_limits(&outside, facts, &spec.limits),
+        identity: UserMapping { inside: spec.user, outside },
         hostname: HOST_NAME.into(),
-        sysctls: NAMESPACE_KINDS
-            .iter()
-            .map(|kind| SysctlSetting { path: format!("/proc/sys/user/max_{kind}_namespaces"), value: 0 })
-            .collect(),
         root: TmpfsOptions { size: 4 * MIB, inodes: 1024, mode: 0o755 },
         landlock: landlock_rules(&entries),
         entries,
         working_directory: WORKSPACE.into(),
-        rlimits: rlimits(&spec.limits),
         control: limit_enforcement(&spec.limits, facts)?,
         seccomp: match spec.filter {
             FilterMode::On => Some(seccomp::compile(seccomp::Arch::NATIVE)),
@@ -224,9 +236,42 @@ pub fn plan(spec: &JailSpec, facts: &HostFacts) -> Result<JailPlan, PlanError> {
     })
 }
 
+/// Returns the limits on what the kernel counts in the sandbox's user namespace. It counts each instance and watch for
+/// the user who made the namespace too, so that the sandboxes of an ordinary user share that user's limits.
+fn user_limits(outside: &HostIds, facts: &HostFacts) -> Vec<SysctlSetting> {
+    let setting = |name: &str, value| SysctlSetting { path: format!("/proc/sys/user/{name}"), value };
+    let namespaces = NAMESPACE_KINDS.iter().map(|kind| setting(&format!("max_{kind}_namespaces"), 0));
+    let inotify = INOTIFY_LIMITS.iter().filter_map(|&(name, most)| {
+        let of_user = *facts.user_limits.get(name)?;
+        let value = match outside {
+            HostIds::Same { .. } | HostIds::Subordinate { .. } => most.min(of_user / SHARE_OF_USER).max(1),
+            HostIds::OneOf { .. } => most,
+        };
+        Some(setting(name, value))
+    });
+    let fanotify = FANOTIFY_LIMITS.iter().filter(|name| facts.user_limits.contains_key(**name));
+    namespaces.chain(inotify).chain(fanotify.map(|name| setting(name, 0))).collect()
+}
+
+/// Returns the limits on each process. The kernel refuses to send more descriptors over sockets than a process may have
+/// open, and counts those of all processes of a user. So a sandbox that shares its user has fewer; and so has one without
+/// a cgroup, because the watchdog does not see what descriptors on their way hold.
+fn process_limits(outside: &HostIds, facts: &HostFacts, limits: &SandboxLimits) -> Vec<Rlimit> {
+    let mut all = rlimits(limits);
+    if matches!(outside, HostIds::Same { .. }) || matches!(facts.cgroup, CgroupFacts::None { .. }) {
+        let files = all.iter_mut().filter(|limit| limit.resource == RlimitResource::Nofile);
+        files.for_each(|limit| (limit.soft, limit.hard) = (FEWER_FILES, FEWER_FILES));
+    }
+    all
+}
+
 fn host_ids(facts: &HostFacts) -> Result<HostIds, PlanError> {
     if facts.uid != 0 {
-        return Ok(HostIds::Same(SandboxUser { uid: facts.uid, gid: facts.gid }));
+        let user = SandboxUser { uid: facts.uid, gid: facts.gid };
+        return Ok(match (&facts.subordinate, &facts.needs_own_id) {
+            (Ok(ids), None) => HostIds::Subordinate { user, ids: ids.clone() },
+            (Ok(_), Some(reason)) | (Err(reason), _) => HostIds::Same { user, reason: reason.clone() },
+        });
     }
     let has = |first: u32, count: u32| {
         facts.id_ranges.iter().any(|&(start, length)| {
@@ -323,7 +368,7 @@ fn landlock_rules(entries: &[PlanEntry]) -> LandlockRules {
                 BindAccess::Device => rules.devices.push(bind.target.clone()),
             },
             PlanEntry::Tmpfs { path, .. } => rules.write.push(path.clone()),
-            // A process may write to its own files in `/proc`, such as its name. Owner and mode close the rest.
+            // Links of `/proc`, such as `/proc/self/fd`, lead to files that may be written. The mount itself is read-only.
             PlanEntry::Proc { path } => rules.write.push(path.clone()),
             PlanEntry::Directory { .. } | PlanEntry::Link { .. } | PlanEntry::File { .. } => {}
         }
@@ -352,6 +397,7 @@ fn limit_enforcement(limits: &SandboxLimits, facts: &HostFacts) -> Result<LimitE
         place: facts.cgroup.clone(),
         watchdog_millis: watchdog,
         affinity: (!cpu).then_some(limits.cpus as u32),
+        processors: Vec::new(),
     })
 }
 

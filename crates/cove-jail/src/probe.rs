@@ -5,6 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::facts::{SubordinateIds, user_name};
 use crate::sys;
 
 /// What could be found out about this machine.
@@ -29,6 +30,27 @@ pub struct MachineProbe {
     pub masked_proc: Vec<PathBuf>,
     /// The version of the kernel's Landlock, if it has one.
     pub landlock: Option<u32>,
+    /// What the kernel does with the memory of a process that crashes: `kernel.core_pattern`.
+    pub core_pattern: String,
+    /// The hard limit on core files; `None` if there is none.
+    pub core_limit: Option<u64>,
+    /// Why the sandboxes of an ordinary user share that user's id, if they do.
+    pub shared_id: Option<String>,
+    pub manager: CgroupManager,
+}
+
+/// What manages the machine's cgroups, and could give one to this user.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum CgroupManager {
+    /// systemd, with a manager for this user.
+    UserSystemd,
+    /// systemd, without a manager for this user: there is one only while the user is logged in, or lingers.
+    Systemd,
+    /// No systemd; all controllers are in the hierarchy of version 2.
+    Unified,
+    /// No systemd; at least some controllers are in hierarchies of version 1.
+    #[default]
+    Legacy,
 }
 
 /// What the kernel's settings say about making namespaces.
@@ -90,6 +112,9 @@ impl MachineProbe {
             architecture: text(uname.machine()),
             user: rustix::process::geteuid().as_raw(),
             landlock: sys::landlock_version(),
+            core_limit: rustix::process::getrlimit(rustix::process::Resource::Core).maximum,
+            shared_id: shared_id(rustix::process::geteuid().as_raw()),
+            manager: detect_manager(Path::new("/"), rustix::process::geteuid().as_raw()),
             ..Self::from_files(Path::new("/"), ContainerVariables::from_environment())
         }
         .with_user_name(&fs::read_to_string("/etc/passwd").unwrap_or_default())
@@ -117,19 +142,29 @@ impl MachineProbe {
                 read("proc/self/attr/current"),
             ]),
             masked_proc: masks_over_proc(&mounts),
+            core_pattern: read("proc/sys/kernel/core_pattern").trim().to_owned(),
             ..Self::default()
         }
     }
 
     fn with_user_name(mut self, passwd: &str) -> Self {
-        let uid = self.user.to_string();
-        self.user_name = passwd.lines().find_map(|line| {
-            let mut fields = line.split(':');
-            let name = fields.next()?;
-            (fields.nth(1)? == uid).then(|| name.to_owned())
-        });
+        self.user_name = user_name(passwd, self.user);
         self
     }
+}
+
+fn shared_id(uid: u32) -> Option<String> {
+    if uid == 0 { None } else { SubordinateIds::gather(uid).err() }
+}
+
+/// Returns what manages cgroups, from files below `root`.
+fn detect_manager(root: &Path, user: u32) -> CgroupManager {
+    let exists = |path: String| root.join(path).exists();
+    if exists("run/systemd/system".into()) {
+        let has_own = exists(format!("run/user/{user}/systemd"));
+        return if has_own { CgroupManager::UserSystemd } else { CgroupManager::Systemd };
+    }
+    if exists("sys/fs/cgroup/cgroup.controllers".into()) { CgroupManager::Unified } else { CgroupManager::Legacy }
 }
 
 /// proc_pid_status(5): `Seccomp` is 2 under a filter.

@@ -5,22 +5,30 @@
 //! whatever reason, the jail kills the sandbox.
 
 use std::fmt;
+use std::fs;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 /// An event from the jail to the host. They come in this order: `Started` or `Failed`, then one `Memory` for each
-/// request, then `Ended`. Nothing follows `Failed` or `Ended`.
+/// request and any number of `MemoryKill`, then `Ended`. Nothing follows `Failed` or `Ended`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum JailEvent {
     /// Every step succeeded and the program runs.
-    Started { host_uid: u32 },
+    Started {
+        host_uid: u32,
+        /// The file in which the kernel counts the processes that it has killed for memory, if there is a cgroup.
+        kill_counter: Option<PathBuf>,
+    },
     /// The jail could not make the sandbox, and has removed every trace of it.
     Failed { failure: StepFailure },
     /// Answers `JailRequest::Memory`.
     Memory { exceeded: Option<MemoryKiller> },
+    /// The watchdog is about to kill a process of the sandbox, or the sandbox.
+    MemoryKill {},
     /// The program and all its descendants are gone, and so are the sandbox's cgroups.
     Ended { exit: RunnerExit, exceeded: Option<MemoryKiller> },
 }
@@ -52,6 +60,15 @@ pub enum MemoryKiller {
     Kernel,
     /// The jail process, where no cgroup limits memory.
     Watchdog,
+    /// The jail process, because of more file locks or descriptors than a sandbox may have in all its processes.
+    DescriptorBound,
+}
+
+/// Reads the file of `JailEvent::Started` in which the kernel counts the processes that it has killed for memory. Returns
+/// `None` if it cannot be read.
+pub fn read_kill_counter(file: &Path) -> Option<u64> {
+    let text = fs::read_to_string(file).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
 }
 
 /// A request from the host to the jail: one byte each.

@@ -63,6 +63,8 @@ pub enum FilterAction {
 }
 
 impl FilterAction {
+    /// The call returns 0 and does nothing.
+    pub const DONE: FilterAction = FilterAction::Errno(0);
     pub const EPERM: FilterAction = FilterAction::Errno(1);
     pub const ENOSYS: FilterAction = FilterAction::Errno(38);
     pub const EAFNOSUPPORT: FilterAction = FilterAction::Errno(97);

@@ -3,6 +3,7 @@
 pub(crate) mod caps;
 pub(crate) mod cgroup;
 pub(crate) mod fds;
+pub(crate) mod id_claims;
 pub(crate) mod landlock;
 pub(crate) mod lifetime;
 pub(crate) mod mount;

@@ -92,6 +92,25 @@ pub(crate) fn close_on_exec_from(first: u32) -> io::Result<()> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// fcntl(2) F_OFD_SETLK: locks one byte of a file for this open file description. Returns false if another has it.
+pub(crate) fn lock_byte(file: BorrowedFd<'_>, offset: i64) -> io::Result<bool> {
+    let lock = libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: offset,
+        l_len: 1,
+        // The kernel wants 0 here: the lock belongs to the description, not to a process.
+        l_pid: 0,
+    };
+    // SAFETY: `file` is open and `lock` is a live, initialised `flock`, which F_OFD_SETLK only reads.
+    let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
+    match (result, io::Error::last_os_error()) {
+        (0, _) => Ok(true),
+        (_, error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
+        (_, error) => Err(error),
+    }
+}
+
 /// seccomp(2): holds this thread and everything that it starts to `program`, from here on.
 pub(crate) fn install_filter(program: &seccomp::FilterProgram) -> io::Result<()> {
     let filters: Vec<libc::sock_filter> =
@@ -115,6 +134,23 @@ pub(crate) fn bring_loopback_up(socket: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: `socket` is open and `request` is a live, initialised `ifreq`, which is what SIOCSIFFLAGS reads.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as libc::Ioctl, &raw const request) };
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// kcmp(2): returns whether two processes share one address space. Also false where the kernel does not say.
+pub(crate) fn have_same_memory(one: i32, other: i32) -> bool {
+    const KCMP_VM: libc::c_int = 1;
+    have_same(one, other, KCMP_VM)
+}
+
+/// kcmp(2): returns whether two threads share one table of descriptors. Also false where the kernel does not say.
+pub(crate) fn have_same_descriptors(one: i32, other: i32) -> bool {
+    const KCMP_FILES: libc::c_int = 2;
+    have_same(one, other, KCMP_FILES)
+}
+
+fn have_same(one: i32, other: i32, what: libc::c_int) -> bool {
+    // SAFETY: passes five integers; the kernel only compares.
+    unsafe { libc::syscall(libc::SYS_kcmp, one, other, what, 0, 0) == 0 }
 }
 
 /// unshare(2): makes a new cgroup namespace for this process.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileEntry {
-    /// The name, with U+FFFD in place of bytes that are not UTF-8.
+    /// The name as `escape_name` writes it.
     pub name: String,
     pub kind: FileKind,
     /// Bytes, as `stat` reports them.

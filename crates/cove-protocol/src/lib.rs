@@ -5,6 +5,7 @@
 
 pub mod codec;
 pub mod file;
+pub mod file_name;
 pub mod id;
 pub mod limits;
 pub mod message;
@@ -12,6 +13,7 @@ pub mod resume;
 
 pub use codec::{DecodeError, EncodeError, FrameDecoder, encode};
 pub use file::{FileEntry, FileKind, FileProblem};
+pub use file_name::{escape_name, unescape_path};
 pub use id::{CallId, CellId, RequestId, SessionId};
 pub use message::{
     CellOutcome, CodeCell, CodeQuestion, CommandError, FromRunner, HostHello, ImageFormat, InterpreterPath, Language,

@@ -26,9 +26,10 @@ use crate::file::{FileEntry, FileProblem};
 use crate::id::{CallId, CellId, RequestId};
 use crate::limits::{MAX_COMMAND, MAX_COMMAND_BYTES, MAX_PATH};
 
-/// The version of the protocol, increased whenever a peer of the previous version could misunderstand a message. Both
-/// sides must have exactly the same.
-pub const VERSION: u32 = 4;
+/// The version of the protocol, increased whenever a peer of the previous version could misunderstand a message: also
+/// when a field keeps its type and changes its meaning, as `path` and `name` did in version 5 (escapes of
+/// [`escape_name`](crate::escape_name)). Both sides must have exactly the same.
+pub const VERSION: u32 = 5;
 
 /// How the codec and `resume` treat a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,6 +91,7 @@ impl WireMessage for FromRunner {
             Self::Output { .. } => ("output", MessageForm::WithPayload),
             Self::Image { .. } => ("image", MessageForm::WithPayload),
             Self::NeedInput {} => ("need_input", MessageForm::Plain),
+            Self::MemoryKill { .. } => ("memory_kill", MessageForm::Plain),
             Self::Done { .. } => ("done", MessageForm::Plain),
             Self::Answer { .. } => ("answer", MessageForm::WithPayload),
             Self::Stored { .. } => ("stored", MessageForm::Plain),
@@ -124,7 +126,8 @@ pub enum ToRunner {
     Kill { cell: CellId },
     /// Answers one `NeedInput`. The payload is the next piece of standard input; `end` says that it is the last.
     Input { end: bool },
-    /// Writes a file; the payload is its content. The runner answers `Stored` or `Refused`.
+    /// Writes a file; the payload is its content. The runner answers `Stored` or `Refused`. This path and those of `Get`
+    /// and `List` are read by `unescape_path`.
     Put { request: RequestId, path: String },
     /// Reads a file of at most `most` bytes. The runner answers `File` or `Refused`.
     Get { request: RequestId, path: String, most: u64 },
@@ -151,6 +154,9 @@ pub enum FromRunner {
     /// Asks for standard input: the code may read it, and there is room in the pipe. The runner has at most one of
     /// these unanswered.
     NeedInput {},
+    /// While the cell ran, the kernel has killed a process of the sandbox for memory, and not the one that runs the
+    /// cell. At most one for each cell.
+    MemoryKill { cell: CellId },
     /// Ends a cell, after all its output. `fresh` says that the runner started the interpreter for this cell; a program
     /// is always fresh.
     Done { cell: CellId, outcome: CellOutcome, fresh: bool },

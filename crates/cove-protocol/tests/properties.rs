@@ -8,7 +8,7 @@ mod messages;
 mod resume;
 
 use cove_protocol::limits::{MAX_FRAME, MAX_MESSAGE};
-use cove_protocol::{DecodeError, FrameDecoder, FromRunner, WireMessage, encode};
+use cove_protocol::{DecodeError, FrameDecoder, FromRunner, WireMessage, encode, escape_name, unescape_path};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
@@ -92,8 +92,28 @@ fn hostile() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![noise, frames, changed]
 }
 
+/// A name with what escapes consist of, and with any other bytes.
+fn file_name() -> impl Strategy<Value = Vec<u8>> {
+    let pieces = prop_oneof![
+        any::<u8>().prop_map(|byte| vec![byte]),
+        any::<char>().prop_map(|c| c.to_string().into_bytes()),
+        proptest::sample::select(vec!["\\", "\\x", "x", "0a", "5c", "5C", "\\x0a", "\n"]).prop_map(|text| text.into()),
+    ];
+    prop::collection::vec(pieces, 0..24).prop_map(|pieces| pieces.concat())
+}
+
 proptest! {
     #![proptest_config(cases(1024))]
+
+    #[test]
+    fn names_of_files_can_be_read_back_as_shown(name in file_name(), hidden in any::<char>()) {
+        let shown = escape_name(&name, |c, _| c == hidden && !c.is_ascii());
+        prop_assert_eq!(unescape_path(&shown), &name[..]);
+        prop_assert!(!shown.contains(char::is_control));
+        // What is shown is a name too, and another one unless nothing had to be escaped.
+        let again = escape_name(shown.as_bytes(), |_, _| false);
+        prop_assert_eq!(again == shown, shown.as_bytes() == name, "{} {}", shown, again);
+    }
 
     #[test]
     fn messages_survive_any_cut(

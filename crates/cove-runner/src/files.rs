@@ -2,18 +2,26 @@
 //! leads, the code itself could reach the same file. Only regular files and folders below the workspace are allowed; a
 //! named pipe, a socket or a device could make the runner wait forever.
 //!
-//! The code may change the tree at the same time. So the kernel resolves every path in one call, openat2(2), below a
-//! folder that the runner holds open, and the runner checks what it has opened before it uses it.
+//! The code may change the tree at the same time. So the runner takes every path step by step from a folder that it
+//! holds open, never lets the kernel follow a link, and checks what it has opened before it uses it. openat2(2) would do
+//! this in one call, but the filter refuses it to every process of the sandbox.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 
 use cove_protocol::limits::{MAX_ENTRIES, MAX_FILE_WRITE, MAX_META, MAX_PATH};
-use cove_protocol::{FileEntry, FileKind, FileProblem};
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, openat2};
+use cove_protocol::{FileEntry, FileKind, FileProblem, escape_name, unescape_path};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
+
+/// The kernel's own limit of links in one path.
+const MAX_LINKS: usize = 40;
+/// The most steps that one path may take, with its links: a hostile tree could make each link as long as a path.
+const MAX_STEPS: usize = 8192;
 
 /// The workspace, held open.
 pub(crate) struct WorkspaceFiles {
@@ -104,7 +112,8 @@ impl WorkspaceFiles {
             // The code may have removed it by now.
             let Ok(stat) = rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
             entries.push(FileEntry {
-                name: String::from_utf8_lossy(name.to_bytes()).into_owned(),
+                // The host decides which characters a person does not see.
+                name: escape_name(name.to_bytes(), |_, _| false),
                 kind: kind_of(&stat),
                 size: stat.st_size.max(0) as u64,
             });
@@ -122,13 +131,15 @@ impl WorkspaceFiles {
         if path.is_empty() {
             return Err(bad("it is empty"));
         }
-        if path.contains('\0') {
+        // From here on only what the escapes stand for counts: one may stand for `/`, for `.` or for NUL.
+        let path = unescape_path(path);
+        if path.contains(&0) {
             return Err(bad("it has a NUL byte"));
         }
         if path.len() > MAX_PATH {
             return Err(bad("it is too long"));
         }
-        let path = Path::new(path);
+        let path = Path::new(OsStr::from_bytes(&path));
         let path =
             if path.is_absolute() { path.strip_prefix(&self.root).map_err(|_| FileProblem::Outside {})? } else { path };
         let mut below = PathBuf::new();
@@ -153,14 +164,7 @@ impl WorkspaceFiles {
     }
 
     fn open_below(&self, below: &Path, flags: OFlags) -> Result<OwnedFd, FileProblem> {
-        let flags = flags | OFlags::CLOEXEC;
-        let confined = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        let opened = match openat2(&self.folder, below, flags, Mode::empty(), confined) {
-            // The kernel refuses every absolute link, although its target may be below the workspace.
-            Err(Errno::XDEV) => return self.open_by_name(below, flags),
-            opened => opened,
-        };
-        opened.map_err(|error| match error {
+        self.walk(below, flags | OFlags::CLOEXEC).map_err(|error| match error {
             // The kernel's answer for a socket, or a device without a driver.
             Errno::NXIO | Errno::NODEV => FileProblem::NotAFile { kind: FileKind::Socket },
             Errno::NOTDIR if flags.contains(OFlags::DIRECTORY) => FileProblem::NotAFolder {},
@@ -168,15 +172,55 @@ impl WorkspaceFiles {
         })
     }
 
-    /// Opens a path by name, wherever links lead, and then checks that the file is below the workspace.
-    fn open_by_name(&self, below: &Path, flags: OFlags) -> Result<OwnedFd, FileProblem> {
-        let opened = openat2(CWD, self.root.join(below), flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS)
-            .map_err(|error| if error == Errno::LOOP { FileProblem::Outside {} } else { problem(error) })?;
-        let name = format!("/proc/self/fd/{}", opened.as_raw_fd());
-        match std::fs::read_link(name) {
-            Ok(real) if real.starts_with(&self.root) => Ok(opened),
-            _ => Err(FileProblem::Outside {}),
+    /// Opens a path step by step. Reads links instead of following them, and ends with `EXDEV` where one leads out of
+    /// the workspace. Each step opens a name that is no link, in a folder that is open.
+    fn walk(&self, below: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        let folder_flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // The names still to go, the next one last; and those of the folders that lead to `folder`.
+        let mut ahead = reversed_names(below);
+        let mut behind: Vec<OsString> = Vec::new();
+        let mut folder: Option<OwnedFd> = None;
+        let mut links = 0;
+        for _ in 0..MAX_STEPS {
+            let here = folder.as_ref().map_or(self.folder.as_fd(), AsFd::as_fd);
+            let Some(name) = ahead.pop() else {
+                return rustix::fs::openat(here, ".", flags, Mode::empty());
+            };
+            if name == OsStr::new("..") {
+                // From the top again, because the code may have moved the folder elsewhere.
+                behind.pop().ok_or(Errno::XDEV)?;
+                ahead.extend(behind.drain(..).rev());
+                folder = None;
+                continue;
+            }
+            let is_last = ahead.is_empty();
+            let step_flags = if is_last { flags | OFlags::NOFOLLOW } else { folder_flags };
+            let refused = match rustix::fs::openat(here, &name, step_flags, Mode::empty()) {
+                Ok(opened) if is_last => return Ok(opened),
+                Ok(opened) => {
+                    behind.push(name);
+                    folder = Some(opened);
+                    continue;
+                }
+                Err(error @ (Errno::LOOP | Errno::NOTDIR)) => error,
+                Err(error) => return Err(error),
+            };
+            // A link, or a file where a folder should be.
+            let target = rustix::fs::readlinkat(here, &name, Vec::new()).map_err(|_| refused)?;
+            let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
+            links += 1;
+            if links > MAX_LINKS {
+                return Err(Errno::LOOP);
+            }
+            if target.is_absolute() {
+                ahead.extend(reversed_names(target.strip_prefix(&self.root).map_err(|_| Errno::XDEV)?));
+                behind.clear();
+                folder = None;
+            } else {
+                ahead.extend(reversed_names(&target));
+            }
         }
+        Err(Errno::LOOP)
     }
 
     /// Makes the missing folders of a path, and returns the last one, open.
@@ -190,11 +234,21 @@ impl WorkspaceFiles {
                 Err(error) => return Err(problem(error)),
             }
             so_far.push(part);
-            // From the top again, because the code may have replaced what was just made by a link.
-            folder = self.open_below(&so_far, flags)?;
+            let step_flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            folder = match rustix::fs::openat(&folder, Path::new(part.as_os_str()), step_flags, Mode::empty()) {
+                // A link, which may lead anywhere.
+                Err(Errno::LOOP | Errno::NOTDIR) => self.open_below(&so_far, flags)?,
+                opened => opened.map_err(problem)?,
+            };
         }
         Ok(folder)
     }
+}
+
+/// Returns the names in a relative path, the last one first. `..` stays.
+fn reversed_names(path: &Path) -> Vec<OsString> {
+    let names = path.components().filter(|part| *part != Component::CurDir);
+    names.map(|part| part.as_os_str().to_owned()).rev().collect()
 }
 
 /// Returns how many entries fit into one answer.
@@ -251,9 +305,7 @@ fn problem(error: impl Into<io::Error>) -> FileProblem {
 
 #[cfg(test)]
 mod tests {
-    use std::ffi::OsStr;
     use std::fs;
-    use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::symlink;
     use std::os::unix::net::UnixListener;
 
@@ -295,6 +347,9 @@ mod tests {
         for path in ["", "..", "../outside", "a/../../outside", "/etc/passwd", "a\0b", &"x".repeat(5000)] {
             check(path);
         }
+        for path in ["\\x2e\\x2e/outside", "a\\x2f..\\x2f../outside", "\\x2fetc\\x2fpasswd", "a\\x00b", "\\x2e."] {
+            check(path);
+        }
         check(&"x/".repeat(3000));
         check(&format!("{}/workspace_evil/x", outer.path().display()));
         check(&format!("a/{}", "n".repeat(300)));
@@ -327,6 +382,46 @@ mod tests {
         assert_eq!(files.put("absolute", b"mine"), Ok(4));
         assert_eq!(fs::read_to_string(outer.path().join("outside")).unwrap(), "secret");
         assert_eq!(files.get("absolute", 10), Ok(b"mine".to_vec()));
+    }
+
+    #[test]
+    fn takes_links_step_by_step() {
+        let (outer, files) = workspace();
+        let inside = outer.path().join("workspace");
+        files.put("a/b/c/real", b"here").unwrap();
+        let link = |target: &str, name: &str| symlink(target, inside.join(name)).unwrap();
+        link("../b/c", "a/b/sideways");
+        link("../../../a/b/sideways", "a/b/c/around");
+        link("a/b/c/around/../c/./real", "winding");
+        link("a/b/c", "short");
+        // After a link, `..` leads to where the link's target is, and not to where the link is.
+        link("short/../c/real", "after");
+        link(&format!("{}/a/../a/b/c/real", inside.display()), "absolute");
+        link(&format!("{}/../outside", inside.display()), "climbing");
+        link("a/b/c/../../../../outside", "far");
+        link("a/b/c/../../..", "top");
+        for path in ["a/b/sideways/real", "a/b/c/around/real", "winding", "after", "absolute", "top/a/b/c/real"] {
+            assert_eq!(files.get(path, 10), Ok(b"here".to_vec()), "{path}");
+        }
+        for path in ["climbing", "far", "top/../outside"] {
+            let found = files.get(path, 10);
+            assert!(matches!(found, Err(FileProblem::Outside {} | FileProblem::BadPath { .. })), "{path}: {found:?}");
+        }
+        assert!(matches!(files.get("a/b/c/real/below", 10), Err(FileProblem::NotAFolder {})));
+        assert_eq!(files.put("short/new/file", b"x"), Ok(1));
+        assert_eq!(files.get("a/b/c/new/file", 10), Ok(b"x".to_vec()));
+        for n in 0..MAX_LINKS + 1 {
+            link(&if n == 0 { "winding".into() } else { format!("chain{}", n - 1) }, &format!("chain{n}"));
+        }
+        assert_eq!(files.get("chain30", 10), Ok(b"here".to_vec()));
+        assert!(matches!(files.get("chain40", 10), Err(FileProblem::BadPath { .. })), "the kernel's limit");
+        // Each step of this link goes back to the top: the number of steps is bounded, not only that of links.
+        let deep = "d/".repeat(100);
+        files.put(&format!("{deep}end"), b"x").unwrap();
+        link(&format!("{deep}{}{deep}end", "../".repeat(100)), "restless");
+        assert_eq!(files.get("restless", 10), Ok(b"x".to_vec()));
+        link(&format!("{deep}{}", "../d/".repeat(700)), "endless");
+        assert!(matches!(files.list("endless"), Err(FileProblem::BadPath { .. })));
     }
 
     #[test]
@@ -369,6 +464,6 @@ mod tests {
         fs::write(inside.join(OsStr::from_bytes(b"\xff")), "").unwrap();
         let listed = files.list(".").unwrap();
         assert_eq!((listed.entries.len(), listed.left_out), (MAX_ENTRIES, 6));
-        assert_eq!(listed.entries[0].name, "f00000");
+        assert_eq!((&*listed.entries[0].name, &*listed.entries[1].name), ("\\xff", "f00000"));
     }
 }

@@ -1,7 +1,7 @@
 //! One interpreter process, and the channel to the shim inside it.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::Command;
 
@@ -28,6 +28,11 @@ pub(crate) struct InterpreterProcess {
     pub(crate) question: Option<RequestId>,
     /// Whether the runner started it for a question and it has run no cell yet.
     pub(crate) for_question: bool,
+    /// Whether code has closed the channel. The process then runs until it ends by itself.
+    pub(crate) is_cut_off: bool,
+    /// Whether this is an `sh` that has run its one cell and left its state. The process ends with the cell's status, and
+    /// nothing else that it writes to the channel counts.
+    pub(crate) has_left_state: bool,
     /// Whether the runner has sent the part of the shim that answers questions. Only for Python.
     knows_questions: bool,
 }
@@ -37,13 +42,15 @@ pub(crate) struct InterpreterProcess {
 pub(crate) struct ReservedDescriptor(OwnedFd);
 
 impl ReservedDescriptor {
-    /// Reserves the descriptor. Must be called before anything else opens a descriptor.
+    /// Reserves the descriptor. Must be called before anything else opens a descriptor. Fails if the process has inherited
+    /// a descriptor of that number.
     pub(crate) fn reserve() -> io::Result<Self> {
         let null = std::fs::File::open("/dev/null")?;
         let third = rustix::io::fcntl_dupfd_cloexec(&null, 3)?;
-        let number = std::os::fd::AsRawFd::as_raw_fd(&third);
         // The first descriptor that a process opens has the number 3, so `null` itself may have it.
-        if number == 3 { Ok(Self(third)) } else { Ok(Self(null.into())) }
+        [third, null.into()].into_iter().find(|fd| fd.as_raw_fd() == 3).map(Self).ok_or_else(|| {
+            io::Error::other("another program left descriptor 3 open for this one; start it without that descriptor")
+        })
     }
 
     /// Makes `fd` descriptor 3 while `start` runs.
@@ -67,22 +74,47 @@ fn with_all_data<T>(start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     started
 }
 
+/// What a new interpreter is started with.
+pub(crate) struct InterpreterStart<'a> {
+    pub(crate) language: Language,
+    pub(crate) program: &'a str,
+    /// Which shell the program is, if the language is `Sh`.
+    pub(crate) shell: PosixShell,
+    /// Where its code can call the host.
+    pub(crate) socket: &'a Path,
+    /// What the `sh` before has left.
+    pub(crate) shell_state: Option<&'a [u8]>,
+}
+
+/// The shell that runs cells of `sh`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PosixShell {
+    /// Bash in its POSIX mode, which keeps its state in one process.
+    Bash,
+    /// Another shell, with a new process for each cell.
+    Other,
+}
+
 impl InterpreterProcess {
-    /// Starts an interpreter with its shim. `socket` is where its code can call the host. Fails if the kernel refuses.
+    /// Starts an interpreter with its shim, as `start` says. Fails if the kernel refuses.
     pub(crate) fn start(
-        language: Language,
-        program: &str,
+        start: InterpreterStart<'_>,
         streams: StandardStreams,
-        socket: &Path,
         shim_descriptor: &mut ReservedDescriptor,
     ) -> io::Result<Self> {
+        let InterpreterStart { language, program, shell, socket, shell_state } = start;
         // Other children must not inherit either end: the runner knows that the shim has ended by the end of its
         // stream.
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         rustix::io::ioctl_fionbio(&ours, true)?;
         let mut command = Command::new(program);
-        command.args(arguments(language)).env(calls::CALL_VARIABLE, socket);
+        command.args(arguments(language, shell));
+        match shell_state {
+            // It has every variable that the environment gave to the first `sh`, unless a cell has unset it.
+            Some(_) => command.env_clear(),
+            None => command.env(calls::CALL_VARIABLE, socket),
+        };
         let start = || CellProcess::start(command, streams);
         let process = shim_descriptor.lend(theirs.as_fd(), || match language {
             // Exceeding the limit is an exception that code can survive.
@@ -90,7 +122,7 @@ impl InterpreterProcess {
             // Node reserves memory that it never uses, and shells start Node.
             Language::Node | Language::Bash | Language::Sh => with_all_data(start),
         })?;
-        Ok(Self {
+        let mut interpreter = Self {
             language,
             process,
             channel: ours,
@@ -98,8 +130,14 @@ impl InterpreterProcess {
             to_shim: Vec::new(),
             question: None,
             for_question: false,
+            is_cut_off: false,
+            has_left_state: false,
             knows_questions: false,
-        })
+        };
+        if let Some(state) = shell_state {
+            interpreter.send(shim::encode_shell_state(state));
+        }
+        Ok(interpreter)
     }
 
     /// Returns the descriptor to poll for messages of the shim.
@@ -177,7 +215,9 @@ impl InterpreterProcess {
             Ok(0) => ShimRead::Closed,
             // One read in each turn of the loop: a shim that never stops writing must not block the runner.
             Ok(count) => {
-                self.from_shim.extend(&buffer[..count]);
+                if !self.has_left_state {
+                    self.from_shim.extend(&buffer[..count]);
+                }
                 ShimRead::Bytes
             }
             Err(Errno::AGAIN) => ShimRead::Nothing,
@@ -212,13 +252,16 @@ const SHELL_QUESTIONS: &str = include_str!("../shims/shell/questions.sh");
 const PYTHON_QUESTIONS: &str = include_str!("../shims/python/questions.py");
 
 /// Returns the arguments that make an interpreter run its shim.
-fn arguments(language: Language) -> &'static [&'static str] {
+fn arguments(language: Language, shell: PosixShell) -> &'static [&'static str] {
     match language {
         // `-I` isolates it from environment variables and user folders; installed packages stay visible.
         Language::Python => &["-I", "-X", "utf8", "-c", include_str!("../shims/python/boot.py")],
         Language::Node => &["--no-force-async-hooks-checks", "-e", include_str!("../shims/node/boot.js")],
         Language::Bash => &["--norc", "--noprofile", "-c", SHELL_START, "bash", BASH_SHIM],
-        // If sh is bash, the shim for bash takes over.
+        Language::Sh if shell == PosixShell::Bash => {
+            &["--posix", "--norc", "--noprofile", "-c", SHELL_START, "sh", BASH_SHIM]
+        }
+        // An image may have bash under the name of sh alone. Then the shim for bash takes over.
         Language::Sh => &["-c", SHELL_START, "sh", SH_SHIM, BASH_SHIM],
     }
 }

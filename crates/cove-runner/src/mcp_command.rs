@@ -86,8 +86,9 @@ impl CallFailure {
 pub fn exit_status(kind: &str) -> u8 {
     match kind {
         "usage" | "bad_arguments" => 2,
-        "refused" | "unknown_server" | "unknown_tool" | "not_found" | "limit" => 3,
+        "refused" | "tool_changed" | "server_held" | "unknown_server" | "unknown_tool" | "not_found" | "limit" => 3,
         "unavailable" | "gone" | "timeout" | "cancelled" | "internal" => 4,
+        "sign_in_needed" => 5,
         // `tool`, `protocol`, and kinds that a later host may add.
         _ => 1,
     }
@@ -235,7 +236,9 @@ mod tests {
         assert_eq!(["tool", "protocol", "new"].map(status), [1; 3]);
         assert_eq!(["usage", "bad_arguments"].map(status), [2; 2]);
         assert_eq!(["refused", "unknown_server", "unknown_tool", "not_found", "limit"].map(status), [3; 5]);
+        assert_eq!(["tool_changed", "server_held"].map(status), [3; 2]);
         assert_eq!(["unavailable", "gone", "timeout", "cancelled", "internal"].map(status), [4; 5]);
+        assert_eq!(status("sign_in_needed"), 5);
         let failure = CallFailure::new("tool", "it broke".into(), "mend it");
         assert_eq!(failure.report(), "mcp: it broke\nhint: mend it\n");
         let named = CallFailure { server: Some("s".into()), tool: Some("t".into()), ..failure };

@@ -40,7 +40,7 @@ use crate::calls::{self, CallRouter};
 use crate::capture::OutputCapture;
 use crate::descendants;
 use crate::files::{FolderListing, WorkspaceFiles};
-use crate::interpreter::{InterpreterProcess, ReservedDescriptor};
+use crate::interpreter::{InterpreterProcess, InterpreterStart, PosixShell, ReservedDescriptor};
 use crate::oom_counter::OomCounter;
 use crate::process::{CellProcess, StandardStreams};
 use crate::program;
@@ -110,6 +110,8 @@ struct Runner {
     /// The program for each language. Empty until the host has sent `Hello`.
     programs: BTreeMap<Language, String>,
     interpreters: BTreeMap<Language, InterpreterProcess>,
+    /// What the last `sh` has left for the next one, if each cell of `sh` has a process of its own.
+    shell_state: Option<Vec<u8>>,
     /// Set once the host has sent `Hello`.
     input: Option<StdinPipe>,
     captures: [OutputCapture; 2],
@@ -163,6 +165,7 @@ impl Runner {
             received: 0,
             programs: BTreeMap::new(),
             interpreters: BTreeMap::new(),
+            shell_state: None,
             input: None,
             captures: [OutputCapture::new(OutputStream::Stdout)?, OutputCapture::new(OutputStream::Stderr)?],
             files: WorkspaceFiles::open(&std::env::current_dir()?)?,
@@ -310,8 +313,16 @@ impl Runner {
             return Err(io::Error::other(format!("{language} is not installed in this sandbox")));
         };
         let streams = self.standard_streams()?;
-        let socket = self.calls.path();
-        let interpreter = InterpreterProcess::start(language, program, streams, socket, &mut self.shim_descriptor)?;
+        // Bash keeps the state of `sh` cells better than any other sh can.
+        let bash = self.programs.get(&Language::Bash).filter(|_| language == Language::Sh);
+        let start = InterpreterStart {
+            language,
+            program: bash.unwrap_or(program),
+            shell: if bash.is_some() { PosixShell::Bash } else { PosixShell::Other },
+            socket: self.calls.path(),
+            shell_state: self.shell_state.as_deref().filter(|_| language == Language::Sh),
+        };
+        let interpreter = InterpreterProcess::start(start, streams, &mut self.shim_descriptor)?;
         self.interpreters.insert(language, interpreter);
         Ok(())
     }
@@ -332,7 +343,8 @@ impl Runner {
         self.oom_counter.reset();
         // A warm interpreter is not fresh, although it has run nothing yet: the session has started it, not this cell.
         let interpreter = self.interpreters.get_mut(&run.language);
-        let fresh = interpreter.is_none_or(|interpreter| std::mem::take(&mut interpreter.for_question));
+        let fresh = interpreter.is_none_or(|interpreter| std::mem::take(&mut interpreter.for_question))
+            && (run.language != Language::Sh || self.shell_state.is_none());
         if !self.interpreters.contains_key(&run.language)
             && let Err(error) = self.start_interpreter(run.language)
         {
@@ -405,10 +417,12 @@ impl Runner {
             }
         }
         self.calls.end(&mut |message, payload| self.host.push(message, payload))?;
-        match self.cell.take() {
-            Some(cell) => self.host.push(&FromRunner::Done { cell: cell.id, outcome, fresh: cell.fresh }, &[]),
-            None => Ok(()),
+        let Some(cell) = self.cell.take() else { return Ok(()) };
+        // If the kernel has killed the process of the cell itself, its outcome says so and the counter has been read.
+        if self.oom_counter.has_killed() == Some(true) {
+            self.host.push(&FromRunner::MemoryKill { cell: cell.id }, &[])?;
         }
+        self.host.push(&FromRunner::Done { cell: cell.id, outcome, fresh: cell.fresh }, &[])
     }
 
     /// Sends at most `most` bytes of one output pipe to the host. Returns how many; 0 without a cell, so that output

@@ -9,10 +9,12 @@
 //! | `L` | from the shim | asks for a part of the shim, by name |
 //! | `L` | to the shim | the text of that part; answers come in the order of requests |
 //! | `P` | from the shim | a shell has moved to this process |
+//! | `S` | from the shim | the state that an `sh` leaves for the next one, before it ends |
 //! | `I` | from the shim | an image: one byte for its format, then its bytes |
 //! | `D` | from the shim | the cell has ended: `c` completed, `r` raised, `x` exited, `i` interrupted |
 //!
 //! A text is its length as `u32be` and its bytes. Shells cannot read binary frames, and get cells and questions as lines instead.
+//! Nor can they count the bytes of `S`, so its length is 0 and it ends at the first NUL byte, which is in no variable.
 
 use cove_protocol::limits::{MAX_EXCEPTION, MAX_IMAGE};
 use cove_protocol::{CodeQuestion, ImageFormat};
@@ -59,6 +61,15 @@ fn question_letter(question: CodeQuestion) -> u8 {
         CodeQuestion::Completeness => b'c',
         CodeQuestion::Completions => b'n',
     }
+}
+
+/// Returns the state that the `sh` before has left, as the first request to the shim of the next one. Its first line
+/// is `<bytes> <lines> =`.
+pub(crate) fn encode_shell_state(state: &[u8]) -> Vec<u8> {
+    let lines = state.iter().filter(|&&byte| byte == b'\n').count();
+    let mut out = format!("{} {lines} =\n", state.len()).into_bytes();
+    out.extend(state);
+    out
 }
 
 /// Returns a request to a shim in a shell, which cannot read binary frames but can read lines and count bytes.
@@ -120,6 +131,10 @@ pub(crate) enum FromShim {
     Load(String),
     /// A shell that had to exit lives on in another process, with all its state.
     Moved { process: i32 },
+    /// An `sh` that ends after one cell leaves its state: commands for the next one.
+    State(Vec<u8>),
+    /// The same, of more than a message may have. What follows on the channel is the rest of it.
+    LongState,
     /// The cell shows an image.
     Image { format: ImageFormat, bytes: Vec<u8> },
     /// Answers the open question.
@@ -148,6 +163,9 @@ pub(crate) enum ShimError {
 pub(crate) fn take(buffer: &mut Vec<u8>) -> Result<Option<FromShim>, ShimError> {
     let Some(length) = take_number(&mut buffer.as_slice()) else { return Ok(None) };
     let length = length as usize;
+    if length == 0 {
+        return take_state(buffer);
+    }
     if length > MAX_FROM_SHIM {
         return Err(ShimError::TooLong(length));
     }
@@ -157,6 +175,28 @@ pub(crate) fn take(buffer: &mut Vec<u8>) -> Result<Option<FromShim>, ShimError> 
     let parsed = parse(&buffer[4..4 + length]).ok_or(ShimError::Malformed)?;
     buffer.drain(..4 + length);
     Ok(Some(parsed))
+}
+
+/// Removes the state of an `sh` from the front of `buffer` and returns it: a length of 0, the tag, and text that ends with
+/// a NUL byte.
+fn take_state(buffer: &mut Vec<u8>) -> Result<Option<FromShim>, ShimError> {
+    match buffer.get(4) {
+        None => return Ok(None),
+        Some(b'S') => {}
+        Some(_) => return Err(ShimError::Malformed),
+    }
+    match buffer[5..].iter().position(|&byte| byte == 0) {
+        Some(length) if length <= MAX_FROM_SHIM => {
+            let state = buffer[5..5 + length].to_vec();
+            buffer.drain(..5 + length + 1);
+            Ok(Some(FromShim::State(state)))
+        }
+        None if buffer.len() - 5 <= MAX_FROM_SHIM => Ok(None),
+        Some(_) | None => {
+            buffer.clear();
+            Ok(Some(FromShim::LongState))
+        }
+    }
 }
 
 fn parse(message: &[u8]) -> Option<FromShim> {
@@ -225,6 +265,9 @@ mod tests {
         check(b"\0\0\0\x06Dx\0\0\0\x03", Ok(Some(FromShim::Exited(3))));
         check(b"\0\0\0\x05Aopen", Ok(Some(FromShim::Answer(b"open".into()))));
         check(b"\0\0\0\x05P\0\0\x01\0", Ok(Some(FromShim::Moved { process: 256 })));
+        check(b"\0\0\0\0", Ok(None));
+        check(b"\0\0\0\0Sx='1", Ok(None));
+        check(b"\0\0\0\0Sx='1'\n\0", Ok(Some(FromShim::State(b"x='1'\n".into()))));
         check(b"\0\0\0\x09L\0\0\0\x04cell", Ok(Some(FromShim::Load("cell".into()))));
         let raised = FromShim::Raised { exception: "E".into(), message: "m\u{fffd}".into() };
         check(b"\0\0\0\x0dDr\0\0\0\x01E\0\0\0\x02m\xff", Ok(Some(raised)));
@@ -233,7 +276,9 @@ mod tests {
     #[test]
     fn refuses_malformed_messages_of_a_shim() {
         check(b"\xff\xff\xff\xff", Err(ShimError::TooLong(0xffff_ffff)));
-        check(b"\0\0\0\0", Err(ShimError::Malformed));
+        check(b"\0\0\0\0Dc", Err(ShimError::Malformed));
+        let endless = [&b"\0\0\0\0S"[..], &vec![b'x'; MAX_FROM_SHIM + 1]].concat();
+        check(&endless, Ok(Some(FromShim::LongState)));
         check(b"\0\0\0\x05P\xff\0\0\0", Err(ShimError::Malformed));
         check(b"\0\0\0\x01Z", Err(ShimError::Malformed));
         check(b"\0\0\0\x02Dq", Err(ShimError::Malformed));
@@ -248,6 +293,7 @@ mod tests {
         assert_eq!(sent, b"39 \x1e\n'<cell>' 'echo '\\''a'\\''\x1eecho b' 'x y'\n");
         let asked = encode_shell_question("say", CodeQuestion::Completeness, "/bin/sh", b"if\n").unwrap();
         assert_eq!(asked, b"26 \x1e ?\n'say' 'c' '/bin/sh' 'if\x1e'\n");
+        assert_eq!(encode_shell_state(b"x='\x1e\n'\n"), b"7 2 =\nx='\x1e\n'\n");
         let taken = encode_shell_cell("n", b"\x1e\n", &[]).unwrap();
         assert_eq!(taken, b"9 \x1d\n'n' '\x1e\x1d'\n");
         let all: Vec<u8> = (1..0x20).collect();

@@ -21,6 +21,8 @@ pub(super) struct ToolCaller {
     pub(super) cancellation: CancellationToken,
     /// True if the client supports links to resources, which 2025-06-18 added.
     pub(super) knows_links: bool,
+    /// The client is one that the person runs on this machine.
+    pub(super) is_local: bool,
     /// Asks the client for input. None if it takes no questions.
     pub(super) questions: Option<Arc<dyn QuestionHandler>>,
 }

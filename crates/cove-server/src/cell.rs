@@ -98,7 +98,10 @@ impl Server {
             outputs: Some(Arc::new(StoredOutputs(Arc::clone(&self.sessions)))),
             meter: Some(Arc::clone(&self.metrics) as _),
             subscriptions: CellSubscriptions::default(),
-            questions: RunQuestions::new(caller.questions.clone()),
+            questions: match caller.is_local {
+                true => RunQuestions::of_local_person(caller.questions.clone()),
+                false => RunQuestions::new(caller.questions.clone()),
+            },
         });
         let mut collector = OutputCollector::new(self.config.cell.max_output, Some(Spool::new(lease.budget())));
         let mut written = 0;

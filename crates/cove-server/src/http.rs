@@ -6,8 +6,9 @@
 //!
 //! [`serve`] runs the accept loop and spawns one task per connection. Each connection task reads requests with hyper,
 //! and `request` runs the checks in a fixed order: host and origin, path, method, token and rate, and only then the
-//! body. All tasks share one `HttpContext`. Cancelling `stop` ends the accept loop and tells every connection task to
-//! finish its current answer; `serve` waits for them, aborts the rest after `drain`, and returns when none is left.
+//! body. A `ConnectionTable` bounds the connections and may close each of them. All tasks share one `HttpContext`.
+//! Cancelling `stop` ends the accept loop and tells every connection task to finish its current answer; `serve` waits for
+//! them, aborts the rest after `drain`, and returns when none is left.
 
 use std::ffi::{OsStr, OsString};
 use std::future::Future;
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, HeaderMap};
 use http_body_util::Full;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 
 use crate::ServerSetup;
 use crate::http_config::{HttpAuth, HttpConfig};
@@ -31,6 +32,10 @@ mod accept;
 mod allowed_names;
 mod body;
 mod connection;
+mod connection_table;
+#[cfg(any(test, fuzzing))]
+#[path = "../tests/exercise/http_front.rs"]
+pub mod exercise;
 mod greeting;
 mod rate_limit;
 mod request;
@@ -43,14 +48,19 @@ pub use token::file::{read_first_token, read_token, rotate_token};
 
 use allowed_names::AllowedNames;
 use body::BodyReader;
+use connection_table::{ConnectionPlace, NoPlaceError};
 use greeting::TokenSource;
 use rate_limit::RateBucket;
 use response::RequestRefusal;
-use token::{OWNER, TokenSet};
+use token::keeper::{AcceptedTokens, TokenKeeper};
+use token::{AcceptedToken, TokenSet};
 
 /// Wrong tokens per second over all clients. People do not mistype that often, and a token of 16 characters cannot be
 /// guessed at that rate.
 const WRONG_TOKENS_PER_SECOND: usize = 10;
+/// Connections that wait in the kernel to be accepted; it may allow fewer. A flood of clients without a token fills a short
+/// queue, and the kernel then drops clients with one for seconds.
+const ACCEPT_QUEUE: u32 = 4096;
 /// Refusals per second that are logged.
 const WARNINGS_PER_SECOND: usize = 5;
 /// The environment variable whose token replaces the token file.
@@ -62,6 +72,9 @@ pub trait McpHandler: Clone + Send + Sync + 'static {
     /// [`Principal`] is in the extensions, and the token was removed from the headers. When the client disconnects,
     /// the front drops this future or the body of its answer.
     fn answer(&self, request: http::Request<Full<Bytes>>) -> impl Future<Output = HttpResponse> + Send;
+
+    /// Ends everything of a principal that has no token any more.
+    fn end_principal(&self, principal: &Principal) -> impl Future<Output = ()> + Send;
 }
 
 /// Limits that operators cannot set. Tests use smaller ones.
@@ -71,8 +84,13 @@ struct HttpBounds {
     head: Duration,
     /// Time for a whole body.
     body: Duration,
+    /// How long a connection without a token cannot be pushed out by another.
+    token_grace: Duration,
     body_bytes: usize,
-    /// Memory of all bodies together.
+    /// Bytes of each body that need none of the shared memory. The number of connections bounds them, and calls without
+    /// large content are served however much memory others hold.
+    free_body_bytes: usize,
+    /// Memory of all bodies together. One principal may hold half of it.
     memory: usize,
     /// Time for answers in flight when the server stops.
     drain: Duration,
@@ -83,7 +101,9 @@ impl Default for HttpBounds {
         Self {
             head: Duration::from_secs(10),
             body: Duration::from_secs(30),
+            token_grace: Duration::from_millis(20),
             body_bytes: 16 * 1024 * 1024,
+            free_body_bytes: 64 * 1024,
             memory: 256 * 1024 * 1024,
             drain: Duration::from_secs(5),
         }
@@ -95,9 +115,9 @@ impl Default for HttpBounds {
 struct HttpFront {
     allowed_names: AllowedNames,
     /// `None` if no token is required.
-    tokens: Option<TokenSet>,
-    /// In the order of the tokens.
-    rates: Vec<(Principal, RateBucket)>,
+    tokens: Option<TokenKeeper>,
+    /// The rate of all clients together if no token is required.
+    open_rate: RateBucket,
     wrong_tokens: RateBucket,
     bodies: BodyReader,
     warnings: RateBucket,
@@ -106,41 +126,42 @@ struct HttpFront {
 }
 
 impl HttpFront {
-    fn new(config: &HttpConfig, tokens: Option<TokenSet>, bound: SocketAddr, bounds: HttpBounds) -> Self {
+    fn new(config: &HttpConfig, tokens: Option<TokenKeeper>, bound: SocketAddr, bounds: HttpBounds) -> Self {
         let now = Instant::now();
-        let owner = Principal(OWNER.to_owned());
-        let principals = match &tokens {
-            Some(tokens) => tokens.principals().cloned().collect(),
-            None => vec![owner],
-        };
-        let rate = || RateBucket::new(config.rate_limit, 2 * config.rate_limit, now);
         Self {
             allowed_names: AllowedNames::new(config, bound),
             tokens,
-            rates: principals.into_iter().map(|principal| (principal, rate())).collect(),
+            open_rate: RateBucket::new(config.rate_limit, 2 * config.rate_limit, now),
             wrong_tokens: RateBucket::new(WRONG_TOKENS_PER_SECOND, 2 * WRONG_TOKENS_PER_SECOND, now),
-            bodies: BodyReader::new(bounds.body_bytes, bounds.body, bounds.memory),
+            bodies: BodyReader::new(bounds.body_bytes, bounds.free_body_bytes, bounds.body, bounds.memory),
             warnings: RateBucket::new(WARNINGS_PER_SECOND, 2 * WARNINGS_PER_SECOND, now),
             max_connections: config.max_connections,
             bounds,
         }
     }
 
-    /// Returns the principal of a request. Fails if the token is missing or wrong, or if the rate is exceeded. All
-    /// wrong tokens share one limit that never affects right ones, so a client without a token cannot lock out a
-    /// principal.
-    fn admit(&self, headers: &HeaderMap, now: Instant) -> Result<&Principal, RequestRefusal> {
-        let place = match self.tokens.as_ref().map(|tokens| find_token(tokens, headers)) {
-            None => 0,
-            Some(Ok(place)) => place,
+    /// Returns the token of a request, and with it its principal. Fails if the token is missing or wrong, if its
+    /// principal has no place for the connection, or if the rate is exceeded. All wrong tokens share one limit that
+    /// never affects right ones, so a client without a token cannot lock out a principal.
+    fn admit(
+        &self,
+        place: &ConnectionPlace,
+        headers: &HeaderMap,
+        now: Instant,
+    ) -> Result<AcceptedToken, RequestRefusal> {
+        let accepted = self.tokens.as_ref().map(TokenKeeper::current);
+        let token = match accepted.as_ref().map(|accepted| find_token(accepted, headers)) {
+            None => AcceptedToken::of_anyone(),
+            Some(Ok(token)) => token.clone(),
             Some(Err(refusal)) => {
                 self.wrong_tokens.take(now).map_err(RequestRefusal::TooManyAttempts)?;
                 return Err(refusal);
             }
         };
-        let (principal, rate) = &self.rates[place];
-        rate.take(now).map_err(RequestRefusal::TooOften)?;
-        Ok(principal)
+        place.show_token(&token).map_err(|NoPlaceError| RequestRefusal::NoPlace)?;
+        let rate = accepted.as_ref().map_or(Some(&self.open_rate), |accepted| accepted.rate(&token));
+        rate.ok_or(RequestRefusal::WrongCredentials)?.take(now).map_err(RequestRefusal::TooOften)?;
+        Ok(token)
     }
 
     /// Returns true if a warning may be logged. The rate is limited so that a flood of requests cannot fill a disk.
@@ -149,12 +170,15 @@ impl HttpFront {
     }
 }
 
-/// Returns the position of the token that a request carries. Fails unless it carries exactly one, and a known one.
-fn find_token(tokens: &TokenSet, headers: &HeaderMap) -> Result<usize, RequestRefusal> {
+/// Returns the token that a request carries. Fails unless it carries exactly one, and a known one.
+fn find_token<'a>(accepted: &'a AcceptedTokens, headers: &HeaderMap) -> Result<&'a AcceptedToken, RequestRefusal> {
+    if accepted.is_faulty() {
+        return Err(RequestRefusal::NoTokens);
+    }
     let mut values = headers.get_all(AUTHORIZATION).iter();
     match (values.next(), values.next()) {
         (None, _) => Err(RequestRefusal::NoCredentials),
-        (Some(value), None) => tokens.find(value).ok_or(RequestRefusal::WrongCredentials),
+        (Some(value), None) => accepted.tokens.find(value).ok_or(RequestRefusal::WrongCredentials),
         (Some(_), Some(_)) => Err(RequestRefusal::WrongCredentials),
     }
 }
@@ -203,14 +227,14 @@ async fn bind_http(config: &HttpConfig, state_dir: Option<&Path>, env: &ProcessE
                 wanted.port()
             )));
     }
-    let listener = TcpListener::bind(wanted).await.map_err(|error| bind_error(wanted, error))?;
+    let listener = listen(wanted).map_err(|error| bind_error(wanted, error))?;
     let address = listener.local_addr().map_err(|error| bind_error(wanted, error))?;
     // After binding, so that no token is created and shown for a server that cannot start.
     let (tokens, greeting) = match config.auth {
         HttpAuth::None => (None, greeting::greeting_text(address, &TokenSource::NoAuthentication)),
         HttpAuth::Token => {
-            let (tokens, greeting) = credentials(config, state_dir, env, address)?;
-            (Some(tokens), greeting)
+            let (keeper, greeting) = credentials(config, state_dir, env, address)?;
+            (Some(keeper), greeting)
         }
     };
     let front = HttpFront::new(config, tokens, address, HttpBounds::default());
@@ -243,10 +267,12 @@ fn credentials(
     state_dir: Option<&Path>,
     env: &ProcessEnv,
     address: SocketAddr,
-) -> Result<(TokenSet, String), Failure> {
+) -> Result<(TokenKeeper, String), Failure> {
+    let keeper = |tokens, file| TokenKeeper::new(tokens, file, config.rate_limit);
     let file = match token_place(config, state_dir, env)? {
         TokenPlace::Environment(value) => {
-            return Ok((tokens_from_env(&value)?, greeting::greeting_text(address, &TokenSource::Environment)));
+            let greeting = greeting::greeting_text(address, &TokenSource::Environment);
+            return Ok((keeper(tokens_from_env(&value)?, None), greeting));
         }
         TokenPlace::File(file) => file,
     };
@@ -259,7 +285,7 @@ fn credentials(
         },
     };
     let greeting = greeting::greeting_text(address, &source);
-    Ok((kept.tokens, greeting))
+    Ok((keeper(kept.tokens, Some(file)), greeting))
 }
 
 /// Returns the token with which a client may use a server that has this configuration: the one in the environment, or
@@ -281,6 +307,15 @@ fn tokens_from_env(value: &OsStr) -> Result<TokenSet, Failure> {
             .because("it is not 16 to 512 letters, digits or `-._~+/=`")
             .with_hint("make one with `openssl rand -hex 32`")
     })
+}
+
+/// Like `TcpListener::bind`, with a longer queue.
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // A server that starts again need not wait for the connections of the last one to expire.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(ACCEPT_QUEUE)
 }
 
 fn bind_error(wanted: SocketAddr, error: io::Error) -> Failure {

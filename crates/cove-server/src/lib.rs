@@ -19,6 +19,9 @@ mod parked_calls;
 mod progress;
 mod prompt;
 mod render;
+#[cfg(test)]
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
 mod resources;
 mod result;
 pub mod server_config;
@@ -41,7 +44,10 @@ use cove_core::policy::{CellLimits, Policy};
 use cove_core::process_env::ProcessEnv;
 use cove_core::session::registry::{RegistryLimits, SessionRegistry};
 use cove_upstream::broker::{Broker, BrokerConfig};
+use cove_upstream::catalog::definition_size;
 
+#[cfg(any(test, fuzzing))]
+pub use transport::exercise::exercise as exercise_client_lines;
 pub use transport::{serve_http, serve_stdio};
 
 use tools::ToolDefinition;
@@ -81,6 +87,24 @@ pub struct Server {
     shutdown: CancellationToken,
 }
 
+/// Returns the tools of a configuration as agents see them.
+fn build_tools(config: &ServerSetup, broker: &Broker) -> Vec<(&'static ToolDefinition, rmcp::model::Tool)> {
+    let mounts = tools::describe_mounts(&config.policy.mounts);
+    let tools = tools::offered_tools(&config.server.tools, &broker.describe_servers(), &mounts).into_iter();
+    tools.map(mcp::mcp_tool).collect()
+}
+
+/// Returns the bytes that a model reads of a server with this configuration before it calls anything: the name, the
+/// description and the input schema of each tool, and the instructions. Starts nothing.
+pub fn introduction_size(config: &ServerSetup, env: &ProcessEnv) -> usize {
+    let broker = Broker::open(&config.broker, env, String::new());
+    let tools = build_tools(config, &broker);
+    let sizes = tools.iter().map(|(_, tool)| {
+        definition_size(&tool.name, tool.description.as_deref().unwrap_or_default(), &tool.input_schema)
+    });
+    sizes.sum::<usize>() + mcp::instructions(&config.policy.network).len()
+}
+
 impl Server {
     /// `standard` is the current policy of sessions that name no image, if they can be started. Without it, no warm
     /// session is kept.
@@ -102,9 +126,7 @@ impl Server {
         };
         let sessions = SessionRegistry::new(Arc::clone(&backend), config.policy.clone(), bounds);
         let broker = Broker::open(&config.broker, &env, manual::text(&config));
-        let mounts = tools::describe_mounts(&config.policy.mounts);
-        let tools = tools::offered_tools(&config.server.tools, &broker.describe_servers(), &mounts).into_iter();
-        let tools = tools.map(mcp::mcp_tool).collect();
+        let tools = build_tools(&config, &broker);
         Arc::new(Self {
             config,
             env,

@@ -70,6 +70,8 @@ Shell: `mcp find \"create issue\"`, `mcp call github.list_issues owner=o repo=r`
   `.complete(name_or_template, argument, begin)` for values of an argument.
 - `s = mcp.github.resources.subscribe(uri)`: `s.wait(seconds)` is the number of changes since the last wait; it ends with the cell.
 - `mcp.logs(\"github\")`: the server's latest log messages during calls of this session (`level`, `logger`, `data`).
+- A server is missing? `mcp.servers.find(\"postgres\")` lists those that the user approved, and `mcp.servers.request(name, why=\"…\")`
+  asks the user to add one (shell: `mcp servers find`, `mcp servers request`). Nothing else adds a server.
 - `mcp.output(handle)` is the whole output of an earlier cell whose output was cut.
 - A cell may make 1,000 calls, 64 at the same time.
 

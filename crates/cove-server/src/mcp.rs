@@ -3,6 +3,7 @@
 // Logging and sampling are deprecated in the newest revision. Clients of older ones still have them.
 #![expect(deprecated)]
 
+use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 use base64::Engine;
@@ -29,6 +30,7 @@ use super::{Server, prompt};
 use cove_core::error::{Failure, display_value};
 use cove_core::policy::SandboxNetwork;
 use cove_core::session::registry::{Principal, SessionRef};
+use cove_core::text::{show_hidden, show_hidden_in};
 
 /// A request of a client, with its connection.
 type McpContext = RequestContext<RoleServer>;
@@ -37,7 +39,7 @@ type McpResult<T> = Result<T, ErrorData>;
 type PageRequest = Option<PaginatedRequestParams>;
 
 /// The instructions that every agent reads at the start, so every word counts.
-fn instructions(network: &SandboxNetwork) -> String {
+pub(super) fn instructions(network: &SandboxNetwork) -> String {
     let network = match network {
         SandboxNetwork::None => "No network. ",
         SandboxNetwork::Named(_) => "",
@@ -120,6 +122,7 @@ impl McpConnection {
             progress: progress_reporter(request).map(Arc::new),
             cancellation: request.ct.clone(),
             knows_links: request.protocol_version().is_some_and(|version| version.as_str() >= links_since.as_str()),
+            is_local: matches!(self.origin, TransportKind::Stdio),
             questions: None,
         }
     }
@@ -218,7 +221,7 @@ impl ServerHandler for McpConnection {
         let Some(tool) = self.server.tool(&request.name) else {
             let names: Vec<&str> = self.server.tools.iter().map(|(_, shown)| shown.name.as_ref()).collect();
             let message = format!("there is no tool `{}`; there is {}", display_value(&request.name), names.join(", "));
-            return Err(ErrorData::invalid_params(message, None));
+            return Err(visible_error(ErrorData::invalid_params(message, None)));
         };
         let caller = self.caller(&context);
         let CallToolRequestParams { arguments, input_responses, request_state, .. } = request;
@@ -234,7 +237,7 @@ impl ServerHandler for McpConnection {
             }
             Err(RepeatedCallError::BadAnswers(reason)) => {
                 let message = format!("`inputResponses` do not fit the questions, which still wait: {reason}");
-                Err(ErrorData::invalid_params(message, None))
+                Err(visible_error(ErrorData::invalid_params(message, None)))
             }
         }
     }
@@ -272,9 +275,9 @@ impl ServerHandler for McpConnection {
             ResourceError::NotFound(message) => {
                 // Only the modern era has this field; it also uses another error code here.
                 let data = is_modern.then(|| serde_json::json!({"uri": uri}));
-                ErrorData::resource_not_found(message, data)
+                visible_error(ErrorData::resource_not_found(message, data))
             }
-            ResourceError::Failed(message) => ErrorData::invalid_params(message, None),
+            ResourceError::Failed(message) => visible_error(ErrorData::invalid_params(message, None)),
         })?;
         let content = match content {
             ResourceContent::Text { mime, text } => ResourceContents::text(text, uri).with_mime_type(mime),
@@ -291,7 +294,8 @@ impl ServerHandler for McpConnection {
     }
 
     async fn get_prompt(&self, request: GetPromptRequestParams, _context: McpContext) -> McpResult<GetPromptResponse> {
-        prompt::get(&request.name, request.arguments, &self.server.config).map(Into::into)
+        let prompt = prompt::get(&request.name, request.arguments, &self.server.config).map_err(visible_error)?;
+        Ok(prompt.into())
     }
 
     /// Answers requests that rmcp could not parse as any known request.
@@ -343,8 +347,24 @@ pub(super) fn mcp_tool(offered: OfferedTool) -> (&'static ToolDefinition, McpToo
         .open_world(reaches_out);
     let description: Vec<&str> =
         [tool.description, &mounts, &roster].into_iter().filter(|part| !part.is_empty()).collect();
-    let description = description.join(" ");
+    let description = show_hidden(&description.join(" ")).into_owned();
     (tool, McpTool::new(tool.name, description, Arc::new(tool.schema())).with_annotations(annotations))
+}
+
+/// Returns a text whose hidden characters are shown as numbers. Everything that this server says passes here: results,
+/// errors, descriptions, prompts and resources. What came from a guest was neutralised before, and stays as it is.
+fn visible(text: String) -> String {
+    match show_hidden(&text) {
+        Cow::Borrowed(_) => text,
+        Cow::Owned(shown) => shown,
+    }
+}
+
+/// The same for an error, whose message may quote what a client or a server sent.
+fn visible_error(mut error: ErrorData) -> ErrorData {
+    error.message = visible(error.message.into_owned()).into();
+    error.data = error.data.map(show_hidden_in);
+    error
 }
 
 fn progress_reporter(request: &McpContext) -> Option<ProgressReporter> {
@@ -362,19 +382,19 @@ fn call_tool_response(outcome: AttendOutcome) -> CallToolResponse {
 fn call_tool_result(answer: ToolResult) -> CallToolResult {
     let mut content = Vec::with_capacity(1 + answer.blocks.len());
     if !answer.text.is_empty() || answer.blocks.is_empty() {
-        content.push(ContentBlock::text(answer.text));
+        content.push(ContentBlock::text(visible(answer.text)));
     }
     content.extend(answer.blocks.into_iter().map(|block| match block {
         ResultBlock::Image { mime, bytes } => ContentBlock::image(STANDARD.encode(bytes), mime),
-        ResultBlock::Note(text) => ContentBlock::text(text),
+        ResultBlock::Note(text) => ContentBlock::text(visible(text)),
         ResultBlock::Blob { uri, bytes } => ContentBlock::resource(
             ResourceContents::blob(STANDARD.encode(bytes), uri).with_mime_type("application/octet-stream"),
         ),
         ResultBlock::Link { uri, name, size } => {
-            ContentBlock::resource_link(Resource::new(uri, name).with_mime_type("text/plain").with_size(size))
+            ContentBlock::resource_link(Resource::new(uri, visible(name)).with_mime_type("text/plain").with_size(size))
         }
     }));
     let mut result = if answer.failed { CallToolResult::error(content) } else { CallToolResult::success(content) };
-    result.structured_content = answer.structured;
+    result.structured_content = answer.structured.map(show_hidden_in);
     result
 }

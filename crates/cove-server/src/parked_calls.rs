@@ -123,6 +123,19 @@ impl ParkedCalls {
         expired.attended.call.stop.cancel();
     }
 
+    /// Stops every waiting call of a principal.
+    pub(super) fn stop_all_of(&self, principal: &Principal) {
+        let mut table = lock(&self.table);
+        let is_own = |call: &ParkedCall| call.attended.call.principal == *principal;
+        let stopped: Vec<ParkedCall> = table.calls.extract_if(|_, call| is_own(call)).map(|(_, call)| call).collect();
+        // Not under the lock: each call's place is given back as it is dropped.
+        drop(table);
+        for call in stopped {
+            call.timer.abort();
+            call.attended.call.stop.cancel();
+        }
+    }
+
     /// Takes out the call that waits under a state, and gives it the answers. Fails if there is none for this principal,
     /// tool and arguments, or if the answers do not fit; then the call still waits.
     pub(super) fn resume(

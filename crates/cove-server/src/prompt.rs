@@ -6,6 +6,7 @@ use rmcp::model::{GetPromptResult, JsonObject, Prompt, PromptArgument, PromptMes
 use super::manual;
 use crate::ServerSetup;
 use cove_core::error::display_value;
+use cove_core::text::show_hidden;
 
 const NAME: &str = "code-mode";
 
@@ -32,7 +33,8 @@ pub(super) fn get(
     if let Some(task) = arguments.get("task") {
         let task = task.as_str().ok_or_else(|| ErrorData::invalid_params("`task` is not a string", None))?;
         text.push_str("\nThe task:\n");
-        text.push_str(task);
+        // A person may have pasted what cannot be seen.
+        text.push_str(&show_hidden(task));
     }
     Ok(GetPromptResult::new(vec![PromptMessage::new_text(Role::User, text)]))
 }

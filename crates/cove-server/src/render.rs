@@ -134,7 +134,7 @@ fn structured_result(report: &CellReport) -> Map<String, Value> {
     fields.insert("exit_code".into(), json!(report.end.exit_code()));
     fields.insert("stdout".into(), json!(report.collected.stdout.text));
     fields.insert("stderr".into(), json!(report.collected.stderr.text));
-    if let CellEnd::Raised { exception, message, .. } = &report.end {
+    if let CellEnd::Raised { exception, message, .. } = report.end.end_of_code() {
         // Text of the guest, neutralised like its output.
         fields.insert("error".into(), json!({"type": neutralise(exception), "message": neutralise(message)}));
     }

@@ -7,6 +7,7 @@ use cove_core::error::{display_value, one_line_chain};
 use cove_core::output::neutralise;
 use cove_core::session::files::FileError;
 use cove_core::session::registry::{OutputId, Principal, SessionRef};
+use cove_core::text::remove_hidden;
 
 pub(super) const MANUAL_URI: &str = "cove://manual";
 const OUTPUT_PREFIX: &str = "cove://outputs/";
@@ -102,7 +103,13 @@ impl Server {
             .ok_or_else(|| ResourceError::NotFound("there is no such session".into()))?;
         let path = percent_decode(path).ok_or_else(|| ResourceError::Failed("the path is not text".into()))?;
         match held.read_file(&format!("/{path}")).await {
-            Ok(bytes) => Ok(classify_content(bytes)),
+            Ok(bytes) => Ok(match classify_content(bytes) {
+                // A client gets the file exactly, but a model must not get as text what a person does not see.
+                ResourceContent::Text { mime, text } if remove_hidden(&text) != text => {
+                    ResourceContent::Bytes { mime, bytes: text.into_bytes() }
+                }
+                content => content,
+            }),
             Err(error @ FileError::Refused { .. }) => Err(ResourceError::NotFound(one_line_chain(&error))),
             Err(error) => Err(ResourceError::Failed(one_line_chain(&error))),
         }

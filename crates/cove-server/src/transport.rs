@@ -5,9 +5,13 @@
 //! time, `drain_calls` closes their sandboxes first, which ends them.
 
 mod client_line;
+#[cfg(any(test, fuzzing))]
+#[path = "../tests/exercise/client_lines.rs"]
+pub(crate) mod exercise;
 mod http;
 mod legacy_connections;
-mod oversized;
+mod request_scan;
+mod requests_under_way;
 mod stdio;
 
 use std::sync::Arc;

@@ -6,6 +6,7 @@ mod extended;
 pub mod front;
 mod questions;
 mod tools;
+mod torrent;
 
 use std::collections::HashSet;
 use std::fs::OpenOptions;
@@ -32,6 +33,8 @@ enum FixtureEra {
     Silent,
     /// The older one, and it exits at an unknown method.
     Fragile,
+    /// Of the legacy era, with an empty success for what it does not know.
+    Vague,
 }
 
 /// The server's flags: `--era modern`, `--tools 10000`, `--page 100`, and so on.
@@ -61,6 +64,10 @@ struct FixtureOptions {
     stubborn: bool,
     /// Another server that it imitates, from a JSON file: `instructions`, `tools`, and `answers` by tool.
     replay: Option<Value>,
+    /// A file like that of `--replay`, read again for every request, so that a test can change the server while it runs.
+    live: Option<PathBuf>,
+    /// Reports a thousand changes of its tools after every call.
+    storm: bool,
     /// Starts a child process, and writes both process ids to this file.
     pids: Option<PathBuf>,
     /// Writes every message that it receives to this file, one per line. The file exists as soon as the server has
@@ -68,6 +75,10 @@ struct FixtureOptions {
     log: Option<PathBuf>,
     /// Adds a line to this file at every start.
     starts: Option<PathBuf>,
+    /// Gives the answers of two calls that wait at the same time to each other.
+    cross: bool,
+    /// Sends without end or measure.
+    torrent: Option<torrent::FixtureTorrent>,
 }
 
 impl FixtureOptions {
@@ -84,6 +95,7 @@ impl FixtureOptions {
                         "legacy" => FixtureEra::Legacy,
                         "silent" => FixtureEra::Silent,
                         "fragile" => FixtureEra::Fragile,
+                        "vague" => FixtureEra::Vague,
                         other => panic!("no era {other}"),
                     }
                 }
@@ -104,8 +116,12 @@ impl FixtureOptions {
                     let text = std::fs::read_to_string(value()).expect("a file");
                     options.replay = Some(serde_json::from_str(&text).expect("JSON"));
                 }
+                "--live" => options.live = Some(value().into()),
+                "--storm" => options.storm = true,
                 "--pids" => options.pids = Some(value().into()),
                 "--log" => options.log = Some(value().into()),
+                "--cross" => options.cross = true,
+                "--torrent" => options.torrent = Some(torrent::FixtureTorrent::parse(&value())),
                 "--starts" => options.starts = Some(value().into()),
                 other => panic!("no flag {other}"),
             }
@@ -131,6 +147,8 @@ struct FixtureServer {
     log_level: Mutex<Option<String>>,
     /// Resources whose changes are reported, and the requests that listen for them in the newer era.
     subscribers: Mutex<Vec<(String, Value)>>,
+    /// Ids of calls whose answers wait for another call.
+    crossed: Mutex<Vec<Value>>,
     /// The era of the first request that opened a session.
     opened: Mutex<Option<FixtureEra>>,
 }
@@ -233,6 +251,11 @@ impl FixtureServer {
         if let Some(refusal) = self.refusal(&method, is_modern) {
             return self.answer(&id, Err(refusal));
         }
+        if let Some(torrent) = self.options.torrent
+            && torrent::serve(self, torrent, &id, &method, &params)
+        {
+            return;
+        }
         let this = Arc::clone(self);
         // Calls run in parallel. Everything else is answered in order.
         if method == "tools/call" {
@@ -275,11 +298,13 @@ impl FixtureServer {
             return self.answer(id, answer);
         }
         let about = json!({"name": "fixture", "version": "1.0.0"});
-        let replay = self.options.replay.as_ref();
+        let replay = self.replay();
+        let replay = replay.as_ref();
         let words = replay.map_or(&Value::Null, |replay| &replay["instructions"]);
         let words = if replay.is_some() { words.clone() } else { json!("Call echo first.") };
         let result = match method {
             "server/discover" if self.options.era == FixtureEra::Silent => return,
+            "server/discover" if self.options.era == FixtureEra::Vague => json!({}),
             "server/discover" => {
                 lock(&self.opened).get_or_insert(FixtureEra::Modern);
                 json!({
@@ -353,6 +378,26 @@ impl FixtureServer {
             _ => return self.answer(id, Err((-32601, format!("Method not found: {method}")))),
         };
         self.answer(id, Ok(finished(result, is_modern)));
+    }
+
+    /// Waits a while for a second call, and returns its id in place of the own one.
+    fn cross_ids(&self, id: &Value) -> Value {
+        lock(&self.crossed).push(id.clone());
+        for _ in 0..400 {
+            let waiting = lock(&self.crossed).clone();
+            if let Some(other) = waiting.iter().find(|other| *other != id) {
+                return other.clone();
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        id.clone()
+    }
+
+    /// Returns the server that this one imitates.
+    fn replay(&self) -> Option<Value> {
+        let Some(live) = &self.options.live else { return self.options.replay.clone() };
+        let text = std::fs::read_to_string(live).expect("a file");
+        Some(serde_json::from_str(&text).expect("JSON"))
     }
 
     fn page(&self, key: &str, all: Vec<Value>, params: &Value) -> Value {

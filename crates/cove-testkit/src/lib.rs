@@ -1,17 +1,23 @@
 //! What tests share: ways to run the real program as root and as an ordinary user, a client and a server for MCP, a
-//! backend without a sandbox, and the report of skipped tests.
+//! backend without a sandbox, the report of skipped tests, that of figures, and
+//! numbers that a seed decides.
 
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "kit")]
+pub mod authorization;
+#[cfg(feature = "kit")]
 pub mod containers;
+pub mod engines;
 #[cfg(feature = "kit")]
 pub mod fake;
+pub mod figures;
 pub mod fixture;
 #[cfg(feature = "kit")]
 pub mod mcp;
 #[cfg(feature = "kit")]
 pub mod measure;
+pub mod numbers;
 #[cfg(feature = "kit")]
 pub mod program;
 pub mod skip;

@@ -6,8 +6,12 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::skip::skip;
+
+/// Longer than any test runs.
+const MAX_COPY_AGE: Duration = Duration::from_secs(3 * 60 * 60);
 
 /// The user that runs the program. Both matter: an ordinary user has no cgroups, and root must not be root inside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +64,7 @@ impl TestProgram {
         let current =
             |path: &Path| fs::metadata(path).map(|found| (found.len(), found.mtime(), found.mtime_nsec())).ok();
         if current(&path) != current(built) || current(built).is_none() {
+            remove_old_copies(&folder);
             let fresh = folder.join(format!("{name}.{}", std::process::id()));
             // Another process makes the copy. If this one did, a child started meanwhile would inherit the open file,
             // and the kernel refuses to execute a file that is open for writing.
@@ -70,6 +75,10 @@ impl TestProgram {
                 .set_modified(fs::metadata(built).and_then(|found| found.modified()).expect("it has a time"));
             fs::File::open(&fresh).and_then(|file| file.set_times(times)).expect("its time can be set");
             fs::rename(&fresh, &path).expect("the copy can be put in place");
+        } else {
+            // Keeps the copy: any change of its times is a change.
+            let times = fs::FileTimes::new().set_accessed(SystemTime::now());
+            fs::File::open(&path).and_then(|file| file.set_times(times)).expect("its time can be set");
         }
         Self { path }
     }
@@ -105,6 +114,19 @@ impl TestProgram {
     }
 }
 
+/// Removes what no test can need any more: each build leaves a copy, and so do tests that make a program of their own.
+fn remove_old_copies(folder: &Path) {
+    let is_old = |found: fs::Metadata| {
+        let changed = UNIX_EPOCH + Duration::from_secs(found.ctime().max(0) as u64);
+        changed.elapsed().is_ok_and(|age| age > MAX_COPY_AGE)
+    };
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.metadata().is_ok_and(is_old) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
 /// Returns the folder for copies of programs, which every user may enter.
 fn shared_folder() -> PathBuf {
     let uid = rustix::process::geteuid().as_raw();
@@ -114,6 +136,15 @@ fn shared_folder() -> PathBuf {
     // A folder of another user could hold that user's program.
     assert!(found.is_dir() && found.uid() == uid, "`{}` belongs to another user", folder.display());
     folder
+}
+
+/// Returns a command that a wrapper such as `timeout 60` runs, in the same folder, with the same environment and no input.
+pub fn wrap(wrapper: &[&str], command: &Command) -> Command {
+    let mut wrapped = Command::new(wrapper[0]);
+    wrapped.args(&wrapper[1..]).arg(command.get_program()).args(command.get_args());
+    wrapped.env_clear().envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    wrapped.current_dir(command.get_current_dir().unwrap_or(Path::new("/"))).stdin(Stdio::null());
+    wrapped
 }
 
 /// The exit code and the output of a program that has ended.

@@ -5,9 +5,11 @@
 pub mod audit;
 mod call;
 mod discover;
+mod holds;
 pub mod request;
 mod result_value;
 mod server_registry;
+mod server_requests;
 mod server_start;
 mod session_logs;
 mod subscriptions;
@@ -18,20 +20,24 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::catalog::pins::PinPolicy;
 use crate::catalog::server_overview::describe_servers;
 use crate::catalog::signature::help_call;
 use crate::catalog::{CatalogServer, SearchMode};
 use crate::pool::ServerQuery;
 use crate::pool::questions::RunQuestions;
+use crate::secrets::ProgramWords;
 use cove_core::BoxFuture;
 use cove_core::error::display_value;
 use cove_core::process_env::ProcessEnv;
 use cove_core::session::registry::Principal;
 use cove_core::session::{CallHandler, CallingCell};
 
+use crate::discovery::ServerRequests;
 use audit::AuditTrail;
 use cove_core::policy::grants::{self, GrantVerdict, Grants};
 use request::{BrokerRequest, CallError, CallErrorKind};
+use server_requests::RequestDesk;
 use session_logs::SessionLogs;
 
 pub use call::UNKNOWN_TOOL_HINT;
@@ -50,6 +56,7 @@ pub struct Broker {
     grants: Grants,
     trail: AuditTrail,
     logs: SessionLogs,
+    requests: RequestDesk,
     manual: String,
 }
 
@@ -101,6 +108,14 @@ pub struct BrokerConfig {
     /// For servers whose definition does not say.
     pub start_timeout: Duration,
     pub search: SearchMode,
+    /// True if code may request approved servers.
+    pub allow_requests: bool,
+    /// The program that keeps secrets instead of the file in the state directory.
+    pub secrets_helper: Option<ProgramWords>,
+    /// What happens to tools that changed, and to new servers.
+    pub pins: PinPolicy,
+    /// True if every principal has a process or connection of its own to each server.
+    pub isolate_upstreams: bool,
 }
 
 /// Receives a short status message. It must not block.
@@ -121,6 +136,7 @@ impl Broker {
             grants: config.grants.clone(),
             trail: AuditTrail::new(config.state_dir.clone()),
             logs: SessionLogs::default(),
+            requests: RequestDesk::new(config.allow_requests, config.state_dir.as_deref().map(ServerRequests::new)),
             manual,
         })
     }
@@ -131,7 +147,18 @@ impl Broker {
 
     /// Returns the overview of granted servers for tool descriptions.
     pub fn describe_servers(&self) -> String {
-        describe_servers(&self.servers.catalog().view(), |server| self.grants.allows_any_tool(&server.name))
+        let grants = |grants: &Grants, server: &CatalogServer, tool: &str| {
+            grants.evaluate(&server.name, &server.alias, tool, None) == GrantVerdict::Granted
+        };
+        describe_servers(
+            &self.servers.catalog().view(),
+            |server| self.is_usable(server),
+            |server, tool| {
+                grants(&self.grants, server, tool)
+                    && grants(&server.filter, server, tool)
+                    && server.pins.tool_hold(tool).is_none()
+            },
+        )
     }
 
     /// Returns the handler that answers the calls of one run.
@@ -156,6 +183,8 @@ impl Broker {
                 Ok(self.find(run, &query, limit, language).await.to_json())
             }
             BrokerRequest::Servers {} => Ok(self.list_servers(run)),
+            BrokerRequest::FindServers { query, limit } => Ok(self.find_approved(&query, limit).await),
+            BrokerRequest::RequestServer { name, why } => self.request_server(run, cell, &name, &why).await,
             BrokerRequest::Tools { server } => self.list_tools(run, cell, &server).await,
             BrokerRequest::Help { topic: None, .. } => Ok(json!(self.manual)),
             BrokerRequest::Help { topic: Some(topic), language } => self
@@ -198,12 +227,34 @@ impl Broker {
     /// Returns true if a run may use any tool of a server.
     fn can_see(&self, run: &CallScope, server: &CatalogServer) -> bool {
         let contains = |names: &Vec<String>| grants::contains_server(names, &server.name, &server.alias);
-        self.grants.allows_any_tool(&server.name) && run.requested_servers.as_ref().is_none_or(contains)
+        self.grants.allows_any_tool(&server.name)
+            && server.filter.allows_any_tool(&server.name)
+            && run.requested_servers.as_ref().is_none_or(contains)
     }
 
     /// Fails if the operator's grants or the run's own choice of servers exclude the tool. The error says which.
     fn check_grant(&self, run: &CallScope, server: &CatalogServer, tool: &str) -> Result<(), CallError> {
         let requested = run.requested_servers.as_deref();
+        // Resources and prompts have the names of their methods, and a definition filters tools alone.
+        let filtered = match tool.contains('/') {
+            true => GrantVerdict::Granted,
+            false => server.filter.evaluate(&server.name, &server.alias, tool, None),
+        };
+        if filtered != GrantVerdict::Granted {
+            let (field, verb) = match filtered {
+                GrantVerdict::Denied => ("deny_tools", "denies"),
+                _ => ("allow_tools", "does not allow"),
+            };
+            let message = format!(
+                "`{}.{}` is not granted: the definition of its server {verb} it",
+                server.name,
+                display_value(tool)
+            );
+            let hint = format!("do without it, or ask the operator to change `{field}` of `{}`", server.name);
+            return Err(CallError::new(CallErrorKind::Refused, message)
+                .with_tool(&server.name, Some(tool))
+                .with_hint(hint));
+        }
         let (reason, hint) = match self.grants.evaluate(&server.name, &server.alias, tool, requested) {
             GrantVerdict::Granted => return Ok(()),
             GrantVerdict::Denied => {

@@ -1,8 +1,13 @@
 //! The definitions of upstream servers: read from files, checked and ordered. Nothing is started here. A mistake in one
 //! file or one server becomes a [`DefinitionProblem`] and does not affect the others.
 
+#[cfg(any(test, fuzzing))]
+#[path = "../tests/exercise/definitions.rs"]
+pub mod exercise;
+mod oauth;
 mod places;
 mod read;
+pub(crate) mod references;
 pub mod trust;
 
 use std::collections::BTreeMap;
@@ -13,9 +18,11 @@ use std::time::Duration;
 use crate::catalog::names::{server_aliases, stable_hash};
 use cove_core::document::read_text;
 use cove_core::error::{Refusal, display_path, display_value};
+use cove_core::policy::grants::{Grants, ToolPattern};
 use cove_core::session::clock::MAX_STOPPED;
 use cove_core::units;
 
+pub use oauth::{OAuthGrant, OAuthSettings};
 pub use places::{DefinitionPlaces, DefinitionStamp};
 pub(crate) use read::{is_loopback_url, parse_url};
 
@@ -62,6 +69,16 @@ impl fmt::Display for DefinitionProblem {
     }
 }
 
+/// Who wrote a definition.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum DefinitionOwner {
+    /// The person that Cove runs for, in a file of their own.
+    #[default]
+    Person,
+    /// The authors of a project that the person trusts.
+    Project,
+}
+
 /// One server as its file defines it. Variables are expanded later, at each start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerDefinition {
@@ -69,6 +86,7 @@ pub struct ServerDefinition {
     /// The name as an identifier that is valid in every language, unique among all definitions.
     pub alias: String,
     pub origin: DefinitionOrigin,
+    pub owner: DefinitionOwner,
     /// Later definitions with the same name, which are not used.
     pub shadowed: Vec<DefinitionOrigin>,
     pub launch: ServerLaunch,
@@ -78,12 +96,28 @@ pub struct ServerDefinition {
     pub allow_self: bool,
     /// How long the server may take to start; the setting of that name if not set.
     pub start_timeout: Option<Duration>,
+    /// How long one call may take.
+    pub call_timeout: Option<Duration>,
+    /// Patterns of the tools that code may use; all if empty.
+    pub allowed_tools: Vec<String>,
+    /// Patterns of the tools that code may not use, also if they are allowed.
+    pub denied_tools: Vec<String>,
+    /// Whether every principal has a process or connection of its own; the setting `isolate-upstreams` if not set.
+    pub isolate: Option<bool>,
+    /// The published server that it was made from, as `com.example/name@1.0.0`.
+    pub published: Option<String>,
 }
 
 impl ServerDefinition {
     /// True if a server started from either definition serves for both.
     pub(super) fn starts_like(&self, other: &Self) -> bool {
-        (&self.launch, self.disabled) == (&other.launch, other.disabled)
+        (&self.launch, self.disabled, self.isolate) == (&other.launch, other.disabled, other.isolate)
+    }
+
+    /// Returns which tools code may use. Patterns were checked when the definition was read.
+    pub fn tool_filter(&self) -> Grants {
+        let patterns = |texts: &[String]| texts.iter().filter_map(|text| ToolPattern::for_tool(text).ok()).collect();
+        Grants { allowed: patterns(&self.allowed_tools), denied: patterns(&self.denied_tools) }
     }
 
     /// A digest that is the same in every run. It covers only the names of variables and headers, so it reveals
@@ -91,12 +125,15 @@ impl ServerDefinition {
     pub fn digest(&self) -> String {
         let mut parts: Vec<&str> = Vec::new();
         match &self.launch {
-            ServerLaunch::Stdio { command, args, env, cwd } => {
+            ServerLaunch::Stdio { command, args, env, env_file, cwd } => {
                 parts.extend(["stdio", command, cwd.as_deref().unwrap_or_default()]);
                 parts.extend(args.iter().map(String::as_str).chain(["env"]).chain(env.keys().map(String::as_str)));
+                parts.extend(env_file.iter().flat_map(|file| ["env_file", file]));
             }
-            ServerLaunch::Http { url, headers, .. } => {
+            ServerLaunch::Http { url, headers, headers_cmd, oauth, .. } => {
                 parts.extend(["http", url].into_iter().chain(headers.keys().map(String::as_str)));
+                parts.extend(headers_cmd.iter().flat_map(|command| ["headers_cmd", command]));
+                parts.extend(oauth.iter().flat_map(|oauth| oauth.digest_parts()));
             }
         }
         format!("{:016x}", stable_hash(parts.iter().flat_map(|part| part.bytes().chain([0xff]))))
@@ -110,27 +147,45 @@ pub enum ServerLaunch {
         command: String,
         args: Vec<String>,
         env: BTreeMap<String, String>,
+        /// A file with more variables, read at each start.
+        env_file: Option<String>,
         cwd: Option<String>,
     },
     Http {
         url: String,
+        transport: HttpTransport,
         headers: BTreeMap<String, String>,
+        /// A command that prints more headers as a JSON object.
+        headers_cmd: Option<String>,
         /// Allows plain HTTP to another machine.
         allow_http: bool,
+        /// None if nothing but the server decides how a person signs in.
+        oauth: Option<Box<OAuthSettings>>,
     },
+}
+
+/// The transport of a server with an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HttpTransport {
+    /// Streamable HTTP, or the older one if the server refuses that.
+    #[default]
+    Detected,
+    StreamableHttp,
+    /// HTTP with SSE of revision 2024-11-05.
+    LegacySse,
 }
 
 /// Leaves out the values of arguments, variables, headers and addresses, which may be secrets.
 impl fmt::Debug for ServerLaunch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Stdio { command, args, env, cwd } => f
+            Self::Stdio { command, args, env, cwd, .. } => f
                 .debug_struct("Stdio")
                 .field("command", command)
                 .field("args", &args.len())
                 .field("env", &env.keys())
                 .field("cwd", cwd)
-                .finish(),
+                .finish_non_exhaustive(),
             Self::Http { headers, .. } => {
                 f.debug_struct("Http").field("headers", &headers.keys()).finish_non_exhaustive()
             }
@@ -152,8 +207,8 @@ impl ServerDefinitions {
     /// Cove itself, and so on without end, which `starts_cove` decides.
     pub(crate) fn read_places(places: &DefinitionPlaces, starts_cove: impl Fn(&ServerDefinition) -> bool) -> Self {
         let mut all = Self::default();
-        for file in places.files(&mut all) {
-            all.add_file(&file);
+        for (file, owner) in places.files(&mut all) {
+            all.add_file(&file, owner);
         }
         let is_own = |server: &mut ServerDefinition| !server.allow_self && starts_cove(server);
         all.problems.extend(all.servers.extract_if(.., is_own).map(|server| {
@@ -168,14 +223,14 @@ impl ServerDefinitions {
     /// The definitions of a single text.
     pub fn from_text(path: &Path, text: &str) -> Self {
         let mut all = Self::default();
-        all.add_text(path, text);
+        all.add_text(path, text, DefinitionOwner::Person);
         all.assign_aliases();
         all
     }
 
-    fn add_file(&mut self, path: &Path) {
+    fn add_file(&mut self, path: &Path, owner: DefinitionOwner) {
         match read_text(path) {
-            Ok(Some(text)) => self.add_text(path, &text),
+            Ok(Some(text)) => self.add_text(path, &text, owner),
             Ok(None) => {}
             Err(error) => {
                 let what = format!("it could not be read ({error})");
@@ -184,13 +239,13 @@ impl ServerDefinitions {
         }
     }
 
-    fn add_text(&mut self, path: &Path, text: &str) {
+    fn add_text(&mut self, path: &Path, text: &str, owner: DefinitionOwner) {
         for server in read::servers(path, text) {
             match server {
                 Err(problem) => self.problems.push(problem),
                 Ok(server) => match self.servers.iter_mut().find(|known| known.name == server.name) {
                     Some(known) => known.shadowed.push(server.origin),
-                    None => self.servers.push(server),
+                    None => self.servers.push(ServerDefinition { owner, ..server }),
                 },
             }
         }

@@ -7,4 +7,10 @@
 pub mod broker;
 pub mod catalog;
 pub mod definition;
+pub mod discovery;
 pub mod pool;
+#[cfg(test)]
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
+pub mod secrets;
+mod text;

@@ -10,6 +10,7 @@
 //! keeps running.
 
 mod answers;
+mod bounded_json;
 mod call_logs;
 mod client_handler;
 mod error;
@@ -17,6 +18,8 @@ mod failure_records;
 mod handshake;
 mod handshake_ids;
 mod http;
+mod intake;
+mod isolated_servers;
 mod lifecycle;
 mod lists;
 mod message;
@@ -28,12 +31,13 @@ mod redaction;
 mod resolve;
 mod running_server;
 mod settings;
+pub mod sign_in;
 mod stdio;
 mod subscriptions;
 mod tasks;
-mod text;
-mod tools;
 
+use cove_core::policy::grants::Grants;
+use cove_core::session::registry::Principal;
 use cove_core::spelling::nearest;
 use cove_core::sync::{read, write};
 use std::collections::BTreeMap;
@@ -50,24 +54,34 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 pub use crate::catalog::ProtocolEra;
+use crate::catalog::parse_tool;
 use crate::catalog::{ServerDeclaration, ToolDocument};
 pub use crate::definition::{
     DefinitionOrigin, DefinitionPlaces, DefinitionProblem, DefinitionStamp, ServerDefinition, ServerDefinitions,
     ServerLaunch,
 };
+use crate::text;
 pub use call_logs::CallLogs;
 pub use error::{StartFailureKind, UnansweredQuestion, UpstreamError};
 pub use failure_records::{FailureRecords, ServerFailure};
+pub use http::ParameterHeaders;
+#[cfg(any(test, fuzzing))]
+pub use http::exercise_sse;
+pub(crate) use http::innermost_cause;
 pub use notifications::{CallProgress, ProgressSink};
+#[cfg(any(test, fuzzing))]
+pub use redaction::exercise::exercise as exercise_redaction;
 pub use running_server::SentRequest;
 pub use settings::UpstreamSettings;
 pub use subscriptions::ResourceSubscription;
 
 use answers::{complete_request, parse_completion, parse_tool_result, take_array, to_object};
 use call_logs::LoggedCall;
+use isolated_servers::{IsolatedServers, close_in_background};
 use lifecycle::Upstream;
 use questions::CallQuestions;
 use running_server::new_request;
+use sign_in::{PendingSignIn, SignInError, SignInNeed, SignInOptions, SignedIn, SignedOut};
 use tasks::OpenTask;
 
 /// The state of a server, as shown to operators and to code.
@@ -79,6 +93,8 @@ pub enum UpstreamState {
     /// The server is not running. The next call starts it.
     Idle,
     Needs(Vec<String>),
+    /// A person must sign in.
+    NeedsSignIn(SignInNeed),
     Disabled,
     /// The last start failed, or the server died, in this process or another. The next call tries again.
     Failed(ServerFailure),
@@ -91,6 +107,7 @@ impl fmt::Display for UpstreamState {
             Self::Starting => f.write_str("starting"),
             Self::Idle => f.write_str("idle"),
             Self::Needs(what) => write!(f, "needs {}", what.join(", ")),
+            Self::NeedsSignIn(need) => write!(f, "needs {need}"),
             Self::Disabled => f.write_str("disabled"),
             Self::Failed(ServerFailure { reason, at }) => {
                 let age = at.elapsed().unwrap_or_default();
@@ -107,6 +124,8 @@ pub struct UpstreamSummary {
     pub alias: String,
     pub description: Option<String>,
     pub state: UpstreamState,
+    /// What the person should know about how its secrets are passed.
+    pub remarks: Vec<String>,
     pub origin: DefinitionOrigin,
     pub shadowed: Vec<DefinitionOrigin>,
     /// Digest of the definition. Values that may be secret are not part of it.
@@ -115,6 +134,8 @@ pub struct UpstreamSummary {
     pub era: Option<ProtocolEra>,
     /// How many times the server reported that its tools changed.
     pub changes: u64,
+    /// The tools that the definition allows and denies.
+    pub filter: Grants,
 }
 
 impl UpstreamSummary {
@@ -125,6 +146,7 @@ impl UpstreamSummary {
             alias: self.alias.clone(),
             description: self.description.clone().unwrap_or_default(),
             definition: self.digest.clone(),
+            filter: self.filter.clone(),
         }
     }
 }
@@ -137,10 +159,14 @@ pub struct CallOptions {
     pub progress: Option<ProgressSink>,
     /// The tool can only be called as a task.
     pub requires_task: bool,
+    /// Arguments that are also sent as headers, if the server is of the modern era and reached over HTTP.
+    pub parameter_headers: ParameterHeaders,
     /// Receives the server's log messages.
     pub logs: Option<Arc<CallLogs>>,
     /// How the server may ask the person behind the call. Without it, a call does not take part in questions.
     pub questions: Option<CallQuestions>,
+    /// Whom the call is for. An isolated server has a process for each principal.
+    pub principal: Option<Principal>,
 }
 
 /// A tool's result, as the server sent it.
@@ -201,12 +227,18 @@ impl ServerQuery {
 pub struct UpstreamPool {
     settings: Arc<UpstreamSettings>,
     servers: RwLock<BTreeMap<String, Arc<Upstream>>>,
+    isolated: IsolatedServers,
     changed: watch::Sender<u64>,
 }
 
 impl UpstreamPool {
     pub fn new(definitions: ServerDefinitions, settings: UpstreamSettings) -> Arc<Self> {
-        let pool = Self { settings: Arc::new(settings), servers: RwLock::default(), changed: watch::Sender::new(0) };
+        let pool = Self {
+            settings: Arc::new(settings),
+            servers: RwLock::default(),
+            isolated: IsolatedServers::default(),
+            changed: watch::Sender::new(0),
+        };
         pool.replace(definitions);
         Arc::new(pool)
     }
@@ -221,6 +253,7 @@ impl UpstreamPool {
             let is_same = |old: &Arc<Upstream>| old.definition().starts_like(&definition);
             let upstream = match old.entry(name.clone()) {
                 Entry::Occupied(kept) if is_same(kept.get()) => {
+                    self.isolated.for_each(&name, |own| own.update_description(definition.clone()));
                     kept.get().update_description(definition);
                     kept.remove()
                 }
@@ -229,11 +262,9 @@ impl UpstreamPool {
             new.insert(name, upstream);
         }
         *write(&self.servers) = new;
-        for upstream in old.into_values() {
-            // Without a runtime, no server was ever started.
-            if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-                runtime.spawn(async move { upstream.close().await });
-            }
+        for (name, upstream) in old {
+            self.isolated.remove(&name);
+            close_in_background(upstream);
         }
     }
 
@@ -242,16 +273,19 @@ impl UpstreamPool {
         let servers = read(&self.servers).clone();
         let summary = |upstream: Arc<Upstream>| {
             let definition = upstream.definition();
+            let (state, remarks) = upstream.state();
             UpstreamSummary {
                 name: definition.name.clone(),
                 alias: definition.alias.clone(),
                 description: definition.description.clone(),
-                state: upstream.state(),
+                state,
+                remarks,
                 origin: definition.origin.clone(),
                 shadowed: definition.shadowed.clone(),
                 digest: definition.digest(),
                 era: upstream.era(),
                 changes: upstream.change_count(),
+                filter: definition.tool_filter(),
             }
         };
         servers.into_values().map(summary).collect()
@@ -265,7 +299,10 @@ impl UpstreamPool {
 
     /// Returns how many times a server reported that its tools changed; 0 for an unknown server.
     pub fn change_count(&self, server: &str) -> u64 {
-        self.find(server).map_or(0, |upstream| upstream.change_count())
+        let Ok(upstream) = self.find(server) else { return 0 };
+        let mut count = upstream.change_count();
+        self.isolated.for_each(&upstream.definition().name, |own| count += own.change_count());
+        count
     }
 
     /// Returns the protocol era of a server, if the server is configured and its era is known.
@@ -285,9 +322,33 @@ impl UpstreamPool {
         self.find(server).ok()?.instructions()
     }
 
+    /// Returns a number that differs for every start of any server; `None` if this one is not running.
+    pub(crate) fn start_number(&self, server: &str) -> Option<u64> {
+        self.find(server).ok()?.start_number()
+    }
+
     /// Returns true if a server is configured and running.
     pub fn is_running(&self, server: &str) -> bool {
         self.find(server).is_ok_and(|upstream| upstream.is_running())
+    }
+
+    /// Returns true if every principal has a process or connection of its own to a server.
+    pub fn is_isolated(&self, server: &str) -> bool {
+        self.find(server).is_ok_and(|upstream| self.isolates(&upstream))
+    }
+
+    fn isolates(&self, upstream: &Upstream) -> bool {
+        upstream.definition().isolate.unwrap_or(self.settings.isolate)
+    }
+
+    /// Returns true if the instance of a server that serves this principal is running.
+    pub fn is_running_for(&self, server: &str, principal: &Principal) -> bool {
+        self.find_for(server, Some(principal)).is_ok_and(|upstream| upstream.is_running())
+    }
+
+    /// Starts the instance of a server that serves this principal; see [`Self::start`].
+    pub async fn start_for(&self, server: &str, principal: &Principal) -> Result<(), UpstreamError> {
+        self.find_for(server, Some(principal))?.lease_running().await.map(drop)
     }
 
     /// Starts a server, or waits for a start that is under way. Returns at once if it is running. Dropping the future
@@ -299,7 +360,12 @@ impl UpstreamPool {
     /// Returns the servers that are starting, and since when.
     pub fn starting(&self) -> Vec<(String, Instant)> {
         let servers = read(&self.servers);
-        servers.iter().filter_map(|(name, upstream)| Some((name.clone(), upstream.starting_since()?))).collect()
+        let since = |name: &str, upstream: &Upstream| {
+            let mut since = upstream.starting_since();
+            self.isolated.for_each(name, |own| since = since.or_else(|| own.starting_since()));
+            since
+        };
+        servers.iter().filter_map(|(name, upstream)| Some((name.clone(), since(name, upstream)?))).collect()
     }
 
     /// Lists all tools of a server and drops those that cannot be called. Starts the server if needed; fails if the
@@ -307,7 +373,17 @@ impl UpstreamPool {
     pub async fn tools(&self, server: &str) -> Result<Vec<ToolDocument>, UpstreamError> {
         let upstream = self.find(server)?;
         let tools = lists::list_all(&upstream, &lists::TOOLS).await?;
-        Ok(tools.into_iter().filter_map(tools::parse_tool).collect())
+        let mut tools: Vec<ToolDocument> = tools.into_iter().filter_map(parse_tool).collect();
+        if upstream.takes_parameter_headers() {
+            tools.retain(|tool| match http::check_annotations(&tool.input_schema) {
+                Ok(()) => true,
+                Err(reason) => {
+                    tracing::warn!(server, tool = tool.name, "dropped a tool, as the protocol demands: {reason}");
+                    false
+                }
+            });
+        }
+        Ok(tools)
     }
 
     /// Calls a tool once and never retries it, except with the input that the server asks for. Starts the server if
@@ -321,15 +397,18 @@ impl UpstreamPool {
         arguments: Map<String, Value>,
         options: CallOptions,
     ) -> Result<UpstreamResult, UpstreamError> {
-        let upstream = self.find(server)?;
+        let upstream = self.find_for(server, options.principal.as_ref())?;
         let lease = upstream.lease_running().await?;
         let _in_flight = options.logs.as_ref().map(LoggedCall::begin);
-        let request = if options.requires_task && lease.accepts_task_requests() {
-            tasks::new_task_request(tool, arguments, &options)
+        let mut request = if options.requires_task && lease.accepts_task_requests() {
+            tasks::new_task_request(&upstream, tool, arguments, &options)
         } else {
             let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
             ClientRequest::CallToolRequest(CallToolRequest::new(params))
         };
+        if lease.era() == ProtocolEra::Modern {
+            options.parameter_headers.attach(&mut request);
+        }
         let answer = complete_request(&upstream, &lease, request, &options).await?;
         let result = match tasks::find_created_task(answer, lease.era()) {
             Ok(created) => OpenTask::new(&upstream, server, lease, &created, &options)?.wait(created).await?,
@@ -342,7 +421,7 @@ impl UpstreamPool {
     /// `resources` and `templates`, `contents`, `prompts`, `messages` and `description`, or `values`, `total` and
     /// `has_more`.
     pub async fn query(&self, server: &str, query: ServerQuery, options: CallOptions) -> Result<Value, UpstreamError> {
-        let (upstream, method) = (self.find(server)?, query.method());
+        let (upstream, method) = (self.find_for(server, options.principal.as_ref())?, query.method());
         let list = async |list| lists::list_all(&upstream, list).await.map(Value::Array);
         let (params, key) = match query {
             ServerQuery::Resources => {
@@ -387,7 +466,8 @@ impl UpstreamPool {
         uri: String,
         options: &CallOptions,
     ) -> Result<Arc<ResourceSubscription>, UpstreamError> {
-        subscriptions::subscribe(&self.find(server)?, server, uri, options).await
+        let upstream = self.find_for(server, options.principal.as_ref())?;
+        subscriptions::subscribe(&upstream, server, uri, options).await
     }
 
     /// Announces to servers that start from now on that a client's model can be asked.
@@ -395,15 +475,47 @@ impl UpstreamPool {
         self.settings.sampling.store(true, Ordering::Relaxed);
     }
 
+    /// Begins a person's sign-in to a server. Fails if the server needs none, or what it publishes cannot be used.
+    pub async fn begin_sign_in(&self, server: &str, options: &SignInOptions) -> Result<PendingSignIn, SignInError> {
+        self.find_sign_in(server).await?.begin(options).await
+    }
+
+    /// Signs in to a server with the credentials of its definition; `None` if a person must sign in.
+    pub async fn sign_in_by_credentials(&self, server: &str) -> Result<Option<SignedIn>, SignInError> {
+        let sign_in = self.find_sign_in(server).await?;
+        match sign_in.is_by_credentials() {
+            true => sign_in.sign_in_by_credentials().await.map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// Forgets the sign-in to a server, and asks the authorization server to do so too.
+    pub async fn sign_out(&self, server: &str) -> Result<SignedOut, SignInError> {
+        self.find_sign_in(server).await?.sign_out().await
+    }
+
+    async fn find_sign_in(&self, server: &str) -> Result<Arc<sign_in::ServerSignIn>, SignInError> {
+        self.find(server).map_err(|error| SignInError::new(error.to_string()))?.sign_in().await
+    }
+
     /// Stops every server and every process in its group, and returns when all have stopped. Calls in flight fail
     /// with [`UpstreamError::Gone`].
     pub async fn close(&self) {
         let servers = std::mem::take(&mut *write(&self.servers));
         let mut stops = tokio::task::JoinSet::new();
-        for upstream in servers.into_values() {
+        for upstream in servers.into_values().chain(self.isolated.take_all()) {
             stops.spawn(async move { upstream.close().await });
         }
         stops.join_all().await;
+    }
+
+    /// Finds the instance of a server that serves a principal.
+    fn find_for(&self, server: &str, principal: Option<&Principal>) -> Result<Arc<Upstream>, UpstreamError> {
+        let shared = self.find(server)?;
+        match principal.filter(|_| self.isolates(&shared)) {
+            Some(principal) => self.isolated.find(&shared, principal),
+            None => Ok(shared),
+        }
     }
 
     /// Finds a server by name or by alias, which spells a dashed name with underscores. Fails with the nearest name.

@@ -8,6 +8,7 @@ use std::hint::black_box;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use cove_core::policy::grants::Grants;
 use cove_testkit::measure::{self, interleave, peak_kilobytes, percentile, ratio, reset_peak};
 use cove_upstream::catalog::{Catalog, SearchMode, ServerDeclaration, ToolDocument};
 use serde_json::{Value, json};
@@ -122,7 +123,13 @@ fn resident() -> u64 {
 }
 
 fn declaration(name: &str) -> ServerDeclaration {
-    ServerDeclaration { name: name.into(), alias: name.into(), description: String::new(), definition: "d".into() }
+    ServerDeclaration {
+        name: name.into(),
+        alias: name.into(),
+        description: String::new(),
+        definition: "d".into(),
+        filter: Grants::default(),
+    }
 }
 
 /// A tool as servers define them: a verb and a thing or two, a sentence, and a few parameters.

@@ -15,16 +15,18 @@ pub mod install;
 mod kept_files;
 mod lazy_broker;
 mod live_output;
+pub mod manual;
 pub mod packages;
-mod private_file;
 mod progress_line;
 pub mod repl;
 pub mod run;
 mod runtime;
 mod script_folder;
+pub mod secrets;
 pub mod serve;
 pub mod servers;
 pub mod tables;
+mod terminal_questions;
 pub mod token;
 pub mod tools;
 
@@ -66,10 +68,12 @@ pub enum CliAction {
     ConfigInit(PathBuf),
     Token(token::TokenArgs, Box<CommandContext>),
     Completions(Shell),
+    Manual(PathBuf),
     Install(Box<install::InstallRequest>),
     Tools(tools::ToolsRequest, Box<CommandContext>),
     Audit(audit::AuditArgs, Box<CommandContext>),
     Servers(servers::ServersCommand, Box<CommandContext>),
+    Secrets(secrets::SecretsCommand, Box<CommandContext>),
     Images(images::ImagesCommand, Box<CommandContext>),
     Packages(packages::PackagesCommand, Box<CommandContext>),
 }
@@ -111,8 +115,11 @@ enum CliCommand {
     Audit(audit::AuditArgs),
     Install(install::InstallArgs),
     Uninstall(install::UninstallArgs),
-    #[command(subcommand, arg_required_else_help = false, args = hidden(servers::start_settings()))]
+    Entry(install::EntryArgs),
+    #[command(subcommand, arg_required_else_help = false, args = hidden(servers::registry_settings()))]
     Servers(servers::ServersCommand),
+    #[command(subcommand, arg_required_else_help = false, args = hidden(secrets::store_settings()))]
+    Secrets(secrets::SecretsCommand),
     #[command(subcommand, arg_required_else_help = false, args = hidden(packages::package_settings()))]
     Packages(packages::PackagesCommand),
     #[command(subcommand, arg_required_else_help = false, args = hidden(images::image_settings()))]
@@ -121,6 +128,12 @@ enum CliCommand {
     Config(ConfigCommand),
     Token(token::TokenArgs),
     Completions(CompletionsFlags),
+    /// Write the man pages into a folder
+    #[command(hide = true)]
+    Manual {
+        /// Folder to write them into
+        directory: PathBuf,
+    },
 }
 
 /// Start an interactive session, or read cells from a pipe
@@ -174,7 +187,7 @@ Add one line to the file that your shell reads when it starts:
 The script asks `cove` at each Tab, so it knows your servers, tools, images and packages.";
 
 /// Parses a whole command line, the program's name first, and reads the environment, the configuration file and the
-/// code. Starts nothing. Every failure is a usage error.
+/// code. Prints warnings about the file, and starts nothing. Every failure is a usage error.
 pub fn parse_command_line(args: impl IntoIterator<Item = OsString>, env: &ProcessEnv) -> Result<CliAction, Failure> {
     let args: Vec<OsString> = args.into_iter().collect();
     let matches = match command().try_get_matches_from(&args) {
@@ -190,8 +203,13 @@ pub fn parse_command_line(args: impl IntoIterator<Item = OsString>, env: &Proces
     let line = CommandLine::from_arg_matches(&matches)
         .map_err(|error| Failure::internal("could not read the command line").because(error))?;
     let path = command_path(&matches);
+    // It has a log of its own.
+    let is_server = matches!(line.command, None | Some(CliCommand::Serve));
     let context = || -> Result<Box<CommandContext>, Failure> {
         let config = Config::load(&collect_flags(&path)?, env)?;
+        if !is_server {
+            config.warnings.iter().for_each(|warning| tables::print_remark(format!("warning: {warning}")));
+        }
         // The innermost command decides whether there is JSON to print.
         let flag = path.last().and_then(|own| own.try_get_one::<bool>("json").ok().flatten());
         let json = flag.is_some_and(|flag| *flag) || (flag.is_some() && wants_json(env)?);
@@ -238,7 +256,9 @@ pub fn parse_command_line(args: impl IntoIterator<Item = OsString>, env: &Proces
             CliAction::Install(Box::new(install::install_request(flags, args.last().map(OsString::as_os_str), env)?))
         }
         Some(CliCommand::Uninstall(args)) => CliAction::Install(Box::new(install::uninstall_request(args, env)?)),
+        Some(CliCommand::Entry(args)) => CliAction::Install(Box::new(install::entry_request(args, env)?)),
         Some(CliCommand::Servers(command)) => CliAction::Servers(command, context()?),
+        Some(CliCommand::Secrets(command)) => CliAction::Secrets(command, context()?),
         Some(CliCommand::Packages(command)) => CliAction::Packages(command, context()?),
         Some(CliCommand::Images(command)) => CliAction::Images(command, context()?),
         Some(CliCommand::Config(ConfigCommand::Show)) => CliAction::ConfigShow(context()?),
@@ -246,6 +266,7 @@ pub fn parse_command_line(args: impl IntoIterator<Item = OsString>, env: &Proces
         Some(CliCommand::Config(ConfigCommand::Init)) => CliAction::ConfigInit(config_path()?),
         Some(CliCommand::Token(args)) => CliAction::Token(args, context()?),
         Some(CliCommand::Completions(flags)) => CliAction::Completions(flags.shell),
+        Some(CliCommand::Manual { directory }) => CliAction::Manual(directory),
     })
 }
 
@@ -309,6 +330,11 @@ fn settings_where(wanted: impl Fn(SettingGroup) -> bool + 'static) -> impl Itera
             SettingGroup::Server => help::SERVER_SETTINGS,
         };
         let arg = flag(setting.key, setting.placeholder, help).help_heading(heading);
+        // `--quarantine` alone switches it on.
+        let arg = match setting.placeholder {
+            "BOOLEAN" => arg.num_args(0..=1).default_missing_value("true"),
+            _ => arg,
+        };
         match setting.kind.is_list() {
             // The last one wins, so that an alias can be overridden.
             false => arg.overrides_with(setting.key),

@@ -19,10 +19,7 @@ use cove_core::error::{Failure, Refusal, display_path, display_value};
 use cove_core::image::{BackendChoice, ImagesConfig};
 use cove_core::output::OutputLimit;
 use cove_core::policy::grants::Grants;
-use cove_core::policy::packages::PackageLayers;
-use cove_core::policy::{
-    CellLimits, EffectiveLimits, Policy, SandboxLimits, SandboxMount, SandboxNetwork, SandboxRoot, SandboxUser,
-};
+use cove_core::policy::{CellLimits, EffectiveLimits, Policy, SandboxMount};
 use cove_core::process_env::ProcessEnv;
 use cove_core::spelling::nearest;
 use cove_core::units::show_duration;
@@ -30,6 +27,9 @@ use cove_server::ServerSetup;
 use cove_server::server_config::ServerConfig;
 use cove_upstream::broker::BrokerConfig;
 use cove_upstream::catalog::SearchMode;
+use cove_upstream::catalog::pins::{FirstListing, PinPolicy, ToolChangePolicy};
+use cove_upstream::discovery::RegistryAddress;
+use cove_upstream::secrets::{ProgramWords, SecretStore};
 
 pub use settings::{SETTINGS, Setting, SettingGroup, SettingKind};
 
@@ -57,8 +57,22 @@ pub struct Config {
     pub start_timeout: Duration,
     /// How searches rank the tools of upstream servers.
     pub search: SearchMode,
+    /// The registry that `cove servers` asks.
+    pub registry: RegistryAddress,
+    /// Whether code may request approved servers.
+    pub allow_requests: bool,
+    /// The program that keeps secrets instead of the file in the state directory.
+    pub secrets_helper: Option<ProgramWords>,
+    /// What happens to tools of upstream servers that change.
+    pub tool_changes: ToolChangePolicy,
+    /// Holds new upstream servers until a person accepts them.
+    pub quarantine: bool,
+    /// Gives every principal a process or connection of its own to each upstream server.
+    pub isolate_upstreams: bool,
     /// The configuration file, whether or not it exists. None without a home directory.
     pub file: Option<PathBuf>,
+    /// A warning for each line of the file that is not used.
+    pub warnings: Vec<String>,
     origins: BTreeMap<&'static str, SettingOrigin>,
 }
 
@@ -139,6 +153,7 @@ impl Config {
         }
         config.server.fill_defaults(env);
         config.file = file::path(flags.config.as_deref(), env)?;
+        config.warnings = file.warnings;
         config.check_timeouts()?;
         Ok(config)
     }
@@ -163,7 +178,21 @@ impl Config {
             grants: self.grants.clone(),
             start_timeout: self.start_timeout,
             search: self.search,
+            allow_requests: self.allow_requests,
+            secrets_helper: self.secrets_helper.clone(),
+            pins: self.pins(),
+            isolate_upstreams: self.isolate_upstreams,
         }
+    }
+
+    /// Where secrets of servers are kept.
+    pub fn secret_store(&self, env: &ProcessEnv) -> SecretStore {
+        SecretStore::new(self.server.state_dir.as_deref(), self.secrets_helper.as_ref(), env)
+    }
+
+    pub fn pins(&self) -> PinPolicy {
+        let first_listing = if self.quarantine { FirstListing::Quarantine } else { FirstListing::Accept };
+        PinPolicy { changes: self.tool_changes, first_listing }
     }
 
     /// The part that a server needs.
@@ -178,16 +207,7 @@ impl Config {
     /// The configuration before any setting is applied. Every setting with a default overwrites its field.
     fn unset() -> Self {
         Self {
-            policy: Policy {
-                root: SandboxRoot::Host,
-                python: None,
-                mounts: Vec::new(),
-                packages: PackageLayers::default(),
-                network: SandboxNetwork::None,
-                runtime: None,
-                user: SandboxUser { uid: 0, gid: 0 },
-                limits: SandboxLimits { memory: 0, cpus: 0.0, pids: 0, workspace: 0, tmp: 0 },
-            },
+            policy: Policy::default(),
             cell: CellLimits {
                 timeout: Duration::ZERO,
                 max_timeout: Duration::ZERO,
@@ -202,7 +222,14 @@ impl Config {
             grants: Grants::default(),
             start_timeout: Duration::ZERO,
             search: SearchMode::default(),
+            registry: RegistryAddress::None,
+            allow_requests: false,
+            secrets_helper: None,
+            tool_changes: ToolChangePolicy::default(),
+            quarantine: false,
+            isolate_upstreams: false,
             file: None,
+            warnings: Vec::new(),
             origins: BTreeMap::new(),
         }
     }

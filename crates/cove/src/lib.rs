@@ -6,3 +6,6 @@ pub mod cli;
 pub mod combined;
 pub mod config;
 pub mod packages;
+#[cfg(test)]
+#[path = "../../../fuzz/replay.rs"]
+mod replay;

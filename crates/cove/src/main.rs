@@ -29,6 +29,7 @@ fn main() -> ExitCode {
         Some("runner") => return runner(std::env::args_os().skip(2)),
         _ => {}
     }
+    cove_jail::forbid_own_core_files();
     match cove_jail::use_built_in_name_lookups()
         .map_err(|error| Failure::operator("could not set up name lookups").because(error))
         .and_then(|()| ProcessEnv::read())
@@ -43,21 +44,23 @@ fn main() -> ExitCode {
 }
 
 /// Runs the runner's role. With `--data=BYTES` the runner limits its own memory first: the engine cannot set that
-/// limit, because its container runtime would fail under it. With `--filter` it installs Cove's system call filter on
-/// itself, for engines that cannot install one. The filter comes last.
+/// limit, because its container runtime would fail under it. With `--rlimits=JSON` it sets the other limits of a process,
+/// for engines that leave them out. With `--filter` it installs Cove's system call filter on itself, for engines that
+/// cannot install one. The filter comes last.
 fn runner(flags: impl Iterator<Item = OsString>) -> ExitCode {
-    let mut limited = Ok(());
-    for flag in flags {
-        limited = limited.and_then(|()| match flag.to_str().and_then(|flag| flag.strip_prefix("--data=")) {
-            Some(bytes) => bytes.parse().map_err(|_| "could not read the limit".to_owned()).and_then(|bytes| {
-                cove_jail::limit_data(bytes).map_err(|failure| format!("{failure}\ncaused by: {}", failure.cause))
-            }),
-            None if flag == "--filter" => {
-                cove_jail::confine().map_err(|failure| format!("{failure}\ncaused by: {}", failure.cause))
+    cove_jail::forbid_core_files();
+    let limited = flags.into_iter().try_for_each(|flag| {
+        let unreadable = || "could not read the limit".to_owned();
+        let done = match flag.to_str().and_then(|flag| flag.split_once('=')) {
+            Some(("--data", bytes)) => cove_jail::limit_data(bytes.parse().map_err(|_| unreadable())?),
+            Some(("--rlimits", all)) => {
+                cove_jail::limit_processes(&serde_json::from_str::<Vec<_>>(all).map_err(|_| unreadable())?)
             }
-            None => Err("could not understand what the runner is asked for".to_owned()),
-        });
-    }
+            None if flag == "--filter" => cove_jail::confine(),
+            _ => return Err("could not understand what the runner is asked for".to_owned()),
+        };
+        done.map_err(|failure| format!("{failure}\ncaused by: {}", failure.cause))
+    });
     match limited {
         Ok(()) => cove_runner::main(),
         Err(why) => {
@@ -89,6 +92,7 @@ fn act(action: CliAction) -> Result<ExitCode, Failure> {
         CliAction::Images(command, context) => cli::images::run(command, &context)?,
         CliAction::Packages(command, context) => cli::packages::run(command, &context)?,
         CliAction::Servers(command, context) => cli::servers::run(command, *context)?,
+        CliAction::Secrets(command, context) => (cli::secrets::run(command, &context)?, ExitCode::SUCCESS),
         CliAction::Print(text) => {
             let text = if PrintStyle::of_stdout().colours { text.ansi().to_string() } else { text.to_string() };
             (text, ExitCode::SUCCESS)
@@ -105,6 +109,10 @@ fn act(action: CliAction) -> Result<ExitCode, Failure> {
             let program = std::env::args_os().next().unwrap_or_default();
             let cwd = std::env::current_dir().unwrap_or_default();
             (cli::completions::render(shell, &program, &cwd)?, ExitCode::SUCCESS)
+        }
+        CliAction::Manual(directory) => {
+            cli::manual::write(&directory)?;
+            (String::new(), ExitCode::SUCCESS)
         }
         CliAction::Audit(args, context) => {
             (cli::audit::render(&args, &context, PrintStyle::of_stdout())?, ExitCode::SUCCESS)

@@ -5,13 +5,13 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use cove_testkit::engines::{self, EngineDirs, EngineRestart, PrivateEngine};
+
 use super::api;
-use super::engine_dirs::{EngineDirs, PrivateEngine};
-use super::recipes;
 use crate::attempts::{self, ErrorContext};
 
 /// Enough for a start on a busy machine; normally it takes a second or two.
@@ -35,19 +35,8 @@ impl EngineDaemon {
         let log = File::create(place.log(kind))
             .and_then(|log| log.try_clone().map(|same| (log, same)))
             .could_not(format_args!("create `{}`", place.log(kind).display()))?;
-        let mut command = Command::new("setpriv");
-        command
-            .args(["--pdeathsig", "KILL"])
-            .args(["unshare", "--mount", "--propagation", "slave", "--net"])
-            .args(["--pid", "--fork", "--kill-child", "--mount-proc", "sh"])
-            .arg(place.script(kind))
-            .env_clear()
-            .env("PATH", recipes::PATH)
-            .current_dir("/")
-            .stdin(Stdio::null())
-            .stdout(log.0)
-            .stderr(log.1);
-        let child = command.spawn().could_not("start setpriv")?;
+        let mut command = engines::namespace_command(&place.script(kind));
+        let child = command.stdout(log.0).stderr(log.1).spawn().could_not("start setpriv")?;
         let daemon = EngineDaemon { kind, place: place.clone(), child };
         attempts::write(&place.pid_file(kind), &daemon.child.id().to_string())?;
         Ok(daemon)
@@ -101,8 +90,8 @@ fn write_files(place: &EngineDirs, kind: PrivateEngine, user: &str) -> Result<()
     attempts::create_folder(&folder)?;
     attempts::create_folder(&place.kept_of(kind))?;
     let _ = fs::remove_file(place.socket(kind));
-    let mut files = recipes::settings(place, kind);
-    files.push(("start.sh", recipes::script(place, kind, user)));
+    let mut files = engines::settings(place, kind);
+    files.push(("start.sh", engines::script(place, kind, user, EngineRestart::Never)));
     for (name, text) in files {
         attempts::write(&folder.join(name), &text)?;
     }
@@ -146,6 +135,8 @@ fn names(pid: u32, path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Stdio;
+
     use super::*;
 
     /// Directories under the system's temporary folder, removed on drop.

@@ -102,7 +102,8 @@ pub(super) fn prepare(folder: &Path) -> Result<ImageArchives, String> {
     let _ = fs::remove_dir_all(folder);
     let layers = folder.join("layers");
     attempts::create_folder(&layers)?;
-    tree::make(&layers.join(ImageLayer::System.file()))?;
+    let tree = tree::SystemTree { packages: tree::PACKAGES, hooks: &[], time: None };
+    tree::make_system_tree(&tree, &layers.join(ImageLayer::System.file()))?;
     make_program(&layers, ImageLayer::Empty)?;
     make_program(&layers, ImageLayer::Musl)?;
     let mut digests = BTreeMap::new();
@@ -116,6 +117,11 @@ pub(super) fn prepare(folder: &Path) -> Result<ImageArchives, String> {
     attempts::write(&stamp, &wanted)?;
     println!("made in {:.0} s", start.elapsed().as_secs_f64());
     ImageArchives::read(folder)
+}
+
+/// The archive that contains the Debian tree, as `system.tar`.
+pub(super) fn system_image(folder: &Path) -> PathBuf {
+    folder.join("images/all.tar")
 }
 
 /// Everything that determines the content of the images, verbatim.

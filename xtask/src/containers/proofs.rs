@@ -3,11 +3,11 @@
 
 use std::path::{Path, PathBuf};
 
+use cove_testkit::engines::PrivateEngine;
 use cove_testkit::skip::skip_without_all;
 use serde_json::{Value, json};
 
 use super::api;
-use super::engine_dirs::PrivateEngine;
 
 /// The two engines that behave alike in every test but the last one.
 const BOTH: [PrivateEngine; 2] = [PrivateEngine::Docker, PrivateEngine::Podman];

@@ -18,7 +18,16 @@ const LEFT_OUT: [&str; 4] = ["doc", "info", "locale", "man"];
 /// In seconds.
 const TIMEOUT: &str = "1800";
 
-pub(super) fn make(to: &Path) -> Result<(), String> {
+/// What a tree has besides the smallest Debian.
+pub(crate) struct SystemTree<'a> {
+    pub(crate) packages: &'a [&'a str],
+    /// More arguments for mmdebstrap.
+    pub(crate) hooks: &'a [&'a str],
+    /// No file is newer than this, in seconds since 1970.
+    pub(crate) time: Option<u64>,
+}
+
+pub(crate) fn make_system_tree(tree: &SystemTree<'_>, to: &Path) -> Result<(), String> {
     let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let codename = codename(&release)
         .ok_or("could not learn the name of this release\nhint: `/etc/os-release` has no `VERSION_CODENAME`")?;
@@ -37,7 +46,10 @@ pub(super) fn make(to: &Path) -> Result<(), String> {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "TERM", "timeout", TIMEOUT]);
     command.args(["mmdebstrap", "--quiet", "--variant=minbase", "--format=tar"]);
-    command.arg(format!("--include={}", PACKAGES.join(",")));
+    command.arg(format!("--include={}", tree.packages.join(","))).args(tree.hooks);
+    if let Some(time) = tree.time {
+        command.env("SOURCE_DATE_EPOCH", time.to_string());
+    }
     if Path::new(KEYS).is_dir() {
         command.arg(format!("--keyring={KEYS}"));
     }

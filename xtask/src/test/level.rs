@@ -17,7 +17,7 @@ pub(crate) enum TestLevel {
 }
 
 /// The test programs in which nearly every test needs an engine or an outside judge. `Quick` does not even build them.
-const OUTSIDE_PROGRAMS: [&str; 2] = ["clients", "containers"];
+const OUTSIDE_PROGRAMS: [&str; 3] = ["clients", "containers", "packages"];
 
 /// The quick level prints this at its end.
 const LEFT_OUT: &str = "\
@@ -70,7 +70,7 @@ pub(super) fn left_out_report(count: usize, programs_are_left_out: bool) -> Opti
     };
     let programs = programs_are_left_out.then(|| {
         let names = OUTSIDE_PROGRAMS.map(|name| format!("`{name}`"));
-        format!("the test programs {}", names.join(" and "))
+        format!("the test programs {}", names.join(", "))
     });
     let parts: Vec<String> = tests.into_iter().chain(programs).collect();
     if parts.is_empty() { None } else { Some(format!("left out: {}\nhint: {LEFT_OUT}", parts.join(", and "))) }
@@ -92,7 +92,7 @@ mod tests {
             "workspace_members": ["a", "b"],
             "packages": [
                 { "id": "a", "targets": [target("lib", "a"), target("test", "it"), target("bench", "start")] },
-                { "id": "b", "targets": [target("test", "clients"), target("test", "containers"), target("test", "it")] },
+                { "id": "b", "targets": [target("test", "clients"), target("test", "containers"), target("test", "packages"), target("test", "it")] },
                 { "id": "other", "targets": [target("test", "foreign")] },
             ],
         });
@@ -132,7 +132,11 @@ mod tests {
         assert_eq!(left_out_report(0, false), None);
         let both = left_out_report(2, true).unwrap();
         assert!(both.starts_with("left out: 2 tests that need an engine"), "{both}");
-        assert!(both.contains(", and the test programs `clients` and `containers`\nhint: `cargo xtask test --all`"));
+        assert!(
+            both.contains(
+                ", and the test programs `clients`, `containers`, `packages`\nhint: `cargo xtask test --all`"
+            )
+        );
         assert!(left_out_report(1, false).unwrap().starts_with("left out: 1 test that needs an engine"));
         assert!(left_out_report(0, true).unwrap().starts_with("left out: the test programs"));
     }

@@ -65,6 +65,7 @@ const NEEDS: &[TestNeed] = &[
         is_present: |_, _| succeeds(Path::new("npm"), &["--version"]),
         ..program("npm", "npm", "outside judges are installed with it")
     },
+    TestNeed { level: TestLevel::All, ..program("chromium", "chromium", "a person signs in to a server with it") },
     program("bash", "bash", "cells run in it"),
     program("busybox", "busybox", "its shell is one of those that cells run in"),
     program("gcc", "gcc", "it is run in a sandbox"),
@@ -75,7 +76,8 @@ const NEEDS: &[TestNeed] = &[
     },
     program("git", "git", "it is run in a sandbox, and a real MCP server needs it"),
     program("jq", "jq", "cells pipe what tools answer into it"),
-    program("xz", "xz-utils", "it is run in a sandbox"),
+    program("xz", "xz-utils", "it is run in a sandbox, and compresses packages"),
+    program("strip", "binutils", "packages contain a program without symbols"),
     program("perl", "perl", "it is run in a sandbox"),
     program("bwrap", "bubblewrap", "the program is run in a sandbox of it"),
     TestNeed {
@@ -86,6 +88,15 @@ const NEEDS: &[TestNeed] = &[
         for_whom: NeedScope::Root,
         is_present: |search, need| search.find(need.what).is_some() || user_exists(),
         ..program("useradd", "passwd", "that user is created")
+    },
+    TestNeed {
+        for_whom: NeedScope::Root,
+        ..program("newuidmap", "uidmap", "sandboxes of an ordinary user have ids of their own")
+    },
+    TestNeed {
+        for_whom: NeedScope::Root,
+        is_present: |search, need| search.find(need.what).is_some() || has_subordinate_ids(),
+        ..program("usermod", "passwd", "that user gets these ids")
     },
     for_containers("dockerd", "docker.io"),
     TestNeed { newer_package: Some("docker-cli"), ..for_containers("docker", "docker.io") },
@@ -107,8 +118,10 @@ const NEEDS: &[TestNeed] = &[
     // Newer versions of netavark write their rules with it.
     for_containers("nft", "nftables"),
     for_containers("ip", "iproute2"),
-    for_containers("newuidmap", "uidmap"),
     for_containers("mmdebstrap", "mmdebstrap"),
+    // Engines on another machine are reached over ssh and TLS.
+    for_containers("sshd", "openssh-server"),
+    for_containers("openssl", "openssl"),
     for_containers("musl-gcc", "musl-tools"),
 ];
 
@@ -164,25 +177,45 @@ pub(super) fn prepare(level: TestLevel) -> Result<TestMachine, String> {
     let who = if uid == "0" { InvokingUser::Root } else { InvokingUser::Person };
     let search = ProgramSearch::new(who);
     let installs = who == InvokingUser::Root && search.find("apt-get").is_some();
-    let missing = missing(&search, who, level);
-    if !missing.is_empty() {
-        if !installs {
-            return Err(tell(&missing, &search));
-        }
-        install(&missing)?;
-        let still = self::missing(&search, who, level);
-        if !still.is_empty() {
-            return Err(tell(&still, &search));
-        }
-    }
+    install_missing(|| missing(&search, who, level), installs, &search, "the tests")?;
     match who {
-        InvokingUser::Root => create_user(&search)?,
+        InvokingUser::Root => create_user(&search).and_then(|()| give_subordinate_ids(&search))?,
         InvokingUser::Person => println!("not root: the tests skip what only root can do"),
     }
     let python = search.python().ok_or("could not find python3")?;
     let node = search.find("node").ok_or("could not find node")?;
     let venv = make_venv(&python, &uid)?;
     Ok(TestMachine { who, installs, python, node, venv })
+}
+
+/// Installs programs of the list, or says how to: `purpose` needs them.
+pub(super) fn provide(programs: &[&str], purpose: &str) -> Result<(), String> {
+    let who = if own_uid()? == "0" { InvokingUser::Root } else { InvokingUser::Person };
+    let search = ProgramSearch::new(who);
+    let installs = who == InvokingUser::Root && search.find("apt-get").is_some();
+    let missing = || {
+        let needed = NEEDS.iter().filter(|need| programs.contains(&need.what));
+        needed.filter(|need| !(need.is_present)(&search, need)).collect()
+    };
+    install_missing(missing, installs, &search, purpose)
+}
+
+fn install_missing(
+    missing: impl Fn() -> Vec<&'static TestNeed>,
+    installs: bool,
+    search: &ProgramSearch,
+    purpose: &str,
+) -> Result<(), String> {
+    let at_first = missing();
+    if at_first.is_empty() {
+        return Ok(());
+    }
+    if !installs {
+        return Err(tell(&at_first, search, purpose));
+    }
+    install(&at_first)?;
+    let still = missing();
+    if still.is_empty() { Ok(()) } else { Err(tell(&still, search, purpose)) }
 }
 
 /// Creates it once, where every user can read it.
@@ -217,8 +250,8 @@ fn missing(search: &ProgramSearch, who: InvokingUser, level: TestLevel) -> Vec<&
     needed.filter(|need| !(need.is_present)(search, need)).collect()
 }
 
-fn tell(missing: &[&TestNeed], search: &ProgramSearch) -> String {
-    let mut text = "could not find what the tests need".to_owned();
+fn tell(missing: &[&TestNeed], search: &ProgramSearch, purpose: &str) -> String {
+    let mut text = format!("could not find what {purpose} need");
     for need in missing {
         text += &format!("\nmissing: {} ({})", need.what, need.why);
     }
@@ -274,6 +307,25 @@ fn create_user(search: &ProgramSearch) -> Result<(), String> {
     let mut command = Command::new(useradd);
     command.args(["--system", "--shell", "/usr/sbin/nologin", "--no-create-home", USER]);
     attempts::run(&mut command, "useradd").could_not(format_args!("create the user `{USER}`"))
+}
+
+/// Gives the user ids beside its own, of which its sandboxes get one each. No distribution hands out ids up there.
+fn give_subordinate_ids(search: &ProgramSearch) -> Result<(), String> {
+    if has_subordinate_ids() {
+        return Ok(());
+    }
+    println!("giving subordinate ids to {USER}");
+    let usermod = search.find("usermod").ok_or("could not find usermod")?;
+    let mut command = Command::new(usermod);
+    command.args(["--add-subuids", "1342177280-1342242815", "--add-subgids", "1342177280-1342242815", USER]);
+    attempts::run(&mut command, "usermod").could_not(format_args!("give subordinate ids to `{USER}`"))
+}
+
+fn has_subordinate_ids() -> bool {
+    ["/etc/subuid", "/etc/subgid"].iter().all(|file| {
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        text.lines().any(|line| line.starts_with(&format!("{USER}:")))
+    })
 }
 
 fn user_exists() -> bool {
@@ -338,7 +390,7 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         std::os::unix::fs::symlink("/bin/sh", folder.join("apt-get")).unwrap();
         let missing: Vec<&TestNeed> = NEEDS.iter().take(2).collect();
-        let on_debian = tell(&missing, &ProgramSearch { folders: vec![folder.clone()] });
+        let on_debian = tell(&missing, &ProgramSearch { folders: vec![folder.clone()] }, "the tests");
         std::fs::remove_dir_all(&folder).unwrap();
         assert_eq!(
             on_debian,
@@ -347,7 +399,7 @@ mod tests {
              missing: python3's venv module (virtual environments are tested)\n\
              hint: `sudo sh -c 'apt-get update && apt-get install --yes python3 python3-venv'`"
         );
-        let elsewhere = tell(&missing, &ProgramSearch { folders: Vec::new() });
+        let elsewhere = tell(&missing, &ProgramSearch { folders: Vec::new() }, "the tests");
         assert!(elsewhere.contains("missing: python3 "), "{elsewhere}");
         assert!(elsewhere.ends_with("package tool, and start again"), "{elsewhere}");
     }

@@ -8,6 +8,7 @@
 mod control;
 pub mod hints;
 mod interpreters;
+mod processors;
 mod python_installation;
 
 use crate::error::Failure;
@@ -19,7 +20,8 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Mutex;
 
-use cove_jail::plan::FilterMode;
+use cove_jail::facts::are_open_to_others;
+use cove_jail::plan::{FilterMode, HostIds};
 use cove_jail::{HostFacts, JailPlan, JailRoot, JailSpec};
 use cove_protocol::{InterpreterPath, Language};
 use tokio::net::UnixStream;
@@ -33,6 +35,7 @@ use crate::sync::lock;
 
 use control::JailControl;
 use interpreters::Interpreters;
+use processors::ProcessorChooser;
 pub use python_installation::PythonInstallation;
 
 pub struct Jail {
@@ -43,6 +46,7 @@ pub struct Jail {
     last_prepared: Mutex<Option<(Policy, PreparedJail)>>,
     /// Locks on the folders of packages that sandboxes of this process see, so that no other process removes them.
     package_leases: Mutex<BTreeMap<PathBuf, File>>,
+    processors: ProcessorChooser,
 }
 
 /// The parts of a start that are the same for every sandbox of a policy.
@@ -53,15 +57,23 @@ struct PreparedJail {
 }
 
 impl Jail {
+    /// For this program itself, whose cgroup it divides if it was delegated: plans say what holds their limits.
     pub fn new() -> Result<Self, Failure> {
         let program = std::env::current_exe()
             .map_err(|error| Failure::operator("could not find this program's own file").because(error))?;
+        cove_jail::divide_delegated_cgroup();
         Ok(Self::with_program(program, FilterMode::On))
     }
 
     /// For tests, which are not the program themselves and may switch the system call filter off.
     pub fn with_program(program: PathBuf, filter: FilterMode) -> Self {
-        Self { program, filter, last_prepared: Mutex::new(None), package_leases: Mutex::default() }
+        Self {
+            program,
+            filter,
+            last_prepared: Mutex::new(None),
+            package_leases: Mutex::default(),
+            processors: ProcessorChooser::default(),
+        }
     }
 
     /// Returns the plan and the interpreters for a policy. Fails if the policy needs a container, the machine lacks
@@ -69,7 +81,11 @@ impl Jail {
     fn prepare_plan(&self, policy: &Policy) -> Result<PreparedJail, Failure> {
         let mut known = lock(&self.last_prepared);
         if let Some((_, prepared)) = known.as_ref().filter(|(known, _)| known == policy) {
-            return Ok(prepared.clone());
+            // The files of a mount may have been closed to others since.
+            let is_subordinate = matches!(prepared.plan.identity.outside, HostIds::Subordinate { .. });
+            if !is_subordinate || are_open_to_others(&policy.mounts) {
+                return Ok(prepared.clone());
+            }
         }
         check_support(policy)?;
         let Interpreters { interpreters, mut binds } = Interpreters::find(policy)?;
@@ -115,8 +131,9 @@ impl Jail {
         environment: BTreeMap<String, String>,
     ) -> Result<JailPlan, Failure> {
         let spec = JailSpec { environment, ..self.jail_spec(policy, interpreters) };
-        let facts = HostFacts::gather(&spec.root)
+        let mut facts = HostFacts::gather(&spec.root)
             .map_err(|error| Failure::operator("could not look at this machine").because(error))?;
+        facts.look_at_files(&spec.root, &spec.runner, &spec.mounts);
         cove_jail::plan(&spec, &facts)
             .map_err(|refused| Failure::operator(refused.to_string()).with_hint(refused.hint()))
     }
@@ -149,7 +166,7 @@ impl Jail {
         }
     }
 
-    async fn start_planned(&self, prepared: PreparedJail) -> Result<Sandbox, Failure> {
+    async fn start_planned(&self, mut prepared: PreparedJail) -> Result<Sandbox, Failure> {
         let could_not = |error: io::Error| Failure::operator("could not start a sandbox").because(error);
         let (stream, runner_end) = StdStream::pair().map_err(could_not)?;
         let (control, jail_end) = StdStream::pair().map_err(could_not)?;
@@ -167,7 +184,12 @@ impl Jail {
             socket.set_nonblocking(true)?;
             UnixStream::from_std(socket)
         };
-        let mut control = JailControl::new(jail, adopt(control).map_err(could_not)?);
+        let claim = prepared.plan.control.affinity.map(|wanted| self.processors.claim(wanted));
+        prepared.plan.control.processors = claim.iter().flat_map(|claim| claim.processors().to_vec()).collect();
+        let mut control = JailControl::new(jail, adopt(control).map_err(could_not)?, claim);
+        if let HostIds::Subordinate { user, .. } = &prepared.plan.identity.outside {
+            control.avoided_user = Some(user.uid);
+        }
         let plan = cove_jail::enter::encode_plan(&prepared.plan).map_err(|error| could_not(error.into()))?;
         control.send(&plan).await.map_err(could_not)?;
         Ok(Sandbox {

@@ -65,6 +65,7 @@ fn errors_name_line_and_column() {
         (DocumentFormat::Json, "{\n  \"a\": }", (2, 8)),
         (DocumentFormat::Toml, "a = 1\na = 2\n", (2, 1)),
         (DocumentFormat::Yaml, "a: 1\n---\nb: 1\n", (2, 1)),
+        (DocumentFormat::Yaml, "a: 1\r\nb: 1\rc: 1\n", (2, 5)),
     ] {
         let error = ConfigDocument::parse(format, text).unwrap_err();
         assert_eq!((error.line, error.column), place, "{format}: {error:?}");

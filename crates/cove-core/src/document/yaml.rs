@@ -10,6 +10,10 @@ const MAX_DEPTH: usize = 100;
 
 /// None for a text without a value.
 pub(super) fn parse(text: &str) -> Result<Option<DocumentNode>, DocumentError> {
+    // For YAML it ends a line, for editors and for an edit it does not.
+    if let Some((at, _)) = text.match_indices('\r').find(|(at, _)| !text[at + 1..].starts_with('\n')) {
+        return Err(DocumentError::new(text, at, "there is a carriage return without a line feed after it"));
+    }
     let mut options = Options::default();
     options.flow_nesting_limit = MAX_DEPTH;
     options.block_nesting_limit = MAX_DEPTH;
@@ -74,7 +78,14 @@ impl<'a> EventReader<'a> {
                 let range = if text.is_empty() { end..end } else { range };
                 Ok(self.builder.node(range, plain(&text)))
             }
-            Event::Scalar(text, ..) => Ok(self.builder.node(range, DocumentValue::Text(text.into_owned()))),
+            Event::Scalar(text, style, ..) => {
+                // The parser counts the indentation of the line after a block as part of it.
+                let is_block = matches!(style, ScalarStyle::Literal | ScalarStyle::Folded);
+                let lines = self.text[range.clone()].trim_end_matches(' ');
+                let is_line_start = is_block && lines.ends_with('\n');
+                let range = if is_line_start { range.start..range.start + lines.len() } else { range };
+                Ok(self.builder.node(range, DocumentValue::Text(text.into_owned())))
+            }
             Event::SequenceStart(style, ..) => {
                 let mut items: Vec<DocumentNode> = Vec::new();
                 let close = loop {

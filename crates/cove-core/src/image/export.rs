@@ -6,12 +6,13 @@ use std::path::Path;
 
 use super::built_in;
 use crate::error::{Failure, display_path, write_hint};
+use crate::link_path::check_inside;
 
 const WRITABLE_DIRECTORY_HINT: &str = "name a directory that you may write to";
 
 /// Writes the missing files and returns the names of the images that they belong to. Fails, before it writes anything,
-/// if a file exists and differs.
-pub fn export(directory: &Path) -> Result<Vec<&'static str>, Failure> {
+/// if a file exists and differs, or if a link leads out of `project`, which has the directory in it or is the directory.
+pub fn export(directory: &Path, project: &Path) -> Result<Vec<&'static str>, Failure> {
     let could_not = |path: &Path, error: io::Error| {
         let hint = write_hint(&error, WRITABLE_DIRECTORY_HINT);
         Failure::operator(format!("could not write `{}`", display_path(path))).because(error).with_hint(hint)
@@ -47,6 +48,13 @@ pub fn export(directory: &Path) -> Result<Vec<&'static str>, Failure> {
             }
         }
     }
+    for (_, path, _) in &missing {
+        check_inside(project, path).map_err(|error| {
+            Failure::usage(format!("could not write `{}`", display_path(path)))
+                .because(error)
+                .with_hint("remove the link, or name another directory; nothing was written")
+        })?;
+    }
     let mut written: Vec<&'static str> = Vec::new();
     for (one, path, text) in missing {
         let folder = directory.join(one.name);
@@ -71,13 +79,13 @@ mod tests {
     fn exported_images_are_recognised_as_built_in() {
         let directory = tempfile::tempdir().unwrap();
         let directory = directory.path().join("new/images");
-        assert_eq!(export(&directory).unwrap(), ["python", "node", "ubuntu"]);
+        assert_eq!(export(&directory, &directory).unwrap(), ["python", "node", "ubuntu"]);
         let found = folder::read_images(&directory, &[], |_, _, _, _| Ok(()));
         assert_eq!(found.problems, []);
         assert!(found.images.iter().all(|image| image.origin == ImageOrigin::Exported), "{found:?}");
-        assert_eq!(export(&directory).unwrap(), [] as [&str; 0], "a second time is fine");
+        assert_eq!(export(&directory, &directory).unwrap(), [] as [&str; 0], "a second time is fine");
         fs::remove_dir_all(directory.join("node")).unwrap();
-        assert_eq!(export(&directory).unwrap(), ["node"]);
+        assert_eq!(export(&directory, &directory).unwrap(), ["node"]);
     }
 
     #[test]
@@ -86,7 +94,7 @@ mod tests {
         fs::create_dir(directory.path().join("ubuntu")).unwrap();
         let edited = directory.path().join("ubuntu/Dockerfile");
         fs::write(&edited, "FROM debian\n").unwrap();
-        let report = export(directory.path()).unwrap_err().report().to_string();
+        let report = export(directory.path(), directory.path()).unwrap_err().report().to_string();
         assert!(report.contains("ubuntu/Dockerfile` is there already, and differs"), "{report}");
         assert_eq!(fs::read_to_string(&edited).unwrap(), "FROM debian\n");
         assert!(!directory.path().join("python").exists(), "not a part of it");
@@ -97,8 +105,21 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("file");
         fs::write(&file, "").unwrap();
-        let report = export(&file).unwrap_err().report().to_string();
+        let report = export(&file, directory.path()).unwrap_err().report().to_string();
         assert!(report.contains("caused by: it is there already, and is not a directory"), "{report}");
+    }
+
+    #[test]
+    fn export_does_not_leave_the_project_through_a_link() {
+        let outer = tempfile::tempdir().unwrap();
+        let project = outer.path().join("project");
+        fs::create_dir_all(project.join("images")).unwrap();
+        fs::create_dir(outer.path().join("elsewhere")).unwrap();
+        std::os::unix::fs::symlink("../../elsewhere", project.join("images/node")).unwrap();
+        let report = export(&project.join("images"), &project).unwrap_err().report().to_string();
+        assert!(report.contains("a link leads to") && report.contains("nothing was written"), "{report}");
+        assert_eq!(fs::read_dir(outer.path().join("elsewhere")).unwrap().count(), 0);
+        assert!(!project.join("images/python").exists(), "not a part of it");
     }
 
     #[test]
@@ -107,7 +128,7 @@ mod tests {
         fs::create_dir(directory.path().join("node")).unwrap();
         let target = directory.path().join("target");
         std::os::unix::fs::symlink(&target, directory.path().join("node/Dockerfile")).unwrap();
-        assert!(export(directory.path()).is_err());
+        assert!(export(directory.path(), directory.path()).is_err());
         assert!(!target.exists());
     }
 }

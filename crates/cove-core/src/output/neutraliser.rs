@@ -2,7 +2,7 @@
 //! a person cannot see. So control sequences are removed, and other control characters and invisible characters are
 //! shown as numbers. Works on a stream of pieces, wherever it is cut.
 
-use crate::text::is_invisible;
+use crate::text::{FLAG_TAGS, HiddenTextFinder, depends_on_next};
 
 /// Longer than any sequence that a program writes on purpose. After this many characters the rest is text again.
 const MAX_SEQUENCE: usize = 4096;
@@ -20,6 +20,9 @@ pub struct TextNeutraliser {
     partial: Vec<u8>,
     /// Characters of the current sequence so far.
     length: usize,
+    finder: HiddenTextFinder,
+    /// Characters that may be hidden: the next one decides.
+    held: Vec<char>,
     count: u64,
 }
 
@@ -74,6 +77,7 @@ impl TextNeutraliser {
         if !std::mem::take(&mut self.partial).is_empty() {
             self.step('\u{fffd}', &mut out);
         }
+        self.resolve_held(None, &mut out);
         if self.state == EscapeState::Return {
             out.push('\n');
         }
@@ -88,10 +92,13 @@ impl TextNeutraliser {
 
     fn push_text(&mut self, mut text: &str, out: &mut String) {
         while !text.is_empty() {
-            if self.state == EscapeState::Text {
+            if self.state == EscapeState::Text && self.held.is_empty() {
                 // Plain text, which is nearly all output, is copied in one piece.
                 let plain = plain_length(text.as_bytes());
                 out.push_str(&text[..plain]);
+                if let Some(last) = text.as_bytes()[..plain].last() {
+                    self.finder.note_visible(char::from(*last), plain);
+                }
                 text = &text[plain..];
             }
             if let Some(c) = text.chars().next() {
@@ -106,6 +113,7 @@ impl TextNeutraliser {
             EscapeState::Text => self.push_char(c, out),
             EscapeState::Return => {
                 self.state = EscapeState::Text;
+                self.finder.note_visible('\n', 1);
                 out.push('\n');
                 if c != '\n' {
                     self.push_char(c, out);
@@ -142,18 +150,47 @@ impl TextNeutraliser {
     }
 
     fn push_char(&mut self, c: char, out: &mut String) {
+        if depends_on_next(c) && self.held.len() < FLAG_TAGS {
+            self.held.push(c);
+            return;
+        }
+        // What waits goes on waiting: a sequence shows nothing.
         match c {
-            '\n' | '\t' => out.push(c),
-            '\r' => self.state = EscapeState::Return,
-            '\u{1b}' => self.begin_sequence(EscapeState::Escape),
+            '\u{1b}' => return self.begin_sequence(EscapeState::Escape),
             // The one-character forms of the same sequences.
-            '\u{9b}' => self.begin_sequence(EscapeState::Control),
-            '\u{90}' | '\u{98}' | '\u{9d}' | '\u{9e}' | '\u{9f}' => self.begin_sequence(EscapeState::String),
-            _ if c.is_control() || is_invisible(c) => {
-                self.count += 1;
-                out.extend(c.escape_unicode());
+            '\u{9b}' => return self.begin_sequence(EscapeState::Control),
+            '\u{90}' | '\u{98}' | '\u{9d}' | '\u{9e}' | '\u{9f}' => return self.begin_sequence(EscapeState::String),
+            _ => self.resolve_held(Some(c), out),
+        }
+        match c {
+            '\n' | '\t' => {
+                self.finder.note_visible(c, 1);
+                out.push(c);
             }
-            _ => out.push(c),
+            '\r' => self.state = EscapeState::Return,
+            _ if depends_on_next(c) => self.held.push(c),
+            _ => {
+                let is_hidden = self.finder.is_hidden(c, None) || c.is_control();
+                self.show(c, is_hidden, out);
+            }
+        }
+    }
+
+    fn show(&mut self, c: char, is_hidden: bool, out: &mut String) {
+        if is_hidden {
+            self.count += 1;
+            out.extend(c.escape_unicode());
+        } else {
+            out.push(c);
+        }
+    }
+
+    /// Writes the characters that wait, now that the next one is known.
+    fn resolve_held(&mut self, next: Option<char>, out: &mut String) {
+        let held = std::mem::take(&mut self.held);
+        for (index, c) in held.iter().enumerate() {
+            let is_hidden = self.finder.is_hidden(*c, held[index + 1..].iter().copied().chain(next));
+            self.show(*c, is_hidden, out);
         }
     }
 
@@ -204,6 +241,10 @@ mod tests {
     #[test]
     fn plain_text_stays_as_it_is() {
         check("one\ttwo\n é€😀 👩‍👩‍👧 עברית\n".as_bytes(), "one\ttwo\n é€😀 👩‍👩‍👧 עברית\n", 0);
+        check("1️⃣ ❤️ می‌خواهم क्‍ष".as_bytes(), "1️⃣ ❤️ می‌خواهم क्‍ष", 0);
+        let flag = "🏴\u{e0067}\u{e0062}\u{e0065}\u{e006e}\u{e0067}\u{e007f}🏴";
+        check(flag.as_bytes(), flag, 0);
+        check("ក\u{200b}ខ 葛\u{e0100}".as_bytes(), "ក\u{200b}ខ 葛\u{e0100}", 0);
         check(b"", "", 0);
         check(b"100%\r\ndone\r\n", "100%\ndone\n", 0);
         check(b"10%\r20%\r", "10%\n20%\n", 0);
@@ -242,5 +283,15 @@ mod tests {
         check("\u{e0041}\u{e007f}".as_bytes(), "\\u{e0041}\\u{e007f}", 2);
         check(b"bell\x07 back\x08 nul\0", "bell\\u{7} back\\u{8} nul\\u{0}", 3);
         check("zero\u{200b}width".as_bytes(), "zero\\u{200b}width", 1);
+        check("a\u{200d}\u{200c}b".as_bytes(), "a\\u{200d}\\u{200c}b", 2);
+        check("😀\u{200d}".as_bytes(), "😀\\u{200d}", 1);
+        check("🏴\u{e0067}\u{e0062}x".as_bytes(), "🏴\\u{e0067}\\u{e0062}x", 2);
+        check("😀\u{200d}\r\n".as_bytes(), "😀\\u{200d}\n", 1);
+        check("😀\u{200d}\u{1b}[1m😀".as_bytes(), "😀\u{200d}😀", 1);
+        check("😀\u{200d}\u{1b}[1ma".as_bytes(), "😀\\u{200d}a", 2);
+        check("ក\u{200b}\u{1b}[1m".as_bytes(), "ក\\u{200b}", 2);
+        check("❤\r\u{fe0f}".as_bytes(), "❤\n\\u{fe0f}", 1);
+        check("❤\u{7}\u{fe0f}".as_bytes(), "❤\\u{7}\\u{fe0f}", 2);
+        check("😀\u{fe00}\u{fe01}\u{3164}".as_bytes(), "😀\\u{fe00}\\u{fe01}\\u{3164}", 3);
     }
 }

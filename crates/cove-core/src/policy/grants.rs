@@ -1,6 +1,8 @@
 //! Which tools code may call: those that the operator allows, without those that the operator denies and without the
 //! servers that a run did not ask for.
 
+use std::cell::LazyCell;
+
 use crate::error::display_value;
 
 /// `SERVER.TOOL`, where `*` stands for any run of characters. Case does not matter, because people choose the names of
@@ -22,11 +24,18 @@ impl ToolPattern {
     /// characters.
     pub fn parse(text: &str) -> Result<Self, String> {
         let (server, tool) = text.split_once('.').unwrap_or((text, "*"));
-        let fits = |part: &str| !part.is_empty() && part.len() <= 256 && !part.contains(char::is_control);
         if !fits(server) || !fits(tool) {
             return Err(format!("`{}` is not a pattern of tools", display_value(text)));
         }
         Ok(Self { server: server.to_lowercase(), tool: tool.to_lowercase() })
+    }
+
+    /// Parses the pattern of a tool in the definition of its server, which it does not name. Fails as [`Self::parse`] does.
+    pub fn for_tool(text: &str) -> Result<Self, String> {
+        let mut pattern = Self::parse("*")?;
+        // The name of a tool may have dots.
+        pattern.tool = text.to_lowercase();
+        fits(text).then_some(pattern).ok_or_else(|| format!("`{}` is not a pattern of tools", display_value(text)))
     }
 
     /// True if the pattern covers a tool of a server, both in lower case.
@@ -37,6 +46,10 @@ impl ToolPattern {
     fn matches_server(&self, server: &str) -> bool {
         matches_wildcard(self.server.as_bytes(), server.as_bytes())
     }
+}
+
+fn fits(part: &str) -> bool {
+    !part.is_empty() && part.len() <= 256 && !part.contains(char::is_control)
 }
 
 /// True if the text matches the pattern. Goes back to the last `*` only, so that no pattern takes long.
@@ -85,8 +98,9 @@ impl Grants {
     /// Returns whether a tool may be called. `narrowed` has the servers that the run asked for; None means all allowed
     /// ones.
     pub fn evaluate(&self, server: &str, alias: &str, tool: &str, narrowed: Option<&[String]>) -> GrantVerdict {
-        let (low_server, low_tool) = (server.to_lowercase(), tool.to_lowercase());
-        let any = |patterns: &[ToolPattern]| patterns.iter().any(|one| one.matches(&low_server, &low_tool));
+        // Searches ask this for thousands of tools, and most operators write no patterns.
+        let low = LazyCell::new(|| (server.to_lowercase(), tool.to_lowercase()));
+        let any = |patterns: &[ToolPattern]| patterns.iter().any(|one| one.matches(&low.0, &low.1));
         if any(&self.denied) {
             return GrantVerdict::Denied;
         }

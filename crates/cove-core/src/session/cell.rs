@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use cove_jail::guest::{MAX_DESCRIPTORS, MAX_LOCKS};
 use cove_protocol::Language;
 use serde::Serialize;
 
@@ -126,6 +127,11 @@ pub enum CellEnd {
         waiting: usize,
     },
     SandboxEnded(SandboxEnd),
+    /// The code ended by itself, and meanwhile another process of the sandbox was killed for memory.
+    AfterMemoryKill {
+        end: Box<CellEnd>,
+        killer: MemoryKiller,
+    },
 }
 
 /// Why the session stopped a cell.
@@ -147,6 +153,28 @@ pub enum SurvivingState {
 }
 
 impl CellEnd {
+    /// Returns the same end with the note that another process was killed for memory, if the code ended by itself.
+    pub(super) fn after_memory_kill(self, killer: Option<MemoryKiller>) -> Self {
+        match (self, killer) {
+            (
+                end @ (Self::Completed { .. }
+                | Self::Raised { .. }
+                | Self::Exited { .. }
+                | Self::InterpreterExited { .. }),
+                Some(killer),
+            ) => Self::AfterMemoryKill { end: Box::new(end), killer },
+            (end, _) => end,
+        }
+    }
+
+    /// Returns how the code itself ended.
+    pub fn end_of_code(&self) -> &Self {
+        match self {
+            Self::AfterMemoryKill { end, .. } => end,
+            end => end,
+        }
+    }
+
     /// Returns how much of the session's state is left.
     pub fn survived(&self) -> SurvivingState {
         match self {
@@ -163,11 +191,15 @@ impl CellEnd {
             Self::InterpreterExited { .. } => SurvivingState::Files,
             Self::Stopped { survived, .. } => *survived,
             Self::SandboxEnded(_) => SurvivingState::Nothing,
+            Self::AfterMemoryKill { end, .. } => end.survived(),
         }
     }
 
     pub fn is_success(&self) -> bool {
-        matches!(self, Self::Completed { .. } | Self::Exited { code: 0, .. } | Self::InterpreterExited { code: 0, .. })
+        matches!(
+            self.end_of_code(),
+            Self::Completed { .. } | Self::Exited { code: 0, .. } | Self::InterpreterExited { code: 0, .. }
+        )
     }
 
     /// Returns the exit code that a shell would have seen.
@@ -182,6 +214,7 @@ impl CellEnd {
             Self::Stopped { reason: StopReason::Deadline, .. } => 124,
             Self::Stopped { reason: StopReason::Cancelled, .. } => signal_code(2),
             Self::Unavailable { .. } | Self::Refused { .. } | Self::SandboxEnded(_) => 125,
+            Self::AfterMemoryKill { end, .. } => end.exit_code(),
         }
     }
 
@@ -200,6 +233,7 @@ impl CellEnd {
             Self::Unavailable { .. } => "unavailable",
             Self::Refused { .. } => "refused",
             Self::SandboxEnded(_) => "lost",
+            Self::AfterMemoryKill { end, .. } => end.kind(),
         }
     }
 }
@@ -215,6 +249,14 @@ pub fn describe_end(ending: &SandboxEnd) -> String {
         SandboxEnd::Signalled(signal) => format!("was killed by signal {signal}"),
         SandboxEnd::OutOfMemory(MemoryKiller::Kernel) => "ran out of memory and was ended by the kernel".into(),
         SandboxEnd::OutOfMemory(MemoryKiller::Watchdog) => "ran out of memory and was ended by the watchdog".into(),
+        SandboxEnd::OutOfMemory(MemoryKiller::DescriptorBound) => {
+            format!("held {} and was ended by the watchdog", describe_descriptor_bound())
+        }
         SandboxEnd::Lost(last) => format!("was lost: {last}"),
     }
+}
+
+/// Returns the bounds that every sandbox has.
+pub(crate) fn describe_descriptor_bound() -> String {
+    format!("more than {MAX_LOCKS} file locks (limit `locks`) or {MAX_DESCRIPTORS} descriptors (limit `descriptors`)")
 }

@@ -4,17 +4,19 @@
 use std::time::Duration;
 
 use cove_protocol::limits::{MAX_FILE_READ, MAX_FILE_WRITE, MAX_PATH};
-use cove_protocol::{FileEntry, FileProblem, FromRunner, ToRunner};
+use cove_protocol::{FileEntry, FileProblem, FromRunner, ToRunner, escape_name, unescape_path};
 
 use crate::backend::SandboxEnd;
 use crate::error::display_value;
 use crate::link::LinkError;
 use crate::session::Session;
+use crate::session::cell::describe_end;
+use crate::text::HiddenTextFinder;
 
 /// Far longer than the largest file takes. A runner that does not answer by then may be frozen, or its Docker hangs.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The entries of a folder.
+/// The entries of a folder. Their names are what `read_file` and its like accept, with every character visible.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirectoryListing {
     pub entries: Vec<FileEntry>,
@@ -26,7 +28,7 @@ pub struct DirectoryListing {
 pub enum FileError {
     #[error("could not {verb} `{path}`")]
     Refused { verb: &'static str, path: String, source: FileProblem },
-    #[error("could not {verb} `{path}`: the sandbox is gone")]
+    #[error("could not {verb} `{path}`: the sandbox is gone: it {}", describe_end(ending))]
     SandboxEnded { verb: &'static str, path: String, ending: SandboxEnd },
     #[error("could not {verb} `{path}`: the sandbox did not answer within {} s", ANSWER_TIMEOUT.as_secs())]
     NoAnswer { verb: &'static str, path: String },
@@ -87,7 +89,14 @@ impl Session {
         let verb = "list";
         let question = |request| ToRunner::List { request, path: path.to_owned() };
         match self.request_file(verb, path, question, &[]).await? {
-            (FromRunner::Listing { entries, left_out, .. }, _) => Ok(DirectoryListing { entries, left_out }),
+            (FromRunner::Listing { mut entries, left_out, .. }, _) => {
+                for entry in &mut entries {
+                    // Also what a hostile runner has not escaped. Joiners and selectors that a name needs stay.
+                    let mut finder = HiddenTextFinder::default();
+                    entry.name = escape_name(&unescape_path(&entry.name), |c, rest| finder.is_hidden(c, rest));
+                }
+                Ok(DirectoryListing { entries, left_out })
+            }
             other => Err(self.unexpected_reply(verb, path, other).await),
         }
     }
@@ -101,11 +110,12 @@ impl Session {
         question: impl FnOnce(cove_protocol::RequestId) -> ToRunner,
         payload: &[u8],
     ) -> Result<crate::link::RunnerMessage, FileError> {
-        if path.len() > MAX_PATH {
-            let reason = format!("it has {} bytes, at most {MAX_PATH} are allowed", path.len());
+        let bytes = unescape_path(path);
+        if bytes.len() > MAX_PATH {
+            let reason = format!("it has {} bytes, at most {MAX_PATH} are allowed", bytes.len());
             return Err(refusal(verb, path, FileProblem::BadPath { reason }));
         }
-        if path.contains('\0') {
+        if bytes.contains(&0) {
             return Err(refusal(verb, path, FileProblem::BadPath { reason: "it has a NUL byte".into() }));
         }
         let Ok(answer) = tokio::time::timeout(ANSWER_TIMEOUT, self.link.ask(question, payload)).await else {

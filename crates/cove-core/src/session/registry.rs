@@ -37,7 +37,7 @@ use warm_sessions::WarmSessions;
 const MAX_NAME_LENGTH: usize = 64;
 
 /// The owner of sessions. A handle or a name works for its owner alone.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Principal(pub String);
 
 /// How to make a session.
@@ -374,6 +374,21 @@ impl SessionRegistry {
             }
         }
         Ok(entry.id.clone())
+    }
+
+    /// Kills every session of `owner` together with its running cells.
+    pub async fn stop_all_of(&self, owner: &Principal) {
+        let entries: Vec<Arc<SessionEntry>> = {
+            let mut table = lock(&self.table);
+            let own: Vec<_> = table.entries.values().filter(|entry| entry.owner == *owner).map(Arc::clone).collect();
+            own.iter().for_each(|entry| table.remove_and_record(&entry.id, EndReason::Stopped));
+            own
+        };
+        let mut ends = tokio::task::JoinSet::new();
+        for entry in entries {
+            ends.spawn(async move { entry.kill().await });
+        }
+        while ends.join_next().await.is_some() {}
     }
 
     /// Kills all sessions and refuses new ones. A start that is under way sees `closed` when it is done and kills its

@@ -24,6 +24,8 @@ pub(super) struct RunningCell {
     pub(super) images: usize,
     /// Set when the runner sends `NeedInput`, cleared when the session queues the `Input` that answers it.
     pub(super) wants_input: bool,
+    /// The runner has sent `MemoryKill`.
+    pub(super) reports_memory_kill: bool,
     /// Messages that wait for room on the link.
     pub(super) to_send: VecDeque<Vec<u8>>,
     pub(super) calls: CellCalls,
@@ -33,7 +35,16 @@ impl RunningCell {
     /// `begin` is the first message to the runner.
     pub(super) fn new(id: CellId, process: CellProcess, begin: Vec<u8>, calls: CellCalls) -> Self {
         let to_send = VecDeque::from([begin]);
-        Self { id, process, sent_bytes: [0; 2], images: 0, wants_input: false, to_send, calls }
+        Self {
+            id,
+            process,
+            sent_bytes: [0; 2],
+            images: 0,
+            wants_input: false,
+            reports_memory_kill: false,
+            to_send,
+            calls,
+        }
     }
 
     /// Queues a message. Fails if it cannot be encoded.

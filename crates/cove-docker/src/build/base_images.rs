@@ -34,9 +34,9 @@ pub(super) async fn ensure_base_images(
 /// Fails if the Dockerfile has a problem, or if an image name is unresolved and pulling is not permitted.
 fn check_buildable(result: &str, needs: &DockerfileNeeds, pull: bool) -> Result<(), Failure> {
     if let Some(wrong) = needs.problems.first() {
-        return Err(Failure::operator(format!("could not build {result}"))
-            .because(wrong.clone())
-            .with_hint("stages count from 0; `--from` takes one that comes before, by its number or its name"));
+        return Err(Failure::operator(format!("could not build {result}")).because(wrong.clone()).with_hint(
+            "correct the file; stages count from 0, and `--from` takes one that comes before, by number or name",
+        ));
     }
     match needs.unresolved.first().filter(|_| !pull) {
         Some(unclear) => Err(Failure::operator(format!("could not build {result}"))

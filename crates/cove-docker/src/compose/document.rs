@@ -18,6 +18,9 @@ const RUNNER_VOLUME_KEY: &str = "_cove_runner";
 /// A network option that keeps Docker from giving the host an address in the network.
 pub(super) const NO_GATEWAY_OPTION: &str = "com.docker.network.bridge.inhibit_ipv4";
 
+/// The limit on core files of every container whose engine takes one.
+pub(super) const CORE_LIMIT: i64 = 1;
+
 /// The settings that apply to all containers of a file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DocumentSettings<'a> {
@@ -90,8 +93,10 @@ fn service_entry(name: &str, member: &ComposeService, is_main: bool, settings: &
     set("memswap_limit", json!(limits.memory));
     set("cpus", json!(limits.cpus));
     set("pids_limit", json!(limits.pids));
+    // With others it would be without the operator's defaults. The runner limits core files itself.
     if !engine.adds_default_rlimits {
-        set("ulimits", json!({ "core": 0, "nofile": { "soft": 4096, "hard": 4096 } }));
+        // 1 and not 0: see `cove_jail::guest::rlimits`.
+        set("ulimits", json!({ "core": CORE_LIMIT, "nofile": { "soft": 4096, "hard": 4096 } }));
     }
     if let Some(runtime) = &policy.runtime {
         set("runtime", json!(runtime));

@@ -17,6 +17,9 @@ const MAX_FILE_BYTES: usize = 256 * 1024;
 /// The size limit for the file after Compose has resolved it.
 pub(super) const MAX_RESOLVED_BYTES: usize = 1024 * 1024;
 
+/// The size limit for a key as `write_document` writes it. Many YAML parsers read no key of more than 1,024 characters.
+const MAX_KEY_BYTES: usize = 1000;
+
 /// A file as written: variables are not substituted and defaults are not filled in.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ComposeFile {
@@ -76,7 +79,22 @@ pub(super) fn parse_value(text: &str, most: usize) -> Result<Value, String> {
     if text.len() > most {
         return Err(format!("it is larger than {} KiB", most / 1024));
     }
-    parse_typed(text)
+    let value = parse_typed(text)?;
+    if has_long_key(&value) {
+        return Err(format!("a key is longer than {MAX_KEY_BYTES} bytes"));
+    }
+    Ok(value)
+}
+
+fn has_long_key(value: &Value) -> bool {
+    match value {
+        Value::Array(items) => items.iter().any(has_long_key),
+        Value::Object(map) => {
+            let is_long = |key: &String| write_ascii(&Value::from(key.as_str())).len() > MAX_KEY_BYTES;
+            map.iter().any(|(key, item)| is_long(key) || has_long_key(item))
+        }
+        _ => false,
+    }
 }
 
 fn parse_typed<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
@@ -151,7 +169,13 @@ fn map_texts(value: &mut Value, change: &dyn Fn(&str) -> String) {
 /// Writes a document as ASCII JSON, which all YAML parsers read in the same way. YAML 1.1 treats some other characters
 /// as line breaks.
 pub(super) fn write_document(document: &Value) -> String {
-    let json = serde_json::to_string(document).unwrap_or_default();
+    let mut text = write_ascii(document);
+    text.push('\n');
+    text
+}
+
+fn write_ascii(value: &Value) -> String {
+    let json = serde_json::to_string(value).unwrap_or_default();
     let mut text = String::with_capacity(json.len());
     for c in json.chars() {
         match u32::from(c) {
@@ -160,7 +184,6 @@ pub(super) fn write_document(document: &Value) -> String {
             code => text.push_str(&format!("\\U{code:08x}")),
         }
     }
-    text.push('\n');
     text
 }
 
@@ -196,6 +219,8 @@ mod tests {
         check(&format!("a: {}", "[".repeat(5000)), Err(""));
         check(&format!("a: {}1{}", "[".repeat(40), "]".repeat(40)), Err(""));
         check(&format!("a: {}", "x".repeat(MAX_FILE_BYTES)), Err("larger than 256 KiB"));
+        // Short enough for a YAML parser, but not as Cove writes it.
+        check(&format!("{}: 1", "\u{1f600}".repeat(200)), Err("a key is longer than 1000 bytes"));
         let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
         for level in 1..9 {
             let before = format!("*a{}", level - 1);

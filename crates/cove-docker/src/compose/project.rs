@@ -25,7 +25,7 @@ use super::super::control::{
 };
 use super::super::engine::Engine;
 use super::super::labels::{self, LabelledResources, belongs_to_project};
-use super::super::plan::data_limit;
+use super::super::plan::{data_limit, process_limits};
 use super::super::stream::{ContainerInput, ContainerOutput};
 use super::super::{is_missing, libpod};
 use super::check::ServiceNetwork;
@@ -102,7 +102,7 @@ async fn start_services(
     let said = |failure: super::CommandFailure| failure.into_error(start_error(ready).message);
     ready.run(&["up", "--no-start", "--no-build"]).await.map_err(said)?;
 
-    let made = project.service_containers().await.map_err(unanswered)?;
+    let made = project.created_containers(checked.services.len()).await.map_err(unanswered)?;
     let mut wrong = Vec::new();
     let mut path = SEARCH_PATH.to_owned();
     for name in checked.services.keys() {
@@ -168,7 +168,7 @@ async fn start_runner(
     project: &mut ComposeProject,
 ) -> Result<(ContainerOutput, ContainerInput), Failure> {
     let policy = &ready.request.policy;
-    let mut command = vec![RUNNER_PROGRAM.to_owned(), "runner".to_owned(), data_limit(policy)];
+    let mut command = vec![RUNNER_PROGRAM.to_owned(), "runner".to_owned(), data_limit(policy), process_limits(policy)];
     // A runtime chosen by the operator may ignore the seccomp profile that Docker passes on.
     if ready.profile.is_none() || policy.runtime.is_some() {
         command.push("--filter".to_owned());
@@ -290,6 +290,20 @@ impl ComposeProject {
         let found = project_containers(&self.main.client, &self.name).await?;
         let member = |labels: Option<HashMap<String, String>>| labels?.remove(LABEL_SERVICE);
         Ok(found.into_iter().filter_map(|one| Some((member(one.labels).unwrap_or_default(), one.id?))).collect())
+    }
+
+    /// Returns the containers that Compose has just created. Looks again for a short time if there are too few, because
+    /// Podman leaves containers out of its list while it is busy with them.
+    async fn created_containers(&self, expected: usize) -> Result<Vec<(String, String)>, Error> {
+        let mut found = self.service_containers().await?;
+        for _ in 0..10 {
+            if found.len() >= expected {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            found = self.service_containers().await?;
+        }
+        Ok(found)
     }
 
     /// Returns the exit code and the last log lines of the main container, or `None` if it has not ended.

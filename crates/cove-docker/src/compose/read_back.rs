@@ -10,7 +10,7 @@ use super::super::read_back::held_cpus;
 use super::check::{
     CheckedCompose, ComposeService, DEFAULT_CAPABILITIES, ServiceMount, ServiceNetwork, forbids_new_privileges,
 };
-use super::document::{self, DocumentSettings, NO_GATEWAY_OPTION};
+use super::document::{self, CORE_LIMIT, DocumentSettings, NO_GATEWAY_OPTION};
 use cove_core::policy::{MountAccess, SandboxMount};
 use cove_jail::guest::{COVE_FOLDER, TMP, WORKSPACE};
 
@@ -38,6 +38,12 @@ pub(super) fn container_differences(
     expect(swap == host.memory.unwrap_or(0) || swap == -1, "swap is not limited");
     expect(host.pids_limit == Some(i64::from(limits.pids)), "the limit of processes is another");
     expect((held_cpus(host) - limits.cpus).abs() < 0.01, "the limit of processors is another");
+    let core = host.ulimits.iter().flatten().find(|limit| {
+        limit.name.as_deref().is_some_and(|name| name.trim_start_matches("RLIMIT_").eq_ignore_ascii_case("core"))
+    });
+    let is_held = core.is_some_and(|core| core.soft == Some(CORE_LIMIT) && core.hard == Some(CORE_LIMIT));
+    let is_asked = !settings.engine.traits().adds_default_rlimits;
+    expect(is_held || !is_asked, "the limit on core files is another");
     if !risks.is_privileged {
         let extra: Vec<String> = effective_capabilities(host).difference(&risks.capabilities).cloned().collect();
         let has_extra = !extra.is_empty() && !risks.capabilities.contains("ALL");

@@ -4,7 +4,7 @@ use std::fs;
 
 use cove_core::image::folder::read_images;
 use cove_core::image::{ImageProblem, ImageSet};
-use cove_core::policy::{SandboxLimits, SandboxNetwork, SandboxRoot, SandboxUser};
+use cove_core::policy::{SandboxLimits, SandboxUser};
 
 use super::*;
 
@@ -15,14 +15,9 @@ pub(super) fn test_request() -> ComposeRequest {
         folder: "/".into(),
         main: None,
         policy: Policy {
-            root: SandboxRoot::Host,
-            python: None,
-            mounts: Vec::new(),
-            packages: Default::default(),
-            network: SandboxNetwork::None,
-            runtime: None,
             user: SandboxUser { uid: 5, gid: 6 },
             limits: SandboxLimits { memory: 1000, cpus: 2.0, pids: 30, workspace: 40, tmp: 50 },
+            ..Policy::default()
         },
         project: "p".into(),
         labels: BTreeMap::from([("cove.session".to_owned(), "s".to_owned())]),

@@ -1,16 +1,14 @@
 //! Reads the engine's address from Docker's environment variables and from the context of its command line. Both can
-//! ask for TLS, which Cove does not support for engines; it then refuses the address instead of sending in plain text.
+//! ask for TLS; then Cove never sends in plain text, and never to an engine that it has not verified.
 
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
+use super::tls_files::TlsFiles;
 use super::{ConnectRefusal, EngineAddress, env_text, home_dir};
 use cove_core::process_env::ProcessEnv;
-
-const FORWARD_SOCKET_HINT: &str = "forward the other machine's socket, `ssh -nNT -L /tmp/docker.sock:/var/run/docker.sock HOST`, and \
-                           name it with `DOCKER_HOST=unix:///tmp/docker.sock`";
 
 /// Returns the configured address, or `None` if neither a variable nor a context names one.
 pub(super) fn docker_address(env: &ProcessEnv) -> Option<EngineAddress> {
@@ -18,17 +16,29 @@ pub(super) fn docker_address(env: &ProcessEnv) -> Option<EngineAddress> {
         Some(url) => EngineAddress::configured(url, "DOCKER_HOST"),
         None => address_from_context(env)?,
     };
-    let wants_tls = ["DOCKER_TLS_VERIFY", "DOCKER_TLS"].into_iter().find(|name| is_set(env, name));
-    Some(match wants_tls {
-        Some(variable) if named.refusal.is_none() && named.is_unencrypted() => {
-            let hint = format!("{FORWARD_SOCKET_HINT}; or unset `{variable}` if the network between is your own");
-            named.with_refusal(ConnectRefusal::with_hint(format!("`{variable}` asks for TLS, {NO_TLS_REASON}"), hint))
-        }
+    if named.refusal.is_some() || named.tls.is_some() || !named.is_tcp() {
+        return Some(named);
+    }
+    let folder = env_text(env, "DOCKER_CERT_PATH").map(PathBuf::from).or_else(|| config_folder(env));
+    Some(match folder {
+        Some(folder) if is_set(env, "DOCKER_TLS_VERIFY") => named.with_tls(TlsFiles { folder }),
+        None if is_set(env, "DOCKER_TLS_VERIFY") => named.with_refusal(ConnectRefusal::with_hint(
+            "`DOCKER_TLS_VERIFY` asks for TLS, but nothing says where the certificates are",
+            "set `DOCKER_CERT_PATH`",
+        )),
+        _ if is_set(env, "DOCKER_TLS") => named.with_refusal(ConnectRefusal::with_hint(
+            "`DOCKER_TLS` asks for TLS that does not verify the engine, and Cove always does",
+            "set `DOCKER_TLS_VERIFY=1`, and `DOCKER_CERT_PATH` to the folder with `ca.pem`",
+        )),
         _ => named,
     })
 }
 
-const NO_TLS_REASON: &str = "which Cove does not speak to engines";
+/// Returns the folder of Docker's command line.
+fn config_folder(env: &ProcessEnv) -> Option<PathBuf> {
+    let named = env_text(env, "DOCKER_CONFIG").map(PathBuf::from);
+    named.or_else(|| home_dir(env).map(|home| home.join(".docker")))
+}
 
 /// Returns true for any non-empty value, as Docker's command line does.
 fn is_set(env: &ProcessEnv, name: &str) -> bool {
@@ -37,10 +47,7 @@ fn is_set(env: &ProcessEnv, name: &str) -> bool {
 
 /// Returns the address of the current context, or `None` for the context `default`, which means the default sockets.
 fn address_from_context(env: &ProcessEnv) -> Option<EngineAddress> {
-    let folder = match env_text(env, "DOCKER_CONFIG") {
-        Some(folder) => Some(PathBuf::from(folder)),
-        None => home_dir(env).map(|home| home.join(".docker")),
-    };
+    let folder = config_folder(env);
     let by_variable = env_text(env, "DOCKER_CONTEXT").map(str::to_owned);
     let chosen = by_variable.or_else(|| current_context(folder.as_deref()?))?;
     if chosen == "default" || chosen.is_empty() {
@@ -101,12 +108,15 @@ fn stored_context_address(folder: &Path, name: &str, by: String) -> EngineAddres
         }
     };
     let address = EngineAddress::configured(&endpoint.host, by);
-    let has_tls = endpoint.is_tls_unverified || contains_files(&folder.join("contexts/tls").join(digest));
-    if has_tls && address.is_unencrypted() {
-        let hint = format!("{FORWARD_SOCKET_HINT}; or choose another context with `DOCKER_CONTEXT`");
-        return address.with_refusal(ConnectRefusal::with_hint(format!("it asks for TLS, {NO_TLS_REASON}"), hint));
+    let files = folder.join("contexts/tls").join(digest);
+    match address.is_tcp() {
+        true if endpoint.is_tls_unverified => address.with_refusal(ConnectRefusal::with_hint(
+            "it asks for TLS that does not verify the engine, and Cove always does",
+            "make the context without `skip-tls-verify`, or choose another with `DOCKER_CONTEXT`",
+        )),
+        true if contains_files(&files) => address.with_tls(TlsFiles { folder: files.join("docker") }),
+        _ => address,
     }
-    address
 }
 
 /// Returns true if the folder contains a file at any depth. An unreadable folder counts as containing one.
@@ -174,29 +184,29 @@ mod tests {
 
     #[test]
     fn tls_variables_prevent_plain_connections() {
-        for (url, variable, value, refused) in [
-            ("tcp://10.0.0.1:2376", "DOCKER_TLS_VERIFY", "1", true),
-            ("tcp://10.0.0.1:2376", "DOCKER_TLS_VERIFY", "0", true),
-            ("http://10.0.0.1:2376", "DOCKER_TLS", "yes", true),
-            ("tcp://10.0.0.1:2376", "DOCKER_TLS_VERIFY", "", false),
-            ("unix:///d.sock", "DOCKER_TLS_VERIFY", "1", false),
+        for (url, vars, encrypted, refused) in [
+            ("tcp://10.0.0.1:2376", &[("DOCKER_TLS_VERIFY", "1"), ("HOME", "/h")][..], true, false),
+            ("tcp://10.0.0.1:2376", &[("DOCKER_TLS_VERIFY", "0"), ("DOCKER_CERT_PATH", "/c")], true, false),
+            ("tcp://10.0.0.1:2376", &[("DOCKER_TLS_VERIFY", "1")], false, true),
+            ("http://10.0.0.1:2376", &[("DOCKER_TLS", "yes"), ("HOME", "/h")], false, true),
+            ("tcp://10.0.0.1:2376", &[("DOCKER_TLS_VERIFY", ""), ("HOME", "/h")], false, false),
+            ("unix:///d.sock", &[("DOCKER_TLS_VERIFY", "1"), ("HOME", "/h")], false, false),
+            ("ssh://far", &[("DOCKER_TLS_VERIFY", "1"), ("HOME", "/h")], false, false),
         ] {
-            let address = address_for(&[("DOCKER_HOST", url), (variable, value)]);
-            assert_eq!(address.refusal.is_some(), refused, "{url} {variable} {value}");
-            if let Some(refusal) = address.refusal {
-                assert!(refusal.reason.starts_with(&format!("`{variable}` asks for TLS")), "{refusal:?}");
-                assert!(refusal.hint.unwrap().contains("ssh "));
-            }
+            let address = address_for(&[&[("DOCKER_HOST", url)], vars].concat());
+            assert_eq!((address.tls.is_some(), address.refusal.is_some()), (encrypted, refused), "{url} {vars:?}");
         }
+        let address = address_for(&[("DOCKER_HOST", "tcp://h:1"), ("DOCKER_TLS_VERIFY", "1"), ("HOME", "/h")]);
+        assert_eq!(address.tls, Some(TlsFiles { folder: "/h/.docker".into() }));
     }
 
     #[test]
     fn tls_contexts_prevent_plain_connections() {
-        for (host, skip, file, refused) in [
-            ("tcp://10.0.0.1:2376", false, true, true),
-            ("tcp://10.0.0.1:2376", true, false, true),
-            ("tcp://10.0.0.1:2375", false, false, false),
-            ("unix:///d.sock", true, true, false),
+        for (host, skip, file, encrypted, refused) in [
+            ("tcp://10.0.0.1:2376", false, true, true, false),
+            ("tcp://10.0.0.1:2376", true, false, false, true),
+            ("tcp://10.0.0.1:2375", false, false, false, false),
+            ("unix:///d.sock", true, true, false, false),
         ] {
             let endpoint = format!(r#""docker":{{"Host":"{host}","SkipTLSVerify":{skip}}}"#);
             let (folder, tls) = write_context("far", &endpoint);
@@ -205,7 +215,12 @@ mod tests {
                 std::fs::write(tls.join("ca.pem"), "x").unwrap();
             }
             let address = address_for(&[("DOCKER_CONFIG", folder.path().to_str().unwrap())]);
-            assert_eq!(address.refusal.is_some(), refused, "{host} {skip} {file}");
+            assert_eq!(
+                (address.tls.is_some(), address.refusal.is_some()),
+                (encrypted, refused),
+                "{host} {skip} {file}"
+            );
+            assert!(address.tls.is_none_or(|files| files.folder == tls));
         }
     }
 }

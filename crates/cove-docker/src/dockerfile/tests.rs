@@ -133,3 +133,18 @@ fn reports_missing_stages_with_their_line() {
         ["line 4 of its Dockerfile copies from stage 3, and the last one before it is 1"]
     );
 }
+
+/// Every stage runs the triggers of the one before it, so a few kilobytes could stand for millions of lines.
+#[test]
+fn stages_and_triggers_are_bounded() {
+    let problem = |text: &str| DockerfileNeeds::parse(text, &BuildArguments::new()).problems.first().cloned();
+    let triggers = "ONBUILD COPY --from=$x a b\n".repeat(400);
+    assert_eq!(problem(&format!("FROM a AS x\n{triggers}{}", "FROM x\n".repeat(5))), None);
+    let most = format!("FROM a AS x\n{triggers}{}", "FROM x\n".repeat(400));
+    assert_eq!(
+        problem(&most).as_deref(),
+        Some("line 414 of its Dockerfile brings the lines of `ONBUILD` to more than 5000")
+    );
+    let stages = "FROM a\n".repeat(501);
+    assert_eq!(problem(&stages).as_deref(), Some("its Dockerfile has more than 500 stages"));
+}

@@ -10,7 +10,9 @@ pub(crate) fn facts(engine: Engine) -> EngineFacts {
         engine,
         version: "1.2.3".into(),
         address: "unix:///run/x.sock".into(),
+        endpoint: "unix:///run/x.sock".into(),
         rootless: false,
+        maps_users: false,
         cgroup: 2,
         limits_swap: true,
         unenforced_limits: Vec::new(),
@@ -20,20 +22,16 @@ pub(crate) fn facts(engine: Engine) -> EngineFacts {
         default_runtime: "runc".into(),
         seccomp: true,
         apparmor: false,
+        selinux: false,
     }
 }
 
-fn policy() -> Policy {
+pub(crate) fn policy() -> Policy {
     let source = ImageSource::Reference("python:3.13-slim".into());
     Policy {
         root: SandboxRoot::Image(ImageRecipe { name: "python".into(), source, languages: Vec::new() }),
-        python: None,
-        mounts: Vec::new(),
-        packages: Default::default(),
-        network: SandboxNetwork::None,
-        runtime: None,
-        user: SandboxUser { uid: 65534, gid: 65534 },
         limits: SandboxLimits { memory: 512 << 20, cpus: 1.0, pids: 256, workspace: 256 << 20, tmp: 64 << 20 },
+        ..Policy::default()
     }
 }
 
@@ -67,12 +65,12 @@ fn shows_the_whole_docker_plan() {
     let plan = plan_policy(&policy(), &facts(Engine::Docker)).unwrap();
     insta::assert_snapshot!(plan, @"
     image       sha256:abc
-    user        65534:65534
+    user        one of 1895825408 to 1912602623 for each container
     network     none but its own loopback
     privileges  no capabilities, no new privileges
     syscalls    the filter of the embedded sandbox, given to Docker
     limits      512m memory, 1 cpu, 256 processes; held by cgroups
-    rlimits     core 0, fsize 268435456, memlock 65536, msgqueue 0, nofile 1024, sigpending 256, stack 4194304
+    rlimits     core 1, fsize 268435456, memlock 65536, msgqueue 0, nofile 1024, sigpending 256, stack 4194304
     root        the image's, read-only
                 /dev/shm  tmpfs rw,noexec,nosuid,nodev,size=67108864,mode=1777,nr_inodes=4096
                 /run  tmpfs rw,exec,nosuid,nodev,size=1048576,mode=0755,nr_inodes=64
@@ -81,7 +79,7 @@ fn shows_the_whole_docker_plan() {
                 /workspace  tmpfs rw,exec,nosuid,nodev,size=268435456,mode=0700,nr_inodes=16384,uid=65534,gid=65534
                 /.cove  read-only from cove-runner-1
     hidden      /dev: mqueue pts
-                /proc: acpi asound buddyinfo bus cmdline config.gz consoles crypto diskstats dma driver dynamic_debug fs interrupts iomem ioports irq kallsyms kcore key-users keys kmsg kpagecgroup kpagecount kpageflags latency_stats locks mdstat misc modules mtrr pagetypeinfo partitions pressure sched_debug schedstat scsi slabinfo softirqs swaps sys sysvipc timer_list timer_stats tty vmallocinfo zoneinfo
+                /proc: acpi asound buddyinfo bus cmdline config.gz consoles crypto diskstats dma driver dynamic_debug fs interrupts iomem ioports irq kallsyms kcore key-users keys kmsg kpagecgroup kpagecount kpageflags latency_stats loadavg locks mdstat misc modules mtrr pagetypeinfo partitions pressure sched_debug schedstat scsi slabinfo softirqs swaps sys sysvipc timer_list timer_stats tty version vmallocinfo zoneinfo
                 /sys: block bus class dev devices firmware fs/bpf fs/btrfs fs/erofs fs/ext4 fs/f2fs fs/fuse fs/nfs fs/pstore fs/resctrl fs/selinux fs/smackfs fs/tmpfs fs/xfs hypervisor kernel module power
     environment COLUMNS HOME LANG LOGNAME MPLBACKEND MPLCONFIGDIR OMP_NUM_THREADS OPENBLAS_NUM_THREADS PATH PYTHON_VERSION TMPDIR TZ USER
     program     /.cove/cove runner --data=536870912 in /workspace
@@ -93,12 +91,12 @@ fn shows_the_whole_podman_plan() {
     let plan = plan_policy(&policy(), &facts(Engine::Podman)).unwrap();
     insta::assert_snapshot!(plan, @"
     image       sha256:abc
-    user        65534:65534
+    user        one of 1895825408 to 1912602623 for each container
     network     none but its own loopback
     privileges  no capabilities, no new privileges
     syscalls    the filter of the embedded sandbox, installed by the runner, behind the default one
     limits      512m memory, 1 cpu, 256 processes; held by cgroups
-    rlimits     core 0, fsize 268435456, memlock 65536, msgqueue 0, nofile 1024, nproc 1000, sigpending 256, stack 4194304
+    rlimits     core 1, fsize 268435456, memlock 65536, msgqueue 0, nofile 1024, nproc 1000, sigpending 256, stack 4194304
     root        the image's, read-only
                 /run  tmpfs rw,exec,nosuid,nodev,size=1048576,mode=0755
                 /tmp  tmpfs rw,exec,nosuid,nodev,size=67108864,mode=1777
@@ -107,7 +105,7 @@ fn shows_the_whole_podman_plan() {
                 /workspace  tmpfs rw,exec,nosuid,nodev,size=268435456,mode=0777
                 /.cove  read-only from cove-runner-1
     hidden      /dev: mqueue pts
-                /proc: acpi asound buddyinfo bus cmdline config.gz consoles crypto diskstats dma driver dynamic_debug fs interrupts iomem ioports irq kallsyms kcore key-users keys kmsg kpagecgroup kpagecount kpageflags latency_stats locks mdstat misc modules mtrr pagetypeinfo partitions pressure sched_debug schedstat scsi slabinfo softirqs swaps sys sysvipc timer_list timer_stats tty vmallocinfo zoneinfo
+                /proc: acpi asound buddyinfo bus cmdline config.gz consoles crypto diskstats dma driver dynamic_debug fs interrupts iomem ioports irq kallsyms kcore key-users keys kmsg kpagecgroup kpagecount kpageflags latency_stats loadavg locks mdstat misc modules mtrr pagetypeinfo partitions pressure sched_debug schedstat scsi slabinfo softirqs swaps sys sysvipc timer_list timer_stats tty version vmallocinfo zoneinfo
                 /sys: block bus class dev devices firmware fs/bpf fs/btrfs fs/erofs fs/ext4 fs/f2fs fs/fuse fs/nfs fs/pstore fs/resctrl fs/selinux fs/smackfs fs/tmpfs fs/xfs hypervisor kernel module power
     environment COLUMNS HOME LANG LOGNAME MPLBACKEND MPLCONFIGDIR OMP_NUM_THREADS OPENBLAS_NUM_THREADS PATH PYTHON_VERSION TMPDIR TZ USER
     gap         the number of files in `/workspace` and `/tmp` is not limited: Podman takes no such option
@@ -116,11 +114,23 @@ fn shows_the_whole_podman_plan() {
     ");
 }
 
+#[test]
+fn rootless_podman_gets_its_rlimits_from_the_runner() {
+    let plan = plan_policy(&policy(), &EngineFacts { rootless: true, ..facts(Engine::Podman) }).unwrap();
+    assert_eq!(plan.body.host_config.as_ref().unwrap().ulimits, None);
+    let flag = plan.body.cmd.as_ref().unwrap().iter().find_map(|flag| flag.strip_prefix("--rlimits=")).unwrap();
+    let limits: Vec<cove_jail::guest::Rlimit> = serde_json::from_str(flag).unwrap();
+    assert!(limits.iter().any(|limit| limit.resource == RlimitResource::Nofile && limit.hard == 1024), "{limits:?}");
+    assert!(plan.to_string().contains("rlimits     those of the embedded sandbox, set by the runner\n"), "{plan}");
+    let root = plan_policy(&policy(), &facts(Engine::Podman)).unwrap();
+    assert!(root.body.cmd.unwrap().iter().all(|flag| !flag.starts_with("--rlimits")));
+}
+
 /// Podman offers only the runtime that its service was started with.
 #[test]
 fn podman_refuses_another_runtime() {
     let mut facts = facts(Engine::Podman);
-    facts.add_podman_facts(PodmanFacts { rootless: false, cgroup: 1, runtime: "crun".into() });
+    facts.add_podman_facts(PodmanFacts { rootless: false, cgroup: 1, controllers: None, runtime: "crun".into() });
     assert_eq!((facts.runtimes.as_slice(), facts.default_runtime.as_str()), (&["crun".to_owned()][..], "crun"));
     let with = |runtime: &str| enforcement_gaps(&Policy { runtime: Some(runtime.into()), ..policy() }, &facts);
     with("crun").unwrap();
@@ -128,6 +138,24 @@ fn podman_refuses_another_runtime() {
     assert_eq!(refused.message, "could not use the runtime `runsc`");
     assert!(refused.cause.unwrap().to_string().ends_with("was started with: crun"));
     assert!(refused.hint.unwrap().contains("`podman --runtime runsc system service`"));
+}
+
+/// Podman's answer in the Docker API is wrong on cgroup v2: it looks for files of cgroup v1.
+#[test]
+fn podman_on_cgroup_2_is_judged_by_its_controllers() {
+    let found = |cgroup, controllers: &[&str]| {
+        let blind = ["memory", "pids", "cpus"].to_vec();
+        let mut facts = EngineFacts { unenforced_limits: blind, limits_swap: false, ..facts(Engine::Podman) };
+        let controllers = Some(controllers.iter().map(|one| (*one).to_owned()).collect());
+        facts.add_podman_facts(PodmanFacts { rootless: true, cgroup, controllers, runtime: "crun".into() });
+        facts
+    };
+    let whole = found(2, &["cpuset", "cpu", "io", "memory", "pids"]);
+    assert!(whole.limits_swap && plan_policy(&policy(), &whole).is_ok(), "{whole:?}");
+    let partly = found(2, &["memory", "pids"]);
+    assert_eq!(partly.unenforced_limits, ["cpus"]);
+    check_refusal(&policy(), &partly, "could not hold a container of Podman 1.2.3 to its limits", "Delegate=cpu");
+    assert_eq!(found(1, &["cpu", "memory", "pids"]).unenforced_limits.len(), 3);
 }
 
 #[test]
@@ -231,9 +259,28 @@ fn docker_and_podman_mask_the_same_paths() {
     assert!(!hidden.iter().any(|path| "/sys/fs/cgroup".starts_with(path.as_str())), "the runner counts there");
     let options = podman.security_opt.unwrap();
     assert_eq!(options[1], format!("mask={}", hidden.join(":")));
-    assert_eq!(options[2], "proc-opts=nosuid,nodev,noexec,hidepid=2");
+    assert_eq!(options[2], "proc-opts=nosuid,nodev,noexec,hidepid=2,ro");
+    assert_eq!(docker.readonly_paths.unwrap()[0], "/proc");
     assert!(podman.tmpfs.unwrap()["/var/tmp"].contains("size=67108864"), "Podman would give it no size");
     assert!(docker.tmpfs.unwrap()["/dev/shm"].contains("nr_inodes=4096"));
+}
+
+/// A runtime writes a label or a profile to `/proc` before it executes the runner.
+#[test]
+fn proc_is_writable_only_where_the_engine_needs_it() {
+    let is_closed = |engine, apparmor, selinux, runtime: Option<&str>| {
+        let policy = Policy { runtime: runtime.map(Into::into), ..policy() };
+        let plan = plan_policy(&policy, &EngineFacts { apparmor, selinux, ..facts(engine) }).unwrap();
+        let host = plan.body.host_config.unwrap();
+        let listed = host.readonly_paths.is_some_and(|paths| paths.contains(&"/proc".into()));
+        listed || host.security_opt.unwrap().iter().any(|option| option.ends_with(",ro"))
+    };
+    for engine in [Engine::Docker, Engine::Podman] {
+        assert!(is_closed(engine, false, false, None));
+        assert!(!is_closed(engine, false, true, None));
+        assert_eq!(is_closed(engine, true, false, None), engine == Engine::Docker);
+        assert!(!is_closed(engine, false, false, Some("runsc")));
+    }
 }
 
 #[test]

@@ -18,7 +18,12 @@ impl fmt::Display for ContainerPlan {
         if let Some(runtime) = &host.runtime {
             writeln!(f, "runtime     {runtime}")?;
         }
-        writeln!(f, "user        {}", text(&body.user))?;
+        match self.own_users {
+            Some((first, count)) => {
+                writeln!(f, "user        one of {first} to {} for each container", first + count - 1)?
+            }
+            None => writeln!(f, "user        {}, the same for all containers", text(&body.user))?,
+        }
         match host.network_mode.as_deref() {
             Some("none") => writeln!(f, "network     none but its own loopback")?,
             name => writeln!(f, "network     {}, as the operator chose", name.unwrap_or_default())?,
@@ -36,7 +41,10 @@ impl fmt::Display for ContainerPlan {
             .flatten()
             .map(|limit| format!("{} {}", text(&limit.name), limit.soft.unwrap_or(0)))
             .collect();
-        writeln!(f, "rlimits     {}", ulimits.join(", "))?;
+        match ulimits.is_empty() {
+            true => writeln!(f, "rlimits     those of the embedded sandbox, set by the runner")?,
+            false => writeln!(f, "rlimits     {}", ulimits.join(", "))?,
+        }
         writeln!(f, "root        the image's, read-only")?;
         let mut tmpfs: Vec<_> = host.tmpfs.iter().flatten().collect();
         tmpfs.sort_unstable();

@@ -20,6 +20,8 @@ fn facts(uid: u32) -> HostFacts {
         uid,
         gid: uid,
         id_ranges: vec![(0, u32::MAX)],
+        subordinate: Err("`newuidmap` is not installed".into()),
+        needs_own_id: None,
         top: BTreeMap::from([
             ("bin".into(), link("usr/bin")),
             ("boot".into(), TopEntry::Directory),
@@ -32,6 +34,14 @@ fn facts(uid: u32) -> HostFacts {
         ]),
         etc: vec!["/etc/ld.so.cache".into(), "/etc/ssl/certs".into()],
         cgroup: CgroupFacts::None { reason: "nothing is delegated to this user".into() },
+        user_limits: [
+            ("max_inotify_instances", 128),
+            ("max_inotify_watches", 1 << 20),
+            ("max_fanotify_groups", 128),
+            ("max_fanotify_marks", 8192),
+        ]
+        .map(|(name, limit)| (name.to_owned(), limit))
+        .into(),
         processors: 4,
     }
 }
@@ -43,14 +53,14 @@ fn explain(spec: &JailSpec, facts: &HostFacts) -> String {
 #[test]
 fn plans_for_an_ordinary_user_on_the_root_of_the_host() {
     insta::assert_snapshot!(explain(&spec(), &facts(1000)), @r"
-    user        65534:65534, on this machine 1000:1000
+    user        65534:65534, on this machine 1000:1000 like your own programs, since `newuidmap` is not installed
     namespaces  user mount pid net ipc uts cgroup; none can be made inside
     network     none but its own loopback
     privileges  no capabilities, no new privileges
-    syscalls    264 allowed, 8 by rule (clone, families, fifo, fifo-at, ioctl, personality, prctl, unix-family), 13 as if the kernel were older, the rest EPERM
+    syscalls    241 allowed, 23 by rule (clone, core-limit, core-of-task, families, fcntl, fifo, fifo-at, ioctl, madvise, mode, mode-at, open, open-at, personality, pipe, prctl, setsockopt, unix-family), 21 as if the kernel were older, the rest EPERM
     landlock    read 6, write 4, devices 5 paths, where the kernel has it
-    limits      512 MiB memory, 1 cpu, 256 processes; held by watchdog and rlimits, since nothing is delegated to this user
-    rlimits     core 0, data 536870912, fsize 268435456, memlock 65536, msgqueue 0, nofile 1024, nproc 257, sigpending 256, stack 4194304
+    limits      512 MiB memory, 1 cpu, 256 processes, 16384 file locks; held by watchdog and rlimits, since nothing is delegated to this user
+    rlimits     core 1, data 536870912, fsize 268435456, memlock 65536, msgqueue 0, nofile 512, nproc 257, sigpending 256, stack 4194304
     root        4 MiB (1024 files) tmpfs, then read-only
                 /bin  -> usr/bin
                 /lib  -> usr/lib
@@ -100,6 +110,45 @@ fn root_with_cgroup_v1_gives_each_sandbox_its_own_user() {
     assert_eq!(plan.control.watchdog_millis, None);
     assert_eq!(plan.control.affinity, None);
     assert_eq!(plan.control.pids, 257, "the runner is one more");
+}
+
+#[test]
+fn a_sandbox_has_a_part_of_what_the_kernel_counts_for_its_maker() {
+    let limits = |facts: &HostFacts| -> Vec<String> {
+        let sysctls = plan(&spec(), facts).unwrap().sysctls.into_iter();
+        let rest = sysctls.filter(|sysctl| !sysctl.path.ends_with("_namespaces"));
+        rest.map(|sysctl| format!("{} {}", sysctl.path.trim_start_matches("/proc/sys/user/max_"), sysctl.value))
+            .collect()
+    };
+    let none = ["fanotify_groups 0", "fanotify_marks 0"];
+    assert_eq!(limits(&facts(0)), [&["inotify_instances 16", "inotify_watches 4096"], &none[..]].concat());
+    assert_eq!(limits(&facts(1000)), [&["inotify_instances 4", "inotify_watches 4096"], &none[..]].concat());
+    let old = HostFacts { user_limits: BTreeMap::new(), ..facts(1000) };
+    assert_eq!(limits(&old), [""; 0]);
+}
+
+#[test]
+fn an_ordinary_user_with_subordinate_ids_gives_one_to_each_sandbox() {
+    let ids = SubordinateIds {
+        first_user: 132_768,
+        first_group: 132_768,
+        count: 32766,
+        newuidmap: "/usr/bin/newuidmap".into(),
+        newgidmap: "/usr/bin/newgidmap".into(),
+        claims: vec!["/run/user/1000/cove".into()],
+    };
+    let facts = HostFacts { subordinate: Ok(ids.clone()), ..facts(1000) };
+    let with = plan(&spec(), &facts).unwrap();
+    assert_eq!(with.identity.outside, HostIds::Subordinate { user: SandboxUser { uid: 1000, gid: 1000 }, ids });
+    assert!(with.to_string().contains("on this machine one of 132768 to 165533 that no other sandbox has\n"), "{with}");
+    assert!(with.to_string().contains("nofile 512"), "{with}");
+    let cgroup = CgroupFacts::V2 { parent: "/cg".into(), cpu: true };
+    let held_by_cgroup = plan(&spec(), &HostFacts { cgroup, ..facts.clone() }).unwrap().to_string();
+    assert!(held_by_cgroup.contains("nofile 1024"), "{held_by_cgroup}");
+    let facts = HostFacts { needs_own_id: Some("`/data` is mounted writable".into()), ..facts };
+    let without = plan(&spec(), &facts).unwrap().to_string();
+    assert!(without.contains("1000:1000 like your own programs, since `/data` is mounted writable\n"), "{without}");
+    assert!(without.contains("nofile 512"), "{without}");
 }
 
 #[test]

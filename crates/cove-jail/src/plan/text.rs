@@ -4,12 +4,19 @@ use std::fmt;
 
 use super::{BindAccess, HostIds, JailPlan, LandlockRules, PlanEntry, SandboxUser, TmpfsOptions};
 use crate::facts::CgroupFacts;
+use crate::guest::MAX_LOCKS;
 
 impl fmt::Display for JailPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let SandboxUser { uid, gid } = self.identity.inside;
         let outside = match &self.identity.outside {
-            HostIds::Same(user) => format!("{}:{}", user.uid, user.gid),
+            HostIds::Same { user, reason } => {
+                format!("{}:{} like your own programs, since {reason}", user.uid, user.gid)
+            }
+            HostIds::Subordinate { ids, .. } => {
+                let last = ids.first_user + ids.count - 1;
+                format!("one of {} to {last} that no other sandbox has", ids.first_user)
+            }
             HostIds::OneOf { first, count } => {
                 format!("one of {first} to {} that no other sandbox has", first + count - 1)
             }
@@ -77,7 +84,8 @@ fn limits_line(plan: &JailPlan) -> String {
     };
     let cpu_unit = if cpus == 1.0 { "cpu" } else { "cpus" };
     let process_unit = if processes == 1 { "process" } else { "processes" };
-    format!("{memory} memory, {cpus} {cpu_unit}, {processes} {process_unit}; held by {by}")
+    let locks = format!("{MAX_LOCKS} file locks");
+    format!("{memory} memory, {cpus} {cpu_unit}, {processes} {process_unit}, {locks}; held by {by}")
 }
 
 fn size(bytes: u64) -> String {

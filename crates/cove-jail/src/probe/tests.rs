@@ -128,3 +128,16 @@ fn detects_a_container_by_an_environment_variable_alone() {
         assert_eq!(found.map(|container| (container.kind, container.sure)), kind.map(|kind| (kind, true)));
     }
 }
+
+#[test]
+fn finds_what_manages_cgroups() {
+    let root = tempfile::tempdir().unwrap();
+    let make = |path: &str| fs::create_dir_all(root.path().join(path)).unwrap();
+    assert_eq!(detect_manager(root.path(), 1000), CgroupManager::Legacy);
+    make("sys/fs/cgroup/cgroup.controllers");
+    assert_eq!(detect_manager(root.path(), 1000), CgroupManager::Unified);
+    make("run/systemd/system");
+    make("run/user/1001/systemd");
+    assert_eq!(detect_manager(root.path(), 1000), CgroupManager::Systemd);
+    assert_eq!(detect_manager(root.path(), 1001), CgroupManager::UserSystemd);
+}

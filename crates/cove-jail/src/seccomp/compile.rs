@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use super::rules::{ArgumentCheck, ArgumentRule};
+use super::rules::{ArgumentCheck, ArgumentRule, HIGH_HALF};
 use super::table::{SyscallVerdict, syscalls};
 use super::{Arch, BpfInstruction, FilterAction, FilterProgram};
 
@@ -194,7 +194,8 @@ impl FilterAssembler {
     fn fetch(&mut self, check: &ArgumentCheck, next: InstructionLabel) -> InstructionLabel {
         let next = if check.mask == u32::MAX { next } else { self.push(AND, 0, 0, check.mask) };
         // Both architectures are little-endian: the low half comes first.
-        self.load(ARGUMENTS + 8 * u32::from(check.argument), next)
+        let high = if check.argument & HIGH_HALF == 0 { 0 } else { 4 };
+        self.load(ARGUMENTS + 8 * u32::from(check.argument & !HIGH_HALF) + high, next)
     }
 
     /// Pushes the search over `ranges`. Returns its label and its depth.

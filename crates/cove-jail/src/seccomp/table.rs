@@ -14,6 +14,8 @@ pub struct Syscall {
     pub x86_64: Option<u32>,
     pub aarch64: Option<u32>,
     pub verdict: SyscallVerdict,
+    /// How the verdict differs from other projects' lists. Only the review reads it.
+    pub departs: &'static str,
     /// Which programs need it, or what its absence prevents.
     pub reason: &'static str,
 }
@@ -54,7 +56,7 @@ pub fn syscalls() -> &'static [Syscall] {
 /// What is wrong with a line of the table.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub(super) enum TableError {
-    #[error("line {line}: could not find five columns (name, x86_64, aarch64, verdict, reason)")]
+    #[error("line {line}: could not find six columns (name, x86_64, aarch64, verdict, departs, reason)")]
     Columns { line: usize },
     #[error("line {line}: could not read `{word}` as a number or `-`")]
     Number { line: usize, word: String },
@@ -76,6 +78,7 @@ pub(super) fn parse(text: &'static str) -> Result<Vec<Syscall>, TableError> {
         let (x86_64, rest) = word(rest);
         let (aarch64, rest) = word(rest);
         let (verdict, rest) = word(rest);
+        let (departs, rest) = word(rest);
         let reason = rest.trim();
         if reason.is_empty() {
             return Err(TableError::Columns { line });
@@ -88,6 +91,7 @@ pub(super) fn parse(text: &'static str) -> Result<Vec<Syscall>, TableError> {
             x86_64: number(line, x86_64)?,
             aarch64: number(line, aarch64)?,
             verdict: verdict_named(line, verdict)?,
+            departs,
             reason,
         });
     }

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::facts::CgroupFacts;
 use crate::plan::LimitEnforcement;
-use crate::report::{JailStep, StepContext, StepFailure};
+use crate::report::{JailStep, StepContext, StepFailure, read_kill_counter};
 use crate::steps::random_number;
 
 const PREFIX: &str = "cove-";
@@ -24,6 +25,8 @@ pub(crate) struct SandboxCgroups {
     entrance: CgroupEntrance,
     /// The file that counts processes killed for memory.
     kills: Option<PathBuf>,
+    /// A file that changes whenever a process in the cgroup has run.
+    activity: Option<fs::File>,
 }
 
 /// How the sandbox's first process gets into the cgroups. If this process moved it there, the kernel would wait for an
@@ -47,7 +50,7 @@ struct CgroupFolder {
 impl SandboxCgroups {
     /// Makes the cgroups and sets their limits. If it fails, it removes those that it has made.
     pub(crate) fn create(control: &LimitEnforcement) -> Result<Self, StepFailure> {
-        let mut cgroups = Self { folders: Vec::new(), entrance: CgroupEntrance::None, kills: None };
+        let mut cgroups = Self { folders: Vec::new(), entrance: CgroupEntrance::None, kills: None, activity: None };
         let cpu_quota = (control.cpus * PERIOD_MICROS as f64) as u64;
         match &control.place {
             CgroupFacts::None { .. } => {}
@@ -60,6 +63,7 @@ impl SandboxCgroups {
                     set(&folder, "cpu.max", format!("{cpu_quota} {PERIOD_MICROS}"))?;
                 }
                 cgroups.kills = Some(folder.join("memory.events"));
+                cgroups.activity = fs::File::open(folder.join("cpu.stat")).ok();
                 let fd = open(&folder, OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
                     .during(JailStep::Cgroup, || "open the cgroup".into())?;
                 cgroups.entrance = CgroupEntrance::AtClone(fd);
@@ -75,7 +79,13 @@ impl SandboxCgroups {
                 if let Some(cpu) = cpu {
                     let folder = cgroups.add(cpu)?;
                     set(&folder, "cpu.cfs_period_us", PERIOD_MICROS)?;
-                    set(&folder, "cpu.cfs_quota_us", cpu_quota)?;
+                    match set(&folder, "cpu.cfs_quota_us", cpu_quota) {
+                        // A cgroup above permits less, which holds for this one too. The kernel then refuses more.
+                        Err(failure) if failure.errno == Some(Errno::INVAL.raw_os_error()) => {}
+                        Err(failure) => return Err(failure),
+                        // With a quota it counts the periods in which a process ran.
+                        Ok(()) => cgroups.activity = fs::File::open(folder.join("cpu.stat")).ok(),
+                    }
                 }
                 let open_tasks = |folder: &CgroupFolder| {
                     open(folder.path.join("tasks"), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
@@ -124,10 +134,22 @@ impl SandboxCgroups {
         })
     }
 
+    /// Returns the file that counts processes killed for memory.
+    pub(crate) fn kill_counter(&self) -> Option<&Path> {
+        self.kills.as_deref()
+    }
+
+    /// Returns text that changes whenever a process in these cgroups has run, or `None` if they do not say. It takes one
+    /// system call.
+    pub(crate) fn read_activity(&self) -> Option<[u8; 128]> {
+        let mut text = [0; 128];
+        self.activity.as_ref()?.read_at(&mut text, 0).ok().filter(|length| *length > 0)?;
+        Some(text)
+    }
+
     /// Returns whether the kernel has killed anything in these cgroups for memory.
     pub(crate) fn killed_for_memory(&self) -> bool {
-        let text = self.kills.as_ref().and_then(|file| fs::read_to_string(file).ok()).unwrap_or_default();
-        text.lines().any(|line| line.strip_prefix("oom_kill ").is_some_and(|count| count.trim() != "0"))
+        self.kills.as_deref().and_then(read_kill_counter).is_some_and(|kills| kills > 0)
     }
 }
 
@@ -162,6 +184,42 @@ fn lock(folder: &Path) -> rustix::io::Result<OwnedFd> {
     Ok(fd)
 }
 
+/// The child of a delegated cgroup that Cove's own processes move to.
+const OWN_CHILD: &str = "cove.self";
+
+/// Prepares a cgroup of version 2 that was delegated to this user for sandboxes. The kernel gives controllers only to the
+/// children of a cgroup without processes, so everything in it moves to a child of its own first. Fails, and undoes that,
+/// if the kernel refuses.
+pub(crate) fn divide(delegated: &Path) -> std::io::Result<()> {
+    let child = delegated.join(OWN_CHILD);
+    if let Err(error) = fs::create_dir(&child)
+        && error.kind() != std::io::ErrorKind::AlreadyExists
+    {
+        return Err(error);
+    }
+    let divided = move_processes(delegated, &child).and_then(|()| {
+        let controllers = fs::read_to_string(delegated.join("cgroup.controllers"))?;
+        let cpu = if controllers.split_whitespace().any(|name| name == "cpu") { " +cpu" } else { "" };
+        fs::write(delegated.join("cgroup.subtree_control"), format!("+memory +pids{cpu}"))
+    });
+    if divided.is_err() {
+        let _ = move_processes(&child, delegated);
+        let _ = fs::remove_dir(&child);
+    }
+    divided
+}
+
+/// Moves all processes of a cgroup to another. A process that has ended meanwhile does not matter.
+fn move_processes(from: &Path, to: &Path) -> std::io::Result<()> {
+    for process in fs::read_to_string(from.join("cgroup.procs"))?.lines() {
+        match fs::write(to.join("cgroup.procs"), process) {
+            Err(error) if error.raw_os_error() != Some(Errno::SRCH.raw_os_error()) => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// Removes the cgroups of jail processes that were killed before they could clean up. Returns how many folders it
 /// removed.
 pub(crate) fn sweep(place: &CgroupFacts) -> usize {
@@ -184,4 +242,76 @@ pub(crate) fn sweep(place: &CgroupFacts) -> usize {
         }
     }
     removed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A folder with the files of a cgroup. In a real one, the kernel makes them and moves the processes.
+    fn fake_cgroup(parent: &Path, name: &str, processes: &str) -> PathBuf {
+        let folder = parent.join(name);
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("cgroup.procs"), processes).unwrap();
+        fs::write(folder.join("cgroup.controllers"), "cpuset cpu io memory pids\n").unwrap();
+        folder
+    }
+
+    #[test]
+    fn divides_a_delegated_cgroup() {
+        let tree = tempfile::tempdir().unwrap();
+        let service = fake_cgroup(tree.path(), "cove.service", "4711\n");
+        divide(&service).unwrap();
+        let read = |file: &str| fs::read_to_string(service.join(file)).unwrap();
+        assert_eq!(read("cove.self/cgroup.procs"), "4711");
+        assert_eq!(read("cgroup.subtree_control"), "+memory +pids +cpu");
+        // Another Cove in the same cgroup finds it divided already.
+        divide(&service).unwrap();
+        fs::write(service.join("cgroup.controllers"), "memory pids\n").unwrap();
+        divide(&service).unwrap();
+        assert_eq!(read("cgroup.subtree_control"), "+memory +pids");
+    }
+
+    #[test]
+    fn moves_back_if_a_cgroup_cannot_be_divided() {
+        let tree = tempfile::tempdir().unwrap();
+        let service = fake_cgroup(tree.path(), "cove.service", "4711\n");
+        // The kernel answers EBUSY while there are processes; a folder answers EISDIR.
+        fs::create_dir(service.join("cgroup.subtree_control")).unwrap();
+        assert!(divide(&service).is_err());
+        assert_eq!(fs::read_to_string(service.join("cgroup.procs")).unwrap(), "4711");
+        assert!(divide(&tree.path().join("missing")).is_err());
+    }
+
+    /// The real kernel, where root can make a cgroup of version 2. Its controllers may all belong to version 1 here, so
+    /// this shows only that processes move and move back.
+    #[test]
+    fn a_real_cgroup_without_controllers_is_left_as_it_was() {
+        let Some(top) = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"]
+            .map(Path::new)
+            .into_iter()
+            .find(|top| top.join("cgroup.procs").exists() && rustix::process::geteuid().is_root())
+        else {
+            return;
+        };
+        let service = top.join(format!("cove.test.{}", std::process::id()));
+        if fs::create_dir(&service).is_err() {
+            return;
+        }
+        let mut sleeper = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        fs::write(service.join("cgroup.procs"), sleeper.id().to_string()).unwrap();
+        let is_divided = divide(&service).is_ok();
+        let own = if is_divided { service.join(OWN_CHILD) } else { service.clone() };
+        assert_eq!(fs::read_to_string(own.join("cgroup.procs")).unwrap().trim(), sleeper.id().to_string());
+        assert_eq!(service.join(OWN_CHILD).exists(), is_divided);
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+        let _ = fs::remove_dir(service.join(OWN_CHILD));
+        for _ in 0..100 {
+            if fs::remove_dir(&service).is_ok() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
 }

@@ -26,7 +26,8 @@ pub(crate) struct BindSources(Vec<OwnedFd>);
 /// Opens the sources of all bind mounts, and restricts them.
 ///
 /// Root does this in the jail process, before it gives up its rights, because the sandbox's user may not be able to
-/// reach them. An ordinary user may copy mounts only inside a mount namespace of their own, so the child does it there.
+/// reach them. An ordinary user may copy mounts only inside a mount namespace of their own, so the child does it there,
+/// before it becomes the sandbox's user.
 pub(crate) fn open_sources(plan: &JailPlan) -> Result<BindSources, StepFailure> {
     let mut sources = Vec::new();
     for entry in &plan.entries {
@@ -110,10 +111,11 @@ fn new_tmpfs(tmpfs: &TmpfsOptions, owner: SandboxUser, path: &Path) -> Result<Ow
 }
 
 /// Makes a new proc(5). With `subset=pid` it shows nothing but processes, so there is nothing to mask, and with
-/// `hidepid=invisible` it hides every process that code may not trace, such as the runner.
+/// `hidepid=invisible` it hides every process that code may not trace, such as the runner. It is read-only, so that code
+/// cannot change how the kernel treats it, such as its place among the processes to kill when memory runs out.
 fn new_proc(path: &Path) -> Result<OwnedFd, StepFailure> {
     let options = [("subset", "pid".to_owned()), ("hidepid", "invisible".to_owned())];
-    new_filesystem("proc", &options, MountAttrFlags::MOUNT_ATTR_NOEXEC)
+    new_filesystem("proc", &options, MountAttrFlags::MOUNT_ATTR_NOEXEC | MountAttrFlags::MOUNT_ATTR_RDONLY)
         .during(JailStep::Mounts, || format!("mount `{}`", path.display()))
 }
 
@@ -180,6 +182,9 @@ fn make_file(root: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, StepFailure> 
         .during(JailStep::Mounts, || format!("make the file `{}`", path.display()))
 }
 
+/// What the kernel needs for a file of a tmpfs beside its content: its inode and its name.
+const INODE_BYTES: u64 = 1024;
+
 /// Returns how many bytes the files in the sandbox's own file systems take, for the watchdog. It looks through the root
 /// of a process inside.
 pub(crate) fn tmpfs_use(plan: &JailPlan, process: i32) -> u64 {
@@ -189,7 +194,8 @@ pub(crate) fn tmpfs_use(plan: &JailPlan, process: i32) -> u64 {
             let PlanEntry::Tmpfs { path, .. } = entry else { return None };
             let seen = format!("/proc/{process}/root{}", path.display());
             let stat = rustix::fs::statvfs(seen.as_str()).ok()?;
-            Some((stat.f_blocks - stat.f_bfree) * stat.f_frsize)
+            let files = stat.f_files.saturating_sub(stat.f_ffree);
+            Some(stat.f_blocks.saturating_sub(stat.f_bfree) * stat.f_frsize + files * INODE_BYTES)
         })
         .sum()
 }

@@ -122,6 +122,7 @@ pub(crate) fn from_runner() -> impl Strategy<Value = (FromRunner, Vec<u8>)> {
     let stream = select(&[OutputStream::Stdout, OutputStream::Stderr][..]);
     let output = (cell(), stream, any::<u64>(), payload())
         .prop_map(|(cell, stream, offset, payload)| (FromRunner::Output { cell, stream, offset }, payload));
+    let memory_kill = cell().prop_map(|cell| without(FromRunner::MemoryKill { cell }));
     let done = (cell(), outcome(), any::<bool>())
         .prop_map(|(cell, outcome, fresh)| without(FromRunner::Done { cell, outcome, fresh }));
     let format = select(&[ImageFormat::Png, ImageFormat::Jpeg, ImageFormat::Gif, ImageFormat::Webp][..]);
@@ -134,6 +135,7 @@ pub(crate) fn from_runner() -> impl Strategy<Value = (FromRunner, Vec<u8>)> {
         ready,
         output,
         Just(without(FromRunner::NeedInput {})),
+        memory_kill,
         done,
         (request(), payload()).prop_map(|(request, bytes)| (FromRunner::Answer { request }, bytes)),
         any::<(u64, u64)>().prop_map(|(nonce, received)| without(FromRunner::Pong { nonce, received })),

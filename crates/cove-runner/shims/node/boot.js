@@ -41,9 +41,11 @@
   const runScript = bind(Script.prototype.runInThisContext);
   const { EventEmitter } = own("events");
   const on = bind(EventEmitter.prototype.on);
+  const removeAllListeners = bind(EventEmitter.prototype.removeAllListeners);
   const listeners = bind(EventEmitter.prototype.rawListeners);
   const { _tickCallback: tick, _fatalException: fatalException } = process;
   const { hasUncaughtExceptionCaptureCallback, setUncaughtExceptionCaptureCallback } = process;
+  const { cpuUsage } = process;
   const exit = bind(process.exit);
   const cwd = process.cwd();
 
@@ -86,6 +88,8 @@
     },
     ...{
       HOOK,
+      armAgain,
+      cpuUsage,
       cwd,
       exitCell,
       fault,
@@ -94,11 +98,13 @@
       hook,
       interrupt,
       label,
+      lose,
       own,
       post,
       put,
       send,
       standard,
+      startsWith,
       stop,
     },
     // Set by interrupts.js while its thread receives every SIGINT.
@@ -116,14 +122,22 @@
       } catch (error) {
         if (error.code === "EAGAIN") pause(1);
         else if (fd !== 3) return;
-        // EPIPE: the runner is gone. Anything else: the user's code did something to the socket.
-        else leave(error.code === "EPIPE" ? 0 : 3);
+        else lose("descriptor 3");
       }
     }
   }
 
   function pause(milliseconds) {
     wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, milliseconds);
+  }
+
+  // Ends the interpreter, because the runner is gone or the user's code did something to a descriptor.
+  function lose(what) {
+    const text = `a cell has closed or replaced ${what}, which this interpreter needs\n`;
+    // If the channel is what it was, the runner has closed its end.
+    const isCell = shim.isStandard && !(what === "descriptor 3" && shim.isStandard(3));
+    if (isCell && shim.isStandard(2)) put(2, text);
+    leave(3);
   }
 
   function leave(status) {
@@ -179,9 +193,9 @@
       count = readSync(3, buffer, 0, buffer.length);
     } catch (error) {
       if (error.code === "EAGAIN") return pause(1);
-      leave(error.code === "ECONNRESET" ? 0 : 3);
+      lose("descriptor 3");
     }
-    if (count === 0) leave(0);
+    if (count === 0) lose("descriptor 3");
     feed(subarray(buffer, 0, count));
   }
 
@@ -194,7 +208,7 @@
       return true;
     };
     const made = new Socket({ fd: 3, onread: { buffer, callback } });
-    const gone = () => leave(0);
+    const gone = () => lose("descriptor 3");
     on(made, "end", gone);
     on(made, "error", gone);
     on(made, "close", gone);
@@ -241,7 +255,8 @@
     } catch {
       // Cells have damaged what this needs. The shim does without the part.
     }
-    part.waiting();
+    // Nothing waits if an interrupt has ended need() half-way.
+    if (part.waiting) part.waiting();
   }
 
   // Answers a question about code that a person is writing.
@@ -551,9 +566,10 @@
     terminate();
   }
 
-  // Ends the cell, and terminates the user's code that runs now.
+  // Ends the cell, and terminates the user's code that runs now. The shim may have called that code while it
+  // reported the cell's end, and then reports again.
   function terminate() {
-    setImmediate(finish, current);
+    setImmediate(current && current.ending ? report : finish, current);
     balance();
     post("Runtime.terminateExecution");
   }
@@ -576,6 +592,8 @@
     // process.exit() may have left it true.
     turn = false;
     if (!cell || cell !== current || cell.ending) return;
+    // The thread of interrupts.js would stop whatever runs next, which is the shim itself.
+    if (shim.guarded && shim.forget()) cell.interrupted = true;
     // At once, because the next file that Node opens for itself would get the number of a closed one.
     shim.repairDescriptors();
     // Waits for calls that the cell has made and not awaited.
@@ -585,30 +603,36 @@
       if (shim.settleCalls(() => finish(cell))) return;
     }
     cell.ending = true;
-    // The printed error comes first.
-    if (cell.fault) need("hints", () => conclude(ending(cell)));
-    else conclude(ending(cell));
+    report(cell);
+  }
+
+  // Reports the cell's end. The printed error comes first.
+  function report(cell) {
+    if (cell.fault) need("hints", () => conclude(cell));
+    else conclude(cell);
   }
 
   function ending(cell) {
     if (cell.exit !== null) return concat([from("x"), number(cell.exit)]);
-    const interrupted = cell.interrupted || (cell.fault && shim.guarded && shim.asked());
-    if (interrupted) return from("i");
+    if (cell.interrupted) return from("i");
     if (!cell.fault) return from("c");
     const unknown = { name: "Error", message: "" };
     const { name, message } = shim.raised ? shim.raised(cell.fault.error) : unknown;
     return concat([from("r"), string(name), string(message)]);
   }
 
-  function conclude(body, attempts = 50) {
+  function conclude(cell, attempts = 50) {
+    if (cell !== current) return;
     // Writes to standard streams block, but a cell may have left one corked or made it non-blocking.
     if (attempts > 0 && (unwritten(standard.stdout) || unwritten(standard.stderr))) {
-      setTimeout(conclude, 10, body, attempts - 1);
+      setTimeout(conclude, 10, cell, attempts - 1);
       return;
     }
+    const body = ending(cell);
     post("Runtime.releaseObjectGroup", { objectGroup: "cell" });
     arm();
     current = null;
+    if (shim.isStandard && !shim.isStandard(3)) lose("descriptor 3");
     send("D", body);
     setImmediate(listen);
   }
@@ -638,6 +662,18 @@
     } catch {
       // A cell has broken process.emit().
     }
+  }
+
+  // Has Node set the signal's action again, when the thread of interrupts.js has ended and restored its default.
+  function armAgain() {
+    try {
+      const found = listeners(process, "SIGINT");
+      removeAllListeners(process, "SIGINT");
+      for (let index = 0; index < found.length; index += 1) on(process, "SIGINT", found[index]);
+    } catch {
+      // A cell has broken process.emit().
+    }
+    arm();
   }
 
   function unwritten(stream) {

@@ -18,16 +18,23 @@ const { SHARE_ENV, Worker } = shim.own("worker_threads");
 const { Atomics, Error, Int32Array, Reflect, SharedArrayBuffer } = shim.globals;
 const { exchange, load, notify, store, wait } = Atomics;
 const { captureStackTrace } = Error;
+const { startsWith } = shim;
 const { terminate } = Worker.prototype;
 
 // Positions in the shared state, see above.
 const GO = 0;
 const ASKED = 1;
+// In microseconds: more than a process uses that does nothing but wait.
+const BUSY_TIME = 200_000;
 
 let worker = null;
+// Whether a thread is being stopped, and whether a cell waits that needs the next one.
+let leaving = false;
+let wanted = false;
 
 shim.startWatching = () => {
-  if (worker) return;
+  wanted = true;
+  if (worker || leaving) return;
   const state = new Int32Array(new SharedArrayBuffer(8));
   store(state, GO, 1);
   try {
@@ -51,24 +58,38 @@ shim.startWatching = () => {
   mine.on("error", () => {
     if (worker === mine) shim.stopWatching();
   });
+  mine.on("exit", () => {
+    if (worker === mine) {
+      shim.guarded = false;
+      worker = null;
+    }
+    leaving = false;
+    shim.armAgain();
+    if (wanted) shim.startWatching();
+  });
   mine.on("message", () => {
     if (shim.forget()) shim.interrupt();
   });
   // Now, because Node's watchdog of a first turn must not run any more: it restores the signal's
   // default when it ends. Until the thread has started, a looping cell cannot be interrupted.
   shim.guarded = true;
-  shim.asked = () => load(state, ASKED) === 1;
   shim.forget = () => {
     const asked = exchange(state, ASKED, 0) === 1;
     notify(state, ASKED);
     return asked;
   };
-  // The inspector calls this while something runs. If nothing runs, this would terminate the next
-  // callback instead, whatever it is; but in a loop of nothing but promises the call may come between
-  // two of them every time, so the third attempt stops anyway. It must be the last call here, because
-  // otherwise only the rest of this function would be terminated.
+  // The inspector calls this while something runs, or when the processor was too busy for the message to
+  // arrive. If no cell's code runs, this would terminate Node, the shim, or the next callback, whatever it
+  // is; but in a loop of nothing but promises the call may come between two of them every time, so it
+  // stops anyway when the process uses the processor. It must be the last call here, because otherwise
+  // only the rest of this function would be terminated.
+  let used = 0;
   shim.hook.stop = (attempt) => {
-    if (load(state, ASKED) === 1 && (interrupting() || attempt > 2)) shim.stop();
+    const now = processorTime();
+    if (attempt === 1) used = now;
+    if (load(state, ASKED) !== 1 || !(interrupting() || now - used > BUSY_TIME)) return;
+    used = now;
+    shim.stop();
   };
   // Before the process ends, because Node would wait for the thread's inspector and print a message.
   shim.release = () => {
@@ -79,12 +100,25 @@ shim.startWatching = () => {
   };
 };
 
-// Returns whether there is more on the stack than this function, `stop`, and its caller.
+// The time that all threads have spent on a processor, in microseconds.
+function processorTime() {
+  const { user, system } = shim.cpuUsage();
+  return user + system;
+}
+
+// Returns whether code of a cell is on the stack, below this function, `stop`, and its caller.
 function interrupting() {
   const { prepareStackTrace, stackTraceLimit } = Error;
   const holder = {};
-  Error.stackTraceLimit = 10;
-  Error.prepareStackTrace = (_, frames) => frames.length > 3;
+  Error.stackTraceLimit = 100;
+  Error.prepareStackTrace = (_, frames) => {
+    for (let index = 3; index < frames.length; index += 1) {
+      // Earlier calls of `stop` have no name.
+      const name = frames[index].getScriptNameOrSourceURL();
+      if (name && !startsWith(name, "node:") && !startsWith(name, "cove:")) return true;
+    }
+    return false;
+  };
   captureStackTrace(holder);
   const answer = holder.stack;
   Error.prepareStackTrace = prepareStackTrace;
@@ -95,6 +129,8 @@ function interrupting() {
 // Stops the thread, when other code has taken the signal from it.
 shim.stopWatching = () => {
   shim.guarded = false;
+  leaving = true;
+  wanted = false;
   Reflect.apply(terminate, worker, []);
   worker = null;
 };

@@ -375,12 +375,46 @@ for (const name of ["list_servers", "list_tools", "query_tool_docs", "search_too
 
 // mcp
 
+// Approved servers that are not configured.
+class ApprovedServers extends Array {
+  static get [Symbol.species]() {
+    return Array;
+  }
+
+  toString() {
+    const line = ({ name, version, kinds, needs, description }) =>
+      `${name} ${version} (${[kinds, ...needs.map((need) => `needs ${need}`)].join(", ")})${description && `: ${description}`}`;
+    return [...Array.from(this, line), ...(this.hint ? [`// ${this.hint}`] : [])].join("\n");
+  }
+
+  [inspect.custom]() {
+    return this.toString();
+  }
+}
+
+async function findServers(query = "", limit = 20) {
+  const most = typeof limit === "object" ? (limit?.limit ?? 20) : limit;
+  const { servers: approved, total, hint } = await ask("find_servers", { query, limit: most });
+  const found = new ApprovedServers();
+  found.push(...approved);
+  return withMembers(found, { total, hint });
+}
+
+// Asks the person to add an approved server. Installs nothing.
+const requestServer = (name, why = "") =>
+  ask("request_server", { name: `${name}`, why: `${typeof why === "object" ? (why?.why ?? "") : why}` });
+
+// Returns a function whose members are the tools of a server that has the same name.
+const withServer = (call, name) => new Proxy(call, { get: (_, key) => serverOf(name)[key] });
+
 // `await mcp.servers`, `mcp.servers()`, `mcp.servers.github` and `mcp.servers["github"]`.
 const listing = () => ask("servers");
 listing[inspect.custom] = listing[Symbol.toPrimitive] = () => "[servers: await mcp.servers lists them]";
 const servers = new Proxy(listing, {
   get(target, name) {
     if (name === "then") return (...then) => ask("servers").then(...then);
+    if (name === "find") return withServer(findServers, name);
+    if (name === "request") return withServer(requestServer, name);
     return isReserved(name) ? target[name] : serverOf(name);
   },
 });

@@ -47,36 +47,54 @@ function standardStream(name) {
 standardStream("stdout");
 standardStream("stderr");
 
-// Copies of the two descriptors, for a later cell if this one closes them. Node cannot copy a descriptor, but Linux can
-// open a pipe again by its name in /proc.
+// Copies of the two descriptors, for a later cell if this one closes or replaces them. Node cannot copy a descriptor, but
+// Linux can open a pipe again by its name in /proc.
 const { closeSync, fstatSync, openSync } = shim.own("fs");
-const copies = [1, 2].map((fd) => {
+const identify = (fd) => {
   try {
-    return openSync(`/proc/self/fd/${fd}`, "w");
+    const found = fstatSync(fd);
+    return `${found.dev} ${found.ino}`;
   } catch {
-    return -1;
+    return "";
   }
-});
+};
+const pipes = ["", identify(1), identify(2), identify(3)];
+const copies = [-1, -1, -1];
+const copy = (fd) => {
+  try {
+    copies[fd] = openSync(`/proc/self/fd/${fd}`, "w");
+  } catch {
+    // Without /proc there is no copy.
+  }
+};
+copy(1);
+copy(2);
 
-// Opens descriptors 1 and 2 again if a cell has closed them.
+// Returns whether a standard descriptor, or the channel, is what it was at the start.
+shim.isStandard = (fd) => identify(fd) === pipes[fd];
+
+// Makes descriptors 1 and 2 and their copies what they were at the start, whatever earlier cells have done to one.
 shim.repairDescriptors = () => {
   for (let fd = 1; fd <= 2; fd += 1) {
-    try {
-      fstatSync(fd);
-    } catch {
-      reopen(fd);
+    const hasCopy = identify(copies[fd]) === pipes[fd];
+    if (shim.isStandard(fd)) {
+      if (!hasCopy) copy(fd);
+      continue;
     }
+    if (hasCopy) reopen(fd);
+    if (!shim.isStandard(fd)) shim.lose("a standard descriptor and its copy");
   }
 };
 
-// A new descriptor has the lowest number that is free: this one, if 0 is in use.
+// Opens a descriptor again. A new descriptor has the lowest number that is free: this one, if those below are in use.
 function reopen(fd) {
   try {
-    const made = openSync(`/proc/self/fd/${copies[fd - 1]}`, "w");
+    if (identify(fd)) closeSync(fd);
+    const made = openSync(`/proc/self/fd/${copies[fd]}`, "w");
     if (made < fd) reopen(fd);
     else if (made > fd) closeSync(made);
   } catch {
-    // There is no copy.
+    // The caller looks whether it worked.
   }
 }
 

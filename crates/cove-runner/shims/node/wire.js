@@ -10,6 +10,8 @@ const { randomUUID } = shim.own("crypto");
 // The longest request that the runner accepts, and the longest reply that it sends, with room for an id.
 const MAX_REQUEST = 8 << 20;
 const MAX_REPLY = (32 << 20) + 64;
+// In milliseconds: longer than an interrupt takes on a busy machine.
+const CANCELLATION_DELAY = 1000;
 
 // Errors
 
@@ -40,6 +42,9 @@ const classes = {
   protocol: class ProtocolError extends MCPError {},
   limit: class LimitExceeded extends MCPError {},
   elicitation_required: class ElicitationRequired extends MCPError {},
+  sign_in_needed: class SignInNeeded extends MCPError {},
+  tool_changed: class ToolChanged extends MCPError {},
+  server_held: class ServerHeld extends MCPError {},
 };
 for (const one of [MCPError, ...Object.values(classes)]) errors[one.name] = one;
 // A common spelling.
@@ -218,7 +223,9 @@ function settle(call, reply) {
   open.delete(call.number);
   // The connection keeps the process alive only while there is a reply to wait for.
   if (open.size === 0) socket?.unref();
-  call.settle(reply);
+  // The host answers so when it stops the cell. Its interrupt is on the way, and must find this cell, not a later one.
+  if (reply.error?.kind === "cancelled") setTimeout(call.settle, CANCELLATION_DELAY, reply);
+  else call.settle(reply);
 }
 
 // Sends a request and returns the answer. It is an async function and makes the error after the wait, so that V8

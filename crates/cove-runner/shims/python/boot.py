@@ -11,7 +11,8 @@
 def boot():
     # The globals of all parts of the shim. The last lines of this file say where they live.
     global sys, names, default_excepthook, interrupts, handler
-    global COPIES, note_interrupt, flush, leave, send, read_exactly, receive, fetch, need, guard, read_texts
+    global COPIES, PIPES, note_interrupt, flush, leave, lose, identify, send, read_exactly, receive, fetch, need
+    global guard, read_texts
     import sys
 
     interrupts, COPIES = [], 231
@@ -31,26 +32,45 @@ def boot():
         guard(flush)
         _exit(status)
 
+    def lose(what):
+        # Ends the interpreter, because the runner is gone or the user's code did something to a descriptor.
+        if what == b"descriptor 3" and identify(3) == PIPES[2]:
+            # The runner has closed its end.
+            leave(3)
+        message = b"a cell has closed or replaced " + what + b", which this interpreter needs\n"
+        try:
+            # One of them may be a file of the code.
+            write(2 if identify(2) == PIPES[1] else COPIES + 2 if identify(COPIES + 2) == PIPES[1] else -1, message)
+        except OSError:
+            pass
+        leave(3)
+
+    def identify(fd):
+        # Returns what the descriptor refers to, or None if it is closed.
+        try:
+            found = fstat(fd)
+            return found.st_dev, found.st_ino
+        except OSError:
+            return None
+
     def send(body):
         # Sends a frame to the runner.
         data = len(body).to_bytes(4, "big") + body
         try:
             while data:
                 data = data[write(3, data) :]
-        except OSError as error:
-            # EPIPE: the runner is gone. Anything else: the user's code did something to the socket.
-            leave(0 if error.errno == 32 else 3)
+        except OSError:
+            lose(b"descriptor 3")
 
     def read_exactly(size):
         data = b""
         while len(data) < size:
             try:
                 part = read(3, size - len(data))
-            except OSError as error:
-                # ECONNRESET: the runner is gone. Anything else: the user's code did something to the socket.
-                leave(0 if error.errno == 104 else 3)
+            except OSError:
+                part = b""
             if not part:
-                leave(0)
+                lose(b"descriptor 3")
             data += part
         return data
 
@@ -122,6 +142,7 @@ def boot():
     signal(SIGINT, note_interrupt)
     handler = default_int_handler
     set_inheritable(3, False)
+    PIPES = identify(1), identify(2), identify(3)
     for fd in (1, 2):
         try:
             # A copy that children do not inherit, for a later cell if this one closes the descriptor.

@@ -175,6 +175,17 @@ def run(name, code):
         show(value)
 
 
+def restore_descriptor(fd):
+    # Makes a standard descriptor and its copy what they were at the start, whatever earlier cells have done to one.
+    pipe, copy = PIPES[fd - 1], COPIES + fd
+    if identify(fd) != pipe:
+        if identify(copy) != pipe:
+            lose(b"a standard descriptor and its copy")
+        guard(dup2, copy, fd)
+    elif identify(copy) != pipe:
+        guard(dup2, fd, copy, False)
+
+
 def begin(frame):
     # Prepares the process for a cell, whatever earlier cells have done to it. Returns its name and code.
     global file
@@ -189,10 +200,7 @@ def begin(frame):
     elif names.get("__file__") is file:
         names.pop("__file__", None)
     for fd in (1, 2):
-        try:
-            fstat(fd)
-        except OSError:
-            guard(dup2, COPIES + fd, fd)
+        restore_descriptor(fd)
     try:
         closed = sys.stdin.closed or sys.stdout.closed or sys.stderr.closed
     except Exception:
@@ -245,6 +253,8 @@ def cell(frame, error):
             guard(with_signals, show_figures)
         frame = value = error = fault = None
         guard(flush)
+        if identify(3) != PIPES[2]:
+            lose(b"descriptor 3")
         send(b"D" + done)
         frame = receive(b"R")
 

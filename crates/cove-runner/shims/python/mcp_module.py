@@ -291,6 +291,15 @@ class Servers(ModuleType):
 
     __path__ = ()
 
+    def find(self, query="", limit=20):
+        """Returns approved servers that are not configured, those with any of these words."""
+        load("results")
+        return ApprovedServers(ask("find_servers", query=query, limit=limit))
+
+    def request(self, name, why=""):
+        """Asks the person to add an approved server. Installs nothing. Returns `status`: `added` or `asked`."""
+        return ask("request_server", name=f"{name}", why=f"{why}")
+
     def __getitem__(self, name):
         return Server(look_up(name)["name"], EITHER)
 

@@ -83,6 +83,24 @@ def output(handle):
     return ask("output", handle=handle)["text"]
 
 
+class ApprovedServers(list):
+    """Servers that the operator approved and that are not configured."""
+
+    __module__ = "mcp"
+
+    def __init__(self, answer):
+        super().__init__(answer["servers"])
+        self.total, self.hint = answer["total"], answer["hint"]
+
+    def __repr__(self):
+        lines = []
+        for server in self:
+            needs = "".join(f", needs {need}" for need in server["needs"])
+            about = f": {server['description']}" if server["description"] else ""
+            lines.append(f"{server['name']} {server['version']} ({server['kinds']}{needs}){about}")
+        return "\n".join(lines + ([f"# {self.hint}"] if self.hint else []))
+
+
 class LogMessages(list):
     """Log messages, oldest first. `dropped` older ones were not kept."""
 

@@ -199,7 +199,7 @@ class MCPError(RuntimeError):
 
     __module__ = "mcp"
     kind = "internal"
-    hint = server = tool = content = structured = code = data = question = schema = url = None
+    hint = server = tool = content = structured = code = data = question = schema = url = command = None
 
     def __init__(self, message="", **fields):
         super().__init__(message)
@@ -236,6 +236,11 @@ errors = dict(
             "elicitation_required",
             "The server asks a person for input that it did not get: see `question`, `schema` and `url`.",
         ),
+        make_error_class(
+            "SignInNeeded", "sign_in_needed", "A person must sign in to the server first, with `command`; nothing was done."
+        ),
+        make_error_class("ToolChanged", "tool_changed", "The tool is not as a person accepted it; nothing was sent."),
+        make_error_class("ServerHeld", "server_held", "No person has accepted the server; nothing was sent."),
     )
 )
 # For each kind of request, the member that its answer must have, and that member's type.
@@ -245,7 +250,8 @@ ANSWER_FORMS = {
     **{"complete": ("values", list), "logs": ("logs", list), "subscribe": ("subscription", int), "changes": ("changes", int)},
 }
 ToolError, UnknownServer, UnknownTool, BadArguments, Refused = list(errors.values())[:5]
-ServerUnavailable, ServerGone, CallTimeout, ProtocolError, LimitExceeded, ElicitationRequired = list(errors.values())[5:]
+ServerUnavailable, ServerGone, CallTimeout, ProtocolError, LimitExceeded = list(errors.values())[5:10]
+ElicitationRequired, SignInNeeded, ToolChanged, ServerHeld = list(errors.values())[10:]
 
 
 def failure(error):

@@ -175,14 +175,25 @@ _cove_move() {
   # In this order, because otherwise the first would report that the second was killed.
   builtin kill -KILL "$_cove_pid" "$_cove_between"
   _cove_pid=$BASHPID
+  # A killed parent that is still in wait(2) could take the status of this process with it. So nothing goes on before
+  # this process is a child of the runner.
+  while IFS= builtin read -r _cove_u <"/proc/$_cove_pid/stat" && [[ ${_cove_u##*) } == ?" $_cove_between "* ]]; do :; done
+  _cove_u=
 }
 
 _cove_arm() {
   builtin trap '_cove_ending=$?; { _cove_keep "$_cove_ending"; builtin trap - DEBUG; } >/dev/null 2>&1; ( builtin eval "$_cove_leave" ) >/dev/null 2>&1; builtin exit "$?"' EXIT
 }
 
+# Ends the shell: what is left of the standard descriptors is not the session's, and output would be lost.
+_cove_closed() {
+  builtin printf 'a cell has closed the descriptors 231 to 233, which this shell needs\n' >&2
+  builtin trap - EXIT
+  builtin exit 3
+}
+
 # `until`, not `while`: after `set -n` every command succeeds without doing anything, and so this loop ends.
-_cove_main='until { _cove_next "$?" && builtin trap - DEBUG; } >/dev/null 2>&1; [[ ! ${_cove_go-} ]]; do _cove_go=; exec <&231 >&232 2>&233; builtin eval "set -- $_cove"; BASH_ARGV0=$1 _cove=$2; builtin shift 2; builtin eval "$_cove_o$_cove"; done'
+_cove_main='until { _cove_next "$?" && builtin trap - DEBUG; } >/dev/null 2>&1; [[ ! ${_cove_go-} ]]; do _cove_go=; [[ ! $_cove_sees || ( -e /proc/self/fd/231 && -p /proc/self/fd/232 && -p /proc/self/fd/233 ) ]] || _cove_closed; exec <&231 >&232 2>&233; builtin eval "set -- $_cove"; BASH_ARGV0=$1 _cove=$2; builtin shift 2; builtin eval "$_cove_o$_cove"; done; builtin exit 3'
 
 # Moves the channel to 230 and keeps copies of the standard descriptors, all marked close-on-exec. Bash has no command
 # for that, but it marks the copy that it keeps of a redirected descriptor, which is 10, and copies of that copy.
@@ -196,7 +207,8 @@ else
   { exec 233>&10; } 2>&-
 fi
 exec 3<&-
-_cove_pid=$BASHPID _cove_o=
+_cove_pid=$BASHPID _cove_o= _cove_sees=
+[[ -p /proc/self/fd/232 && -p /proc/self/fd/233 ]] && _cove_sees=1
 _cove_arm
 shopt -s expand_aliases
 alias exit=_cove_exit trap=_cove_trap

@@ -1,31 +1,29 @@
-# The shim for sh, whether it is dash, busybox or another shell: runs cells in one lasting shell, which keeps its state.
+# The shim for an sh that is not bash: dash, busybox or another. Each cell is a new process, and what lasts is text.
 #
 # The runner starts `sh -c 'eval "$1";eval "$_cove_main"' sh <this text> <the text of bash.sh>` with its socket
-# on descriptor 3. If sh is bash, the second text takes over. bash.sh describes the frames.
+# on descriptor 3. If sh is bash, the second text takes over. bash.sh describes the requests.
 #
-# `command eval` catches every error that would end the shell, so `exit` in a cell is an alias for an error.
-# A failure under `set -e` is not caught, and in busybox nothing but wrong syntax is: there an error in a subshell of
-# `command eval` loops forever. But the EXIT trap still has all state, and a subshell forked in it
-# inherits that. So the session moves there: the subshell sends the runner its process id, kills its parent, and
-# goes on. A move loses the cell's traps, the job table (`wait` and `%1`, but not `$!`), and the outer values of
-# variables that were local to the functions that were running. Busybox can move once; the next time it ends.
+# The process runs one cell and ends with the cell's status, which the runner, its parent, gets from the kernel. No other
+# message says how the cell ended. Before that, the EXIT trap sends the state as commands for the next process:
+# `\0\0\0\0S`, text, `\0`. The runner sends it back as the first request of that process: `<bytes> <lines> =`, and
+# then the text. If no state comes, the cell has replaced or killed the shell, and its state is lost.
 #
-# While a cell runs, descriptors 6 to 9 are closed for it. The shell itself keeps them, marked close-on-exec.
+# The state is every variable, with its attributes, the directory, the umask and the options. These shells cannot print
+# functions, and aliases, traps, jobs and open descriptors end with their process. A cell that ends inside a function
+# leaves the values of the function's local variables.
+#
+# While a cell runs, descriptor 9 is closed for it. The shell itself keeps it, marked close-on-exec.
 
-# Turns off options that a cell has left on and that would break or show the shim. Stores code that turns them on again
-# for the next cell in `_cove_o`.
+# Turns off options that a cell has left on and that would break the shim. Stores code that turns them on again for the
+# next cell in `_cove_o`.
 _cove_options() {
-  case $- in *a*)
-    set +a
-    set a
-    ;;
-  esac
-  _cove_o=${1-}
-  for _cove_rest in e u v x; do
+  _cove_o=
+  for _cove_rest in a b e f u v x C; do
     case $- in *"$_cove_rest"*) _cove_o=$_cove_o$_cove_rest ;; esac
   done
-  set +euvx
+  set +abefuvxC
   _cove_o=${_cove_o:+set -$_cove_o;}
+  case $(set +o) in *'-o pipefail'*) _cove_o="set -o pipefail;$_cove_o" ;; esac
 }
 
 _cove_u32() {
@@ -45,7 +43,6 @@ _cove_self() {
 # Replaces marks by newlines.
 _cove_newlines() {
   local IFS
-  case $- in *f*) _cove_rest=f ;; *) _cove_rest= ;; esac
   set -f
   IFS=$_cove_mark
   set -- $_cove.
@@ -53,40 +50,59 @@ _cove_newlines() {
 '
   _cove=$*
   _cove=${_cove%.}
-  [ -n "$_cove_rest" ] || set +f
+  set +f
 }
 
 # Answers a question about code. The question brings the script that finds the answer; all of it is ASCII.
 _cove_answer() {
   eval "set -- $_cove"
-  _cove=$(eval "$1" </dev/null)
+  _cove=$(
+    _cove_restore
+    eval "$1" </dev/null
+  )
   _cove_u32 "$((${#_cove} + 1))"
   command printf "${_cove_u}A%s" "$_cove" >&9
 }
 
-# Reports the end of the cell, with this status if no other is known, and reads the next cell. Fails if there is
-# none.
+# Reads the state: `$_cove_bytes` bytes, which are `$_cove_mark` lines.
+_cove_read_state() {
+  _cove_state=$(command head -c "$_cove_bytes" <&9)
+  [ -z "$_cove_state" ] || return 0
+  # There is no `head`.
+  while [ "$_cove_mark" -gt 0 ]; do
+    IFS= command read -r _cove_rest <&9 || return
+    _cove_state="$_cove_state$_cove_rest
+"
+    _cove_mark=$((_cove_mark - 1))
+  done
+}
+
+# Makes the state of the cell before that of this process, which the runner has started without an environment. From
+# then on each variable may be unset, read-only or anything else, so the shim does this last.
+_cove_restore() {
+  [ -n "${_cove_state-}" ] || return 0
+  # The shell gives these a value when it starts. The state has them, unless a cell has unset them.
+  unset PATH OLDPWD IFS PS1 PS2 PS4
+  eval "$_cove_state"
+  umask "$_cove_umask"
+  set -- "$_cove_folder" "$_cove_o" "${OLDPWD-}"
+  # `set -a` has exported these.
+  unset _cove_state _cove_umask _cove_folder _cove_o
+  command cd -- "$1" || _cove_gone=1
+  _cove_o=$2 OLDPWD=$3
+  [ -n "$3" ] || unset OLDPWD
+  _cove_lock
+  _cove_kept=1
+}
+
+# Reads requests until there is a cell. Fails if there is none.
 _cove_next() {
-  unset -f command
-  if [ -n "${_cove_running-}" ]; then
-    [ -n "${_cove_result-}" ] || _cove_options
-    _cove_self
-    # In old versions of dash `command eval` also catches errors in the cell's subshells. This is such a subshell.
-    [ "$_cove_me" = "$_cove_pid" ] || exit "$1"
-    trap '' INT
-    set -- "${_cove_result:-$1}"
-    _cove_running= _cove_result=
-    case $1 in
-      i) command printf '\0\0\0\2Di' >&9 || return ;;
-      0) command printf '\0\0\0\2Dc' >&9 || return ;;
-      *)
-        _cove_u32 "$1"
-        command printf "\0\0\0\6Dx$_cove_u" >&9 || return
-        ;;
-    esac
-  fi
   while :; do
     IFS=' ' command read -r _cove_bytes _cove_mark _cove_ask <&9 || return
+    if [ "${_cove_ask-}" = = ]; then
+      _cove_read_state || return
+      continue
+    fi
     _cove=
     # `read` makes a system call for each byte, which takes 4 ms for 10,000 bytes.
     case $_cove_bytes in ?????*) _cove=$(command head -c "$_cove_bytes" <&9) ;; esac
@@ -96,35 +112,10 @@ _cove_next() {
     [ -n "${_cove_ask-}" ] || break
     _cove_answer || return
   done
-  _cove_running=1 _cove_go=1
-  trap '_cove_end i' INT
+  _cove_restore
 }
 
-# Ends the cell from anywhere in it.
-_cove_end() {
-  trap '' INT
-  _cove_options
-  _cove_result=$1
-  case $1$_cove_eval in
-    *command*) ;;
-    i*) exit 130 ;;
-    *) exit "$1" ;;
-  esac
-  { : "${_cove_unset?}"; } 2>/dev/null
-}
-
-_cove_exit() {
-  set -- "${1-$?}"
-  _cove_self
-  # In a subshell only the subshell ends. The shell itself reports bad arguments.
-  [ "$_cove_me" = "$_cove_pid" ] || exit "$1"
-  case $1 in '' | *[!0-9]* | ??????????*) exit "$1" ;; esac
-  # 08 is not octal.
-  while :; do case $1 in 0?*) set -- "${1#0}" ;; *) break ;; esac; done
-  _cove_end "$(($1 & 255))"
-}
-
-# Keeps the user's EXIT trap for the end of the session.
+# Keeps the cell's EXIT trap for the end of the cell, because the shim needs the shell's own.
 _cove_trap() {
   _cove_self
   if [ "$_cove_me" != "$_cove_pid" ]; then
@@ -150,55 +141,68 @@ _cove_trap() {
   done
 }
 
-# The EXIT trap's first part, in the process that ends.
-_cove_left() {
-  trap '' INT
-  if [ -z "${_cove_running-}" ]; then
-    exec >&7 2>&8
-    _cove_pid=-
-    [ "${_cove_bye--}" = - ] || eval "$_cove_bye"
-    exit "$1"
-  fi
-  if [ -z "${_cove_result-}" ]; then
-    _cove_options
-    _cove_result=$1
-  fi
+# Sends the state. `set` prints every variable in quotes, so the rest of the state is in variables too.
+_cove_save() {
+  _cove_umask=$(umask)
+  _cove_folder=$(
+    command pwd
+    command printf .
+  )
+  _cove_folder=${_cove_folder%??}
+  # Each shell has its own.
+  command unset PPID LINENO FUNCNAME SHLVL
+  unset _cove _cove_action _cove_ask _cove_bye _cove_bytes _cove_gone _cove_kept _cove_main _cove_mark _cove_me
+  unset _cove_pid _cove_rest _cove_status _cove_u
+  command printf '\0\0\0\0S'
+  set
+  export -p
+  # As a function, because until the next shell is ready its shim has to change some variables.
+  command printf '_cove_lock() {\n:\n'
+  readonly -p
+  command printf '}\n\0'
 }
 
-# The second part, in the process that goes on.
-_cove_move() {
-  _cove_arm
-  _cove_self
-  [ -n "$_cove_me" ] || return 0
-  _cove_u32 "$_cove_me"
-  command printf "\0\0\0\5P$_cove_u" >&9 || return
-  command kill -KILL "$_cove_pid"
-  _cove_pid=$_cove_me
+_cove_note() {
+  command printf 'note: %s\n' "$1" >&2
+}
+
+# The EXIT trap's first part, with nothing to see of it under `set -x`.
+_cove_left() {
+  _cove_status=$1
+  trap '' INT
+  unset -f command
+  _cove_options
+}
+
+# Its second part: the cell's own trap. An `exit` there ends the process without its state.
+_cove_part() {
+  if [ "$_cove_status" = 127 ] && [ -n "${_cove_kept-}" ]; then
+    _cove_note 'each cell is a new sh here: it keeps variables and the directory, but no functions, aliases or traps'
+  fi
+  case ${_cove_bye--} in -) return ;; esac
+  (exit "$_cove_status")
+  eval "$_cove_bye"
+}
+
+# Its third part.
+_cove_keep() {
+  set +abefuvxC
+  _cove_save >&9
 }
 
 _cove_arm() {
-  trap '{ _cove_left "$?"; } >/dev/null 2>&1; ( { _cove_move; } >/dev/null 2>&1 && eval "$_cove_main" ); command exit "$?"' EXIT
+  trap '{ _cove_left "$?"; } 2>/dev/null; _cove_part; { _cove_keep; } 2>/dev/null' EXIT
+  trap 'exit 130' INT
 }
 
-# A shell that knows `$'…'` is busybox, as far as this was tested. There the syntax is checked first, as the body of
-# a function.
-if [ -n "${BB_ASH_VERSION-}" ] || [ $'a' = a ]; then
-  _cove_eval='( eval "_cove_try() { :;$_cove
-
-}" ) 2>&8 && eval'
-else
-  _cove_eval='command eval'
-fi
-
-# `until`, not `while`: after `set -n` every command succeeds without doing anything, and so this loop ends.
-_cove_main='until { _cove_next "$?"; } >/dev/null 2>&1; [ -z "${_cove_go-}" ]; do _cove_go=; eval "set -- $_cove"; _cove=$2; shift 2; '$_cove_eval' "$_cove_o$_cove" <&6 >&7 2>&8 6<&- 7>&- 8>&- 9<&-; done'
+_cove_main='_cove_next 2>/dev/null || exit 3; eval "set -- $_cove"; _cove=$2; shift 2; [ -z "${_cove_gone-}" ] || _cove_note "the directory of the cell before is gone"; _cove_arm; eval "$_cove_o$_cove" 9<&-'
 
 if [ -n "${BASH_VERSION-}" ]; then
   eval "$2"
 else
-  exec 9<&3 6<&0 7>&1 8>&2 3<&-
+  exec 9<&3 3<&-
   _cove_self
   _cove_pid=$_cove_me _cove_o=
-  _cove_arm
-  alias exit=_cove_exit trap=_cove_trap
+  trap '' INT
+  alias trap=_cove_trap
 fi

@@ -43,6 +43,8 @@ pub(super) const USAGE: &str = "\
 usage: mcp find [WORDS…] [--limit N]               search the tools of all servers; no words: the servers
        mcp call SERVER.TOOL [KEY=VALUE…] [OBJECT]  call a tool and print its answer as JSON
        mcp servers                                 list the servers
+       mcp servers find [WORDS…] [--limit N]       list approved servers that are not configured
+       mcp servers request NAME [WHY…]             ask the person to add an approved server
        mcp tools SERVER [TOOL]                     list the tools of a server, or describe one
        mcp resources SERVER
        mcp read SERVER URI
@@ -82,7 +84,7 @@ pub(super) fn parse(args: &[String], mut input: impl Read) -> UsageResult<McpCom
     let Some(verb) = words.next() else { return Err("a command is missing".into()) };
     let rest: Vec<String> = words.collect();
     for (given, name, commands) in [
-        (limit.is_some(), "--limit", &["find"][..]),
+        (limit.is_some(), "--limit", &["find", "servers"][..]),
         (raw, "--raw", &["call"]),
         (timeout.is_some(), "--timeout", &["call", "changes"]),
     ] {
@@ -113,7 +115,17 @@ pub(super) fn parse(args: &[String], mut input: impl Read) -> UsageResult<McpCom
             }
             request
         }
-        ("servers", []) => json!({"ask": "servers"}),
+        ("servers", []) if limit.is_none() => json!({"ask": "servers"}),
+        ("servers", [action, words @ ..]) if action == "find" => {
+            let mut request = json!({"ask": "find_servers", "query": words.join(" ")});
+            if let Some(limit) = limit {
+                request["limit"] = limit.into();
+            }
+            request
+        }
+        ("servers", [action, name, why @ ..]) if action == "request" => {
+            json!({"ask": "request_server", "name": name, "why": why.join(" ")})
+        }
         ("help", []) => json!({"ask": "help"}),
         ("help", [topic]) => json!({"ask": "help", "topic": topic, "language": "shell"}),
         ("tools" | "resources" | "prompts", [server]) => json!({"ask": verb, "server": server}),

@@ -3,10 +3,14 @@
 use std::io;
 
 use cove_protocol::{CellOutcome, FromRunner, Language};
-use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, test_kill_process};
 
 use super::{CellExecutor, Runner, RunningCell};
 use crate::interpreter::{InterpreterProcess, ShimRead};
+
+/// The status with which an `sh` ends when an interrupt has stopped its cell.
+const SH_INTERRUPTED: i32 = 130;
 
 impl Runner {
     /// Reaps every child that has ended. This process inherits all orphans of the sandbox, so most are none of its own.
@@ -17,7 +21,24 @@ impl Runner {
         while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
             self.handle_end(pid, status)?;
         }
-        Ok(())
+        let cut_off = |(&language, one): (&Language, &InterpreterProcess)| one.is_cut_off.then_some(language);
+        self.interpreters
+            .iter()
+            .filter_map(cut_off)
+            .collect::<Vec<_>>()
+            .into_iter()
+            .try_for_each(|language| self.forget_vanished(language))
+    }
+
+    /// Forgets an interpreter that no longer exists although its status never came: it was killed in the moment in which
+    /// it moved, and its parent, which was killed too, took the status with it.
+    pub(super) fn forget_vanished(&mut self, language: Language) -> io::Result<()> {
+        let Some(interpreter) = self.interpreters.get(&language) else { return Ok(()) };
+        if test_kill_process(interpreter.process.pid()) != Err(Errno::SRCH) {
+            return Ok(());
+        }
+        let outcome = self.killed(Signal::KILL.as_raw());
+        self.forget_interpreter(language, outcome)
     }
 
     /// Waits for an interpreter that has just been killed.
@@ -53,8 +74,27 @@ impl Runner {
         if self.interpreters.get(&language).is_some_and(|interpreter| interpreter.process.pid() != pid) {
             return Ok(());
         }
-        let outcome = self.outcome(status);
+        let outcome = match self.outcome(status) {
+            // An `sh` ends with its cell, and this is the status of both.
+            CellOutcome::InterpreterExited { code } if self.has_left_state(language) => match code {
+                0 => CellOutcome::Completed {},
+                SH_INTERRUPTED if self.cell.as_ref().is_some_and(|cell| cell.interrupted) => {
+                    CellOutcome::Interrupted {}
+                }
+                code => CellOutcome::Exited { code },
+            },
+            outcome => {
+                if language == Language::Sh && self.cell.as_ref().is_some_and(|cell| cell.runs_in(language)) {
+                    self.shell_state = None;
+                }
+                outcome
+            }
+        };
         self.forget_interpreter(language, outcome)
+    }
+
+    fn has_left_state(&self, language: Language) -> bool {
+        self.interpreters.get(&language).is_some_and(|interpreter| interpreter.has_left_state)
     }
 
     fn outcome(&mut self, status: WaitStatus) -> CellOutcome {

@@ -25,7 +25,7 @@ impl Runner {
     /// messages to the host first, unless more can join them at once.
     pub(super) fn wait(&mut self) -> io::Result<Vec<(PollSource, PollFlags)>> {
         let mut polled = Vec::new();
-        for (&language, interpreter) in &self.interpreters {
+        for (&language, interpreter) in self.interpreters.iter().filter(|(_, one)| !one.is_cut_off) {
             let write = if interpreter.has_to_write() { PollFlags::OUT } else { PollFlags::empty() };
             polled.push((PollSource::Shim(language), interpreter.channel(), PollFlags::IN | write));
         }

@@ -3,12 +3,15 @@
 use std::io;
 
 use cove_protocol::limits::{MAX_IMAGE, MAX_IMAGES};
-use cove_protocol::{CellOutcome, FromRunner, ImageFormat, Language};
+use cove_protocol::{CellOutcome, FromRunner, ImageFormat, Language, OutputStream};
 use rustix::process::Signal;
 
 use super::Runner;
 use crate::interpreter::{ShimRead, shim_part};
 use crate::shim::{self, FromShim};
+
+const LONG_STATE: &str = "note: this sh keeps at most 4 MiB of variables from cell to cell, and there are more: none of \
+                          them is kept, nor the directory; keep large data in files\n";
 
 impl Runner {
     /// Reads once from a shim, writes what its channel has room for, and acts on every whole message.
@@ -17,15 +20,20 @@ impl Runner {
         interpreter.flush();
         let read = interpreter.receive();
         self.handle_shim_messages(language)?;
-        if read == ShimRead::Closed
-            && let Some(interpreter) = self.interpreters.get(&language)
-        {
-            // The interpreter has ended, or code has closed the channel. Either way it is of no more use.
-            // Its children may live on: background processes of a cell survive the end of its interpreter.
-            interpreter.process.kill_alone();
-            self.wait_for_end(language)?;
+        let runs_cell = self.cell.as_ref().is_some_and(|cell| cell.runs_in(language));
+        let Some(interpreter) = self.interpreters.get_mut(&language).filter(|_| read == ShimRead::Closed) else {
+            return Ok(());
+        };
+        if runs_cell {
+            // It has ended, or the cell has closed the channel or replaced the interpreter by another program. Only the
+            // end of its process tells how the cell ended; until then the host can stop the cell.
+            interpreter.is_cut_off = true;
+            return self.forget_vanished(language);
         }
-        Ok(())
+        // Without a channel it is of no use. Its children may live on: background processes of a cell survive the end
+        // of its interpreter.
+        interpreter.process.kill_alone();
+        self.wait_for_end(language)
     }
 
     /// Acts on every whole message that has arrived from a shim.
@@ -37,6 +45,15 @@ impl Runner {
                     interpreter.send(shim::encode_part(text));
                 }
                 Ok(Some(FromShim::Moved { process })) => interpreter.process.moved_to(process),
+                Ok(Some(FromShim::State(state))) if language == Language::Sh => {
+                    interpreter.has_left_state = true;
+                    self.shell_state = Some(state);
+                }
+                Ok(Some(FromShim::LongState)) if language == Language::Sh => {
+                    interpreter.has_left_state = true;
+                    self.shell_state = None;
+                    self.note(LONG_STATE)?;
+                }
                 Ok(Some(FromShim::Answer(text))) => self.forward_answer(language, &text)?,
                 Ok(Some(message)) => self.handle_cell_message(language, message)?,
                 Ok(None) => break,
@@ -54,7 +71,11 @@ impl Runner {
     fn handle_cell_message(&mut self, language: Language, message: FromShim) -> io::Result<()> {
         let Some(cell) = self.cell.as_ref().filter(|cell| cell.runs_in(language)) else { return Ok(()) };
         let outcome = match message {
-            FromShim::Load(_) | FromShim::Moved { .. } | FromShim::Answer(_) => return Ok(()),
+            FromShim::Load(_)
+            | FromShim::Moved { .. }
+            | FromShim::State(_)
+            | FromShim::LongState
+            | FromShim::Answer(_) => return Ok(()),
             FromShim::Image { format, bytes } => return self.forward_image(format, &bytes),
             FromShim::Completed => CellOutcome::Completed {},
             FromShim::Raised { exception, message } => CellOutcome::Raised { exception, message },
@@ -66,6 +87,14 @@ impl Runner {
             }
         };
         self.finish(outcome)
+    }
+
+    /// Adds a line to the error output of the cell.
+    fn note(&mut self, text: &str) -> io::Result<()> {
+        let Some(cell) = self.cell.as_mut() else { return Ok(()) };
+        let output = FromRunner::Output { cell: cell.id, stream: OutputStream::Stderr, offset: cell.sent[1] };
+        cell.sent[1] += text.len() as u64;
+        self.host.push(&output, text.as_bytes())
     }
 
     /// Sends an image to the host. The shim counts images too, and warns the code; this limit is for code that writes

@@ -1,33 +1,43 @@
-//! The accept loop: accepts connections up to a limit until the server stops, then waits for their end.
+//! The accept loop: accepts connections until the server stops, then waits for their end.
 //!
-//! `serve` owns every task in one `JoinSet`. A connection task holds a permit of `places`, whose number is
-//! `max-connections`. If there is none, a short task answers 503; those tasks hold permits of `doors`, and beyond
-//! those the socket is closed at once. When `stop` is cancelled, the loop ends and closes the listener, the
-//! connection tasks finish their current answers, and `serve` aborts those that exceed the drain limit.
+//! `serve` owns every task in one `JoinSet`. A connection task holds its place in the `ConnectionTable`, and drops the
+//! connection when that place is taken away. One more task looks at the token file and ends what belongs to tokens
+//! that are gone. When `stop` is cancelled, the loop ends and closes the listener, the connection tasks finish their
+//! current answers, and `serve` aborts those that exceed the drain limit.
 
+use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 
-use super::request::ConnectionAddresses;
+use super::connection_table::{ConnectionPlace, ConnectionTable};
+use super::request::{ConnectionAddresses, RequestOrigin};
+use super::token::keeper::TokenKeeper;
 use super::{BoundListener, HttpFront, McpHandler, connection};
 use crate::telemetry::metrics::Metrics;
+use cove_core::session::registry::Principal;
 
-/// Most connections over the limit that get an answer at the same time. Further ones are closed without an answer.
-const MAX_BEING_REFUSED: usize = 32;
 /// The pause after an error that lasts, such as too many open files; accepting again at once would only repeat it.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
+
+/// How often the accept loop looks for room while too many clients without a token connect.
+const ROOM_RETRY_DELAY: Duration = Duration::from_millis(5);
+/// How often the token file is looked at while no request comes, so that open streams end with their token.
+const TOKEN_INTERVAL: Duration = Duration::from_millis(300);
+/// How many times everything of a principal without a token is ended: a call that was on its way may come after the
+/// first time.
+const PRINCIPAL_ENDS: usize = 3;
 
 /// The state that all connections share.
 pub(super) struct HttpContext<M> {
     pub(super) front: HttpFront,
+    pub(super) connections: Arc<ConnectionTable>,
     pub(super) mcp: M,
     pub(super) metrics: Arc<Metrics>,
     pub(super) sessions: Box<dyn Fn() -> usize + Send + Sync>,
@@ -48,10 +58,20 @@ pub async fn serve<M: McpHandler>(
 ) {
     let BoundListener { listener, front, .. } = bound;
     let (sessions, ready) = (Box::new(sessions), Box::new(ready));
-    let site = Arc::new(HttpContext { front, mcp, metrics, sessions, ready, stop });
+    let connections = Arc::new(ConnectionTable::new(front.max_connections, front.bounds.token_grace));
+    let site = Arc::new(HttpContext { front, connections, mcp, metrics, sessions, ready, stop });
     let mut tasks = JoinSet::new();
-    let places = Arc::new(Semaphore::new(site.front.max_connections));
-    let doors = Arc::new(Semaphore::new(MAX_BEING_REFUSED));
+    if site.front.tokens.is_some() {
+        let site = Arc::clone(&site);
+        tasks.spawn(async move {
+            if let Some(tokens) = &site.front.tokens {
+                tokio::select! {
+                    () = site.stop.cancelled() => {}
+                    () = revoke_tokens(tokens, &site) => {}
+                }
+            }
+        });
+    }
     loop {
         let accepted = tokio::select! {
             () = site.stop.cancelled() => break,
@@ -59,7 +79,7 @@ pub async fn serve<M: McpHandler>(
                 log_panic(ended);
                 continue;
             }
-            accepted = accept(&listener) => accepted,
+            accepted = accept(&listener, &site.connections) => accepted,
         };
         let (stream, ends) = match accepted {
             Ok(accepted) => accepted,
@@ -71,26 +91,16 @@ pub async fn serve<M: McpHandler>(
                 continue;
             }
         };
-        // A connection left in the kernel's queue would hang, and the client could not tell that from a dead server.
-        if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
-            let site = Arc::clone(&site);
-            tasks.spawn(async move {
-                connection::serve_connection(stream, ends, &site).await;
-                drop(place);
-            });
-        } else {
-            site.metrics.request_refused("connections");
+        let (place, made_room) = site.connections.enter(ends.peer.ip());
+        if made_room {
+            site.metrics.request_refused("no_token_in_time");
             if site.front.may_warn() {
                 let most = site.front.max_connections;
-                warn!(peer = %ends.peer, "connection refused: {most} are open, as many as `max-connections`");
-            }
-            if let Ok(door) = Arc::clone(&doors).try_acquire_owned() {
-                tasks.spawn(async move {
-                    connection::refuse_connection(stream).await;
-                    drop(door);
-                });
+                warn!(peer = %ends.peer, "closed a connection without a token for another: {most} of them are open");
             }
         }
+        let site = Arc::clone(&site);
+        tasks.spawn(async move { serve_place(stream, ends, &place, &site).await });
     }
     drop(listener);
     let drained = timeout(site.front.bounds.drain, async {
@@ -104,7 +114,61 @@ pub async fn serve<M: McpHandler>(
     tasks.shutdown().await;
 }
 
-async fn accept(listener: &TcpListener) -> io::Result<(TcpStream, ConnectionAddresses)> {
+async fn serve_place<M: McpHandler>(
+    stream: TcpStream,
+    ends: ConnectionAddresses,
+    place: &ConnectionPlace,
+    site: &HttpContext<M>,
+) {
+    place.begin_reading();
+    tokio::select! {
+        () = connection::serve_connection(stream, RequestOrigin { ends, place }, site) => {}
+        () = place.closed.cancelled() => {}
+    }
+}
+
+/// Ends what belongs to tokens that are gone from the file: connections at once, and sessions if no other token has
+/// their principal. Never returns.
+async fn revoke_tokens<M: McpHandler>(tokens: &TokenKeeper, site: &HttpContext<M>) {
+    let mut was_faulty = false;
+    let mut removed = HashSet::new();
+    let mut to_end: Vec<(Principal, usize)> = Vec::new();
+    loop {
+        sleep(TOKEN_INTERVAL).await;
+        tokens.current();
+        removed.extend(tokens.take_removed());
+        // Looked at after that: a principal that has a token now is not gone, and one that loses it from here on is
+        // among those of the next look.
+        let current = tokens.current();
+        // A file that an editor is writing is malformed for a moment. Requests are refused meanwhile.
+        let is_settled = !current.is_faulty() || was_faulty;
+        was_faulty = current.is_faulty();
+        if !is_settled {
+            continue;
+        }
+        // At every look: a request may have shown its token just before the file changed, and be entered just after.
+        let closed = site.connections.close_revoked(&current.tokens);
+        if closed > 0 {
+            warn!("closed {closed} connections of revoked tokens");
+        }
+        // A file that cannot be used does not say whose token is gone: a line that a person mistyped must not end the
+        // sessions of everyone. Nothing reaches them until the file can be used again.
+        if !current.is_faulty() {
+            to_end.extend(removed.drain().map(|principal| (principal, PRINCIPAL_ENDS)));
+        }
+        to_end.retain(|(principal, left)| *left > 0 && !current.tokens.has_principal(principal));
+        for (principal, left) in &mut to_end {
+            site.mcp.end_principal(principal).await;
+            *left -= 1;
+        }
+    }
+}
+
+/// Returns the next connection once it has a place.
+async fn accept(listener: &TcpListener, connections: &ConnectionTable) -> io::Result<(TcpStream, ConnectionAddresses)> {
+    while !connections.has_room() {
+        sleep(ROOM_RETRY_DELAY).await;
+    }
     let (stream, peer) = listener.accept().await?;
     let reached = stream.local_addr()?.ip();
     // Answers are written as a whole, so waiting for more data only delays them.

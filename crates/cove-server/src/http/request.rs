@@ -12,6 +12,7 @@ use hyper::body::Incoming;
 use tracing::{debug, warn};
 
 use super::accept::HttpContext;
+use super::connection_table::ConnectionPlace;
 use super::response::{self, HttpResponse, RefusalReport, RequestRefusal};
 use super::{HttpFront, McpHandler};
 use cove_core::error::display_value;
@@ -50,31 +51,39 @@ pub(super) struct ConnectionAddresses {
     pub(super) reached: IpAddr,
 }
 
+/// The connection of a request.
+#[derive(Clone, Copy)]
+pub(super) struct RequestOrigin<'a> {
+    pub(super) ends: ConnectionAddresses,
+    pub(super) place: &'a ConnectionPlace,
+}
+
 /// Answers one request. A refusal is counted, logged and turned into a response.
 pub(super) async fn respond<M: McpHandler>(
     site: &HttpContext<M>,
-    ends: ConnectionAddresses,
+    origin: RequestOrigin<'_>,
     request: Request<Incoming>,
 ) -> HttpResponse {
+    let peer = origin.ends.peer;
     let place = HttpEndpoint::parse(request.uri().path()).unwrap_or(HttpEndpoint::Other);
     let method = request.method().clone();
-    let origin = allowed_origin(&site.front, request.headers());
-    let mut answer = match route_request(site, ends, place, request).await {
+    let web_origin = allowed_origin(&site.front, request.headers());
+    let mut answer = match route_request(site, origin, place, request).await {
         Ok(answer) => answer,
         Err(refusal) => {
             let RefusalReport { reason, message, .. } = refusal.describe();
             site.metrics.request_refused(reason);
             if site.front.may_warn() {
                 let cause = display_value(&message);
-                warn!(peer = %ends.peer, path = place.as_str(), reason, "request refused: {cause}");
+                warn!(%peer, path = place.as_str(), reason, "request refused: {cause}");
             }
             refusal.response()
         }
     };
-    response::add_common_headers(&mut answer, origin);
+    response::add_common_headers(&mut answer, web_origin);
     let status = answer.status().as_u16();
     site.metrics.request_answered(place.as_str(), status);
-    debug!(peer = %ends.peer, method = display_value(method.as_str()), path = place.as_str(), status, "request answered");
+    debug!(%peer, method = display_value(method.as_str()), path = place.as_str(), status, "request answered");
     answer
 }
 
@@ -84,7 +93,7 @@ fn allowed_origin(front: &HttpFront, headers: &HeaderMap) -> Option<HeaderValue>
 
 async fn route_request<M: McpHandler>(
     site: &HttpContext<M>,
-    ends: ConnectionAddresses,
+    RequestOrigin { ends, place: connection }: RequestOrigin<'_>,
     place: HttpEndpoint,
     request: Request<Incoming>,
 ) -> Result<HttpResponse, RequestRefusal> {
@@ -107,11 +116,11 @@ async fn route_request<M: McpHandler>(
     }
     match place {
         HttpEndpoint::Mcp => {
-            let principal = front.admit(headers, Instant::now())?;
-            call_mcp(site, principal, request).await
+            let token = front.admit(connection, headers, Instant::now())?;
+            call_mcp(site, &token.principal, request).await
         }
         HttpEndpoint::Metrics => {
-            front.admit(headers, Instant::now())?;
+            front.admit(connection, headers, Instant::now())?;
             Ok(response::new_response(
                 StatusCode::OK,
                 "text/plain; version=0.0.4; charset=utf-8",
@@ -147,7 +156,7 @@ async fn call_mcp<M: McpHandler>(
     request: Request<Incoming>,
 ) -> Result<HttpResponse, RequestRefusal> {
     let (mut parts, body) = request.into_parts();
-    let whole = site.front.bodies.read(body).await?;
+    let whole = site.front.bodies.read(body, principal).await?;
     // The token is no longer needed, and without it nothing behind can log it.
     parts.headers.remove(AUTHORIZATION);
     parts.extensions.insert(principal.clone());

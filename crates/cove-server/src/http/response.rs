@@ -42,6 +42,10 @@ pub(super) enum RequestRefusal {
     BodyTimeout(Duration),
     BodyBroken,
     NoMemory,
+    /// Too many connections with valid tokens are open.
+    NoPlace,
+    /// The token file cannot be used.
+    NoTokens,
     Method {
         allowed: &'static str,
     },
@@ -96,6 +100,15 @@ impl RequestRefusal {
                 let message = unread("too many bodies are being read");
                 ("memory", StatusCode::SERVICE_UNAVAILABLE, message, "send it again in a moment")
             }
+            Self::NoPlace => {
+                let message = denied("too many connections are open");
+                let hint = "close some, or raise `max-connections`";
+                ("connections", StatusCode::SERVICE_UNAVAILABLE, message, hint)
+            }
+            Self::NoTokens => {
+                let message = denied("the server's token file cannot be used");
+                ("no_tokens", StatusCode::UNAUTHORIZED, message, "its log says why")
+            }
             Self::Method { allowed } => {
                 let hint = format!("use {allowed}");
                 return RefusalReport {
@@ -136,7 +149,7 @@ impl RequestRefusal {
             Self::TooManyAttempts(wait) | Self::TooOften(wait) => {
                 headers.insert(RETRY_AFTER, HeaderValue::from(whole_seconds(*wait).max(1)));
             }
-            Self::NoMemory => {
+            Self::NoMemory | Self::NoPlace => {
                 headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
             }
             Self::Method { allowed } => {

@@ -33,6 +33,8 @@ enum FakeMcpEvent {
     Came(String, usize),
     /// The answer or its body was dropped before it was complete.
     Dropped,
+    /// Everything of this principal was ended.
+    Ended(String),
 }
 
 /// Does what the header `do` asks for.
@@ -93,6 +95,10 @@ impl McpHandler for FakeMcp {
         }
         response::new_response(StatusCode::OK, "text/plain", format!("{principal} sent {}", bytes.len()))
     }
+
+    async fn end_principal(&self, principal: &Principal) {
+        let _ = self.events.send(FakeMcpEvent::Ended(principal.0.clone()));
+    }
 }
 
 struct TestFront {
@@ -122,9 +128,21 @@ impl TestFront {
     }
 
     async fn start_with(config: HttpConfig, bounds: HttpBounds) -> Self {
+        let tokens = TokenSet::parse(&format!("alice {ALICE}\nbob {BOB}\n")).unwrap();
+        let keeper = TokenKeeper::new(tokens, None, config.rate_limit);
+        Self::start_with_tokens(config, bounds, keeper).await
+    }
+
+    /// Reads its tokens from a file.
+    async fn start_with_file(config: HttpConfig, file: &Path) -> Self {
+        let tokens = token::file::load(file).unwrap().tokens;
+        let keeper = TokenKeeper::new(tokens, Some(file.to_owned()), config.rate_limit);
+        Self::start_with_tokens(config, HttpBounds::default(), keeper).await
+    }
+
+    async fn start_with_tokens(config: HttpConfig, bounds: HttpBounds, tokens: TokenKeeper) -> Self {
         let listener = TcpListener::bind(config.address.unwrap()).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let tokens = TokenSet::parse(&format!("alice {ALICE}\nbob {BOB}\n")).unwrap();
         let tokens = (config.auth == HttpAuth::Token).then_some(tokens);
         let front = HttpFront::new(&config, tokens, address, bounds);
         let bound = BoundListener { listener, address, greeting: String::new(), front };

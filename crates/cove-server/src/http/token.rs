@@ -10,6 +10,7 @@ use subtle::ConstantTimeEq;
 use cove_core::session::registry::Principal;
 
 pub(super) mod file;
+pub(super) mod keeper;
 
 /// The principal of a token without a name.
 pub(super) const OWNER: &str = "owner";
@@ -18,19 +19,38 @@ const MIN_TOKEN_LENGTH: usize = 16;
 const MAX_TOKEN_LENGTH: usize = 512;
 const MAX_TOKENS: usize = 1000;
 
-/// All accepted tokens; never empty.
-pub(super) struct TokenSet(Vec<TokenEntry>);
+/// All tokens of a file, in its order.
+#[derive(PartialEq, Eq)]
+pub(super) struct TokenSet(Vec<AcceptedToken>);
 
-struct TokenEntry {
-    principal: Principal,
+/// One token, of which only the digest is kept.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct AcceptedToken {
+    pub(super) principal: Principal,
     /// SHA-256 of the token. All digests have the same length, so the time of a comparison does not depend on the
     /// length of the token.
     digest: [u8; 32],
 }
 
-impl TokenEntry {
+impl AcceptedToken {
     fn new(name: &str, token: &str) -> Self {
         Self { principal: Principal(name.to_owned()), digest: Sha256::digest(token).into() }
+    }
+
+    #[cfg(test)]
+    pub(super) fn for_test(name: &str) -> Self {
+        Self::new(name, name)
+    }
+
+    /// Returns what stands for a client of a server that needs no token.
+    pub(super) fn of_anyone() -> Self {
+        Self::new(OWNER, "")
+    }
+}
+
+impl fmt::Debug for AcceptedToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("AcceptedToken").field(&self.principal.0).finish()
     }
 }
 
@@ -62,13 +82,36 @@ pub(super) enum TokenFileError {
 impl TokenSet {
     /// Returns a set with one token, for example from the environment; `None` if it is not valid.
     pub(super) fn single(token: &str) -> Option<Self> {
-        is_valid_token(token).then(|| Self(vec![TokenEntry::new(OWNER, token)]))
+        is_valid_token(token).then(|| Self(vec![AcceptedToken::new(OWNER, token)]))
+    }
+
+    /// Returns a set that accepts nothing.
+    pub(super) fn empty() -> Self {
+        Self(Vec::new())
+    }
+
+    #[cfg(test)]
+    pub(super) fn for_test(names: &[&str]) -> Self {
+        Self(names.iter().map(|name| AcceptedToken::for_test(name)).collect())
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &AcceptedToken> {
+        self.0.iter()
+    }
+
+    /// Returns true if the token is still one of these, for the same principal.
+    pub(super) fn has(&self, token: &AcceptedToken) -> bool {
+        self.0.contains(token)
     }
 
     /// Parses the text of a token file. Fails with the problem of the first bad line.
     pub(super) fn parse(text: &str) -> Result<Self, TokenFileError> {
         let lines = parse_lines(text)?;
-        Ok(Self(lines.iter().map(|line| TokenEntry::new(line.name, line.token)).collect()))
+        Ok(Self(lines.iter().map(|line| AcceptedToken::new(line.name, line.token)).collect()))
+    }
+
+    pub(super) fn has_principal(&self, principal: &Principal) -> bool {
+        self.principals().any(|known| known == principal)
     }
 
     /// Returns the principal of each token, in the order of the file.
@@ -76,13 +119,13 @@ impl TokenSet {
         self.0.iter().map(|entry| &entry.principal)
     }
 
-    /// Returns the position in [`TokenSet::principals`] of the principal whose token `Authorization` carries.
-    /// Compares every token in constant time, whichever matches, so the time reveals nothing about them.
-    pub(super) fn find(&self, authorization: &HeaderValue) -> Option<usize> {
+    /// Returns the token that `Authorization` carries. Compares every token in constant time, whichever matches, so the
+    /// time reveals nothing about them.
+    pub(super) fn find(&self, authorization: &HeaderValue) -> Option<&AcceptedToken> {
         let presented: [u8; 32] = Sha256::digest(bearer_token(authorization)?).into();
         let mut found = None;
-        for (position, entry) in self.0.iter().enumerate() {
-            found = if bool::from(entry.digest.ct_eq(&presented)) { Some(position) } else { found };
+        for entry in &self.0 {
+            found = if bool::from(entry.digest.ct_eq(&presented)) { Some(entry) } else { found };
         }
         found
     }
@@ -190,9 +233,12 @@ mod tests {
     #[test]
     fn finds_the_principal_of_a_token() {
         let tokens = TokenSet::parse(&format!("a {A}\nb {B}\n")).unwrap();
-        let find = |value: &str| tokens.find(&HeaderValue::from_bytes(value.as_bytes()).unwrap());
-        assert_eq!(find(&format!("Bearer {A}")), Some(0));
-        assert_eq!(find(&format!("bEARER   {B} ")), Some(1));
+        let find = |value: &str| {
+            let found = tokens.find(&HeaderValue::from_bytes(value.as_bytes()).unwrap());
+            found.map(|token| token.principal.0.as_str())
+        };
+        assert_eq!(find(&format!("Bearer {A}")), Some("a"));
+        assert_eq!(find(&format!("bEARER   {B} ")), Some("b"));
         let long = A.repeat(2);
         let wrong = [
             "",

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use tracing_subscriber::fmt::MakeWriter;
 
+use cove_core::text::remove_hidden;
+
 /// Most records that wait to be written.
 const MAX_QUEUED_RECORDS: usize = 1024;
 
@@ -58,7 +60,7 @@ fn write_records(records: &Receiver<LogItem>, mut to: impl Write, dropped: &Atom
                     let _ = writeln!(to, "{lost} log records were dropped: standard error was not read in time");
                 }
                 // If standard error is closed, there is no other place to report that.
-                let _ = to.write_all(&record);
+                let _ = to.write_all(remove_hidden(&String::from_utf8_lossy(&record)).as_bytes());
             }
             LogItem::Flush(written) => {
                 let _ = written.try_send(());

@@ -6,8 +6,7 @@ use super::{SESSION_DESCRIPTION, ToolCall, ToolDefinition, ToolEffect};
 use crate::render;
 use crate::result::{ToolResult, with_notices};
 use crate::server_config::{OutputFormat, Toolset};
-use cove_core::error::{Failure, escape_control};
-use cove_core::output::neutralise;
+use cove_core::error::Failure;
 use cove_core::session::files::DirectoryListing;
 
 pub(super) const TOOL: ToolDefinition = ToolDefinition {
@@ -41,7 +40,7 @@ fn render_listing(listing: &DirectoryListing, format: OutputFormat) -> ToolResul
     render::render_value(format, value, |_| {
         let lines = listing.entries.iter().map(|entry| {
             let kind = json!(entry.kind);
-            format!("{} {} {}", kind.as_str().unwrap_or_default(), entry.size, escape_control(&neutralise(&entry.name)))
+            format!("{} {} {}", kind.as_str().unwrap_or_default(), entry.size, entry.name)
         });
         let mut lines: Vec<String> = lines.collect();
         if listing.left_out > 0 {

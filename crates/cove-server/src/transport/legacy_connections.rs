@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use futures_core::Stream;
-use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
+use rmcp::model::{ClientJsonRpcMessage, NumberOrString, RequestId, ServerJsonRpcMessage};
 use rmcp::transport::WorkerTransport;
 use rmcp::transport::common::server_side_http::{ServerSseMessage, SessionId};
 use rmcp::transport::streamable_http_server::session::SessionManager;
@@ -19,7 +19,9 @@ use rmcp::transport::streamable_http_server::session::local::{
     LocalSessionManager, LocalSessionManagerError, LocalSessionWorker, SessionConfig,
 };
 
+use super::requests_under_way::{OpenRequest, RequestsUnderWay};
 use crate::server_config::ServerConfig;
+use cove_core::fair_room::least_recent_of_largest;
 use cove_core::session::registry::Principal;
 use cove_core::sync::lock;
 
@@ -32,10 +34,14 @@ tokio::task_local! {
 /// long.
 const CONNECTIONS_PER_SESSION: usize = 8;
 
+/// How long an answer is kept for a client that comes back for it. rmcp asks clients to come back after 3 s.
+const COMPLETED_ANSWER_LIFETIME: Duration = Duration::from_secs(10);
+
 /// The open connections and their owners, in front of rmcp's own store.
 pub(super) struct LegacyConnections {
     inner: LocalSessionManager,
     owners: Mutex<HashMap<SessionId, ConnectionOwner>>,
+    requests: RequestsUnderWay,
     most: usize,
 }
 
@@ -53,8 +59,12 @@ impl LegacyConnections {
         // that waits for an answer as idle, and its end would end the session too.
         let margin = Duration::from_secs(60);
         lifetime.keep_alive = Some(config.idle_timeout.max(config.input_timeout + margin));
+        // rmcp keeps every answer this long for a client that lost the connection. It bounds them by time only, so the
+        // time is short: the rate and the size of answers then bound the memory.
+        lifetime.completed_cache_ttl = COMPLETED_ANSWER_LIFETIME;
         inner.session_config = lifetime;
-        Self { inner, owners: Mutex::default(), most: config.max_sessions.saturating_mul(CONNECTIONS_PER_SESSION) }
+        let most = config.max_sessions.saturating_mul(CONNECTIONS_PER_SESSION);
+        Self { inner, owners: Mutex::default(), requests: RequestsUnderWay::default(), most }
     }
 
     fn owners(&self) -> std::sync::MutexGuard<'_, HashMap<SessionId, ConnectionOwner>> {
@@ -80,6 +90,11 @@ impl LegacyConnections {
         self.belongs_to_caller(&SessionId::from(id.to_owned()))
     }
 
+    /// Opens a request on a connection. Returns `None` if one with this id is under way.
+    pub(super) fn open_request(&self, connection: &str, id: &RequestId) -> Option<OpenRequest> {
+        self.requests.open(connection.into(), id.clone())
+    }
+
     fn check_caller(&self, id: &SessionId) -> Result<(), LocalSessionManagerError> {
         if self.belongs_to_caller(id) {
             return Ok(());
@@ -87,15 +102,28 @@ impl LegacyConnections {
         Err(LocalSessionManagerError::SessionNotFound(id.clone()))
     }
 
-    /// Returns the connection to close if there is no room: the one unused for longest, of the same principal if it
-    /// has any. Clients that disconnect without a request leave theirs behind.
-    fn least_needed(&self, asker: &Principal) -> Option<SessionId> {
+    /// Returns the connection to close if there is no room: the one unused for longest, of the principal that has most
+    /// of them. Clients that disconnect without a request leave theirs behind.
+    fn least_needed(&self) -> Option<SessionId> {
         let owners = self.owners();
         if owners.len() < self.most {
             return None;
         }
-        let least = owners.iter().min_by_key(|(_, owner)| (owner.principal != *asker, owner.last_used));
-        least.map(|(id, _)| id.clone())
+        let entries = owners.iter().map(|(id, owner)| (id, &owner.principal, owner.last_used));
+        least_recent_of_largest(entries).map(|(id, _)| id.clone())
+    }
+
+    /// Closes every connection of a principal.
+    pub(super) async fn close_all_of(&self, principal: &Principal) {
+        let of_principal: Vec<SessionId> = {
+            let owners = self.owners();
+            owners.iter().filter(|(_, owner)| owner.principal == *principal).map(|(id, _)| id.clone()).collect()
+        };
+        for id in of_principal {
+            self.owners().remove(&id);
+            // Fails if it has ended by itself.
+            let _ = self.inner.close_session(&id).await;
+        }
     }
 }
 
@@ -105,7 +133,7 @@ impl SessionManager for LegacyConnections {
 
     async fn create_session(&self) -> Result<(SessionId, Self::Transport), Self::Error> {
         let principal = PRINCIPAL.try_with(Clone::clone).unwrap_or_else(|_| crate::mcp::local_principal());
-        while let Some(oldest) = self.least_needed(&principal) {
+        while let Some(oldest) = self.least_needed() {
             self.owners().remove(&oldest);
             tracing::warn!("gave up the connection that was unused for longest, to make room for another");
             let _ = self.inner.close_session(&oldest).await;
@@ -140,7 +168,13 @@ impl SessionManager for LegacyConnections {
         message: ClientJsonRpcMessage,
     ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Self::Error> {
         self.check_caller(id)?;
-        self.inner.create_stream(id, message).await
+        let request = match &message {
+            ClientJsonRpcMessage::Request(request) => request.id.clone(),
+            // rmcp gives only requests.
+            _ => NumberOrString::String("".into()),
+        };
+        let stream = self.inner.create_stream(id, message).await?;
+        Ok(self.requests.watch(stream, SessionId::clone(id), request))
     }
 
     async fn accept_message(&self, id: &SessionId, message: ClientJsonRpcMessage) -> Result<(), Self::Error> {
@@ -163,5 +197,28 @@ impl SessionManager for LegacyConnections {
     ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Self::Error> {
         self.check_caller(id)?;
         self.inner.resume(id, last_event_id).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_principal_with_most_protocol_connections_loses_one() {
+        let connections = LegacyConnections::new(&ServerConfig { max_sessions: 1, ..ServerConfig::default() });
+        let open = |name: &str| {
+            PRINCIPAL.scope(Principal(name.to_owned()), async { connections.create_session().await.unwrap().0 })
+        };
+        let mut greedy = Vec::new();
+        for _ in 0..20 {
+            greedy.push(open("greedy").await);
+        }
+        let (first, second) = (open("modest").await, open("modest").await);
+        let is_open = |id: &SessionId| connections.owners().contains_key(id);
+        assert!(is_open(&first) && is_open(&second));
+        assert_eq!(greedy.iter().filter(|id| is_open(id)).count(), CONNECTIONS_PER_SESSION - 2);
+        connections.close_all_of(&Principal("greedy".into())).await;
+        assert_eq!(connections.owners().len(), 2);
     }
 }

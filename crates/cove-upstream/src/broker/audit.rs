@@ -5,18 +5,24 @@
 //! room on the disk for the line of this one. If that fails, the call fails and is not sent. Otherwise it returns an
 //! `OpenAuditRecord` with the outcome `cancelled`. `end` replaces the outcome, and `Drop` writes the line. So a call
 //! leaves exactly one line, even if its future is dropped. A line that cannot be written all the same stays in
-//! `unwritten` until the next `begin`.
+//! `unwritten` until the next `begin`, and goes to the log if the process ends before.
+//!
+//! Several processes append to one file. Each locks it while it writes a line, reserves room or rotates the file. So a
+//! process whose line does not fit can take back the part that it wrote, and only that. A process that is killed within a
+//! line leaves half of it; the next line then starts with a line break. A file that another program renamed or removed
+//! is opened again under its name.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use cove_protocol::CellId;
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, fallocate, fstatvfs};
 use rustix::io::{Errno, retry_on_intr};
+use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
@@ -24,7 +30,8 @@ use sha2::{Digest, Sha256};
 use super::CallMeter;
 use super::CallScope;
 use super::request::{CallError, CallErrorKind};
-use cove_core::error::{display_path, display_value};
+use cove_core::error::{Failure, display_path, display_value, write_hint};
+use cove_core::private_file::{UnsafeFileError, check_private_file, lock_within, open_private_append};
 use cove_core::sync::lock;
 
 /// A file of this size is rotated.
@@ -33,8 +40,11 @@ const MAX_FILE: u64 = 64 * 1024 * 1024;
 const FILES: usize = 4;
 /// Room for the parts of a line that are known only when its call ends: outcome, duration, the tool that was found.
 const LATE_PARTS: u64 = 1024;
-/// Room that is reserved beyond what calls in flight need, so that few calls have to reserve some.
-const SPARE_ROOM: u64 = 16 * 1024;
+/// Room that is reserved beyond what calls in flight need, so that few calls have to reserve some. At least half of it is
+/// there for the calls in flight of other processes, which reserve the same room.
+const SPARE_ROOM: u64 = 32 * 1024;
+/// How long a process waits for another one that writes a line.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// One call.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -133,7 +143,8 @@ impl AuditTrail {
         self.prepare(room).map_err(|error| {
             let folder = self.folder.as_deref().unwrap_or(Path::new(""));
             let message = format!("no calls are made, because none can be written to the audit file: {error}");
-            let hint = format!("the operator must make `{}` writable, or free some room", display_path(folder));
+            let otherwise = format!("the operator must make `{}` writable, or free some room", display_path(folder));
+            let hint = write_hint(&error, &otherwise);
             CallError::new(CallErrorKind::Unavailable, message).with_hint(hint).with_tool(server, Some(tool))
         })?;
         let meter = run.meter.clone();
@@ -178,6 +189,35 @@ impl AuditTrail {
     }
 }
 
+impl Drop for AuditTrail {
+    fn drop(&mut self) {
+        let unwritten = std::mem::take(&mut lock(&self.state).unwritten);
+        for line in unwritten {
+            let written = self.folder.as_deref().map(|folder| AuditFile::open(folder)?.append(&line));
+            if let Some(Err(error)) = written {
+                let line = serde_json::to_string(&line).unwrap_or_default();
+                tracing::error!(line, "could not write a line to the audit file: {error}");
+            }
+        }
+    }
+}
+
+/// Fails if the audit file is not one that only this user can read, write and replace, such as a link, a pipe or a file
+/// of another user. A file that is missing, or a disk that is full, fails the calls instead.
+pub fn check_audit_file(state_dir: &Path) -> Result<(), Failure> {
+    let path = audit_path(state_dir);
+    let could_not = || Failure::usage(format!("could not use the audit file `{}`", display_path(&path)));
+    if fs::metadata(state_dir).is_ok_and(|found| !found.is_dir()) {
+        return Err(could_not()
+            .because(format!("`{}` is not a directory", display_path(state_dir)))
+            .with_hint("name a directory with `--state-dir`"));
+    }
+    check_private_file(&path).or_else(UnsafeFileError::ignore_io).map_err(|error| {
+        let hint = format!("{}; `--state-dir` names another directory", error.hint(&path));
+        could_not().because(error).with_hint(hint)
+    })
+}
+
 /// Shortens and escapes a name, because code in the sandbox chose it.
 fn sanitize_name(name: &str) -> String {
     display_value(&name.chars().take(256).collect::<String>())
@@ -201,8 +241,13 @@ impl OpenAuditRecord<'_> {
     }
 
     /// Sets the outcome of the call and returns its result. The drop that follows writes the line.
-    pub(super) fn end<T>(mut self, result: Result<T, CallError>) -> Result<T, CallError> {
-        self.outcome = result.as_ref().map_or_else(|error| error.kind().as_str(), |_| "ok");
+    pub(super) fn end<T>(self, result: Result<T, CallError>) -> Result<T, CallError> {
+        self.end_as("ok", result)
+    }
+
+    /// The same, with a word for success.
+    pub(super) fn end_as<T>(mut self, success: &'static str, result: Result<T, CallError>) -> Result<T, CallError> {
+        self.outcome = result.as_ref().map_or_else(|error| error.kind().as_str(), |_| success);
         result
     }
 }
@@ -230,60 +275,121 @@ pub struct AuditFile {
     reserved: u64,
 }
 
+/// Whether other processes wait for this one. Some file systems have no locks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FileLock {
+    Held,
+    Unsupported,
+}
+
 impl AuditFile {
-    /// Opens the file in the state directory and creates the directory if needed.
+    /// Opens the file in the state directory and creates the directory if needed. Fails if another user could read,
+    /// write or replace the file.
     pub fn open(state_dir: &Path) -> io::Result<Self> {
         Self::with_limit(state_dir, MAX_FILE)
     }
 
     fn with_limit(state_dir: &Path, most: u64) -> io::Result<Self> {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(state_dir)?;
         let path = audit_path(state_dir);
         Ok(Self { file: open_append(&path)?, path, most, reserved: 0 })
     }
 
-    /// Appends one line and rotates the file if it is full. Fails if a file cannot be renamed, opened or written.
+    /// Appends one line and rotates the file if it is full. Fails if a file cannot be renamed, opened or written; then
+    /// nothing of the line stays.
     pub fn append(&mut self, line: &AuditLine) -> io::Result<()> {
         let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');
-        self.use_current_file(text.len() as u64)?;
-        // One `write` to a file in append mode, so lines of several processes do not mix.
-        self.file.write_all(&text)
+        self.with_current_file(text.len() as u64 + 1, |audit, length, held| {
+            if audit.ends_within_a_line(length)? {
+                text.insert(0, b'\n');
+            }
+            // One `write` to a file in append mode, so lines of several processes do not mix even without locks.
+            let written = audit.file.write_all(&text);
+            if written.is_err() && held == FileLock::Held {
+                // No other process wrote since, so this removes what this one wrote. If it fails, the next line
+                // starts with a line break.
+                let _ = audit.file.set_len(length);
+                audit.reserved = 0;
+            }
+            written
+        })
+    }
+
+    fn ends_within_a_line(&self, length: u64) -> io::Result<bool> {
+        let Some(last) = length.checked_sub(1) else { return Ok(false) };
+        let mut byte = [b'\n'];
+        self.file.read_exact_at(&mut byte, last)?;
+        Ok(byte != [b'\n'])
     }
 
     /// Reserves room on the disk for lines of this many bytes, so that they can be written even if the disk is full by
-    /// then. Fails if there is no room. On a file system that cannot reserve any, only the writing itself can fail.
+    /// then. Fails if there is no room. On a file system that cannot reserve any, checks that there is room now.
     fn reserve(&mut self, bytes: u64) -> io::Result<()> {
-        let length = self.use_current_file(bytes)?;
-        if length + bytes <= self.reserved {
-            return Ok(());
-        }
-        let room = bytes + SPARE_ROOM;
-        match retry_on_intr(|| fallocate(&self.file, FallocateFlags::KEEP_SIZE, length, room)) {
-            Ok(()) => self.reserved = length + room,
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
-            Err(error) => return Err(error.into()),
-        }
-        Ok(())
+        self.with_current_file(bytes, |audit, length, _| {
+            if length + bytes + SPARE_ROOM / 2 <= audit.reserved {
+                return Ok(());
+            }
+            // The kernel stops a process that goes beyond its limit of file sizes, here too.
+            let room = (bytes + SPARE_ROOM).min(audit.limit().saturating_sub(length)).max(bytes);
+            let reserve = |room| retry_on_intr(|| fallocate(&audit.file, FallocateFlags::KEEP_SIZE, length, room));
+            // A disk that is almost full still has room for the lines themselves.
+            let reserved = reserve(room).map(|()| room).or_else(|_| reserve(bytes).map(|()| bytes));
+            match reserved {
+                Ok(room) => audit.reserved = length + room,
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                    let disk = fstatvfs(&audit.file)?;
+                    // Some file systems do not know.
+                    if disk.f_blocks > 0 && disk.f_bavail.saturating_mul(disk.f_frsize) < room {
+                        return Err(Errno::NOSPC.into());
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+            Ok(())
+        })
     }
 
-    /// Rotates the file if it has no place for this many bytes, and follows a rotation by another process. Returns the
-    /// length of the file.
-    fn use_current_file(&mut self, bytes: u64) -> io::Result<u64> {
-        // Retries because another Cove process may rotate the file and fill the next one meanwhile.
-        for _ in 0..3 {
+    /// Locks the file that has the name now, and calls a function with its length. Rotates the file first if it has no
+    /// place for this many bytes, and follows a rotation by another program.
+    fn with_current_file<T>(
+        &mut self,
+        bytes: u64,
+        work: impl FnOnce(&mut Self, u64, FileLock) -> io::Result<T>,
+    ) -> io::Result<T> {
+        if bytes > self.limit() {
+            return Err(io::Error::new(
+                io::ErrorKind::FileTooLarge,
+                "a line is longer than this process may write files",
+            ));
+        }
+        // Retries because another process may rotate the file between `open` and `lock`, and fill the next one.
+        for _ in 0..5 {
+            let held = match lock_within(&self.file, LOCK_TIMEOUT) {
+                Ok(()) => FileLock::Held,
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => return Err(error),
+                Err(_) => FileLock::Unsupported,
+            };
             let open = self.file.metadata()?;
-            let is_current = fs::metadata(&self.path).is_ok_and(|now| now.ino() == open.ino());
-            if is_current && (open.len() == 0 || open.len() + bytes <= self.most) {
-                return Ok(open.len());
+            let is_current =
+                fs::symlink_metadata(&self.path).is_ok_and(|now| (now.dev(), now.ino()) == (open.dev(), open.ino()));
+            if is_current && (open.len() == 0 || open.len() + bytes <= self.limit()) {
+                let done = work(self, open.len(), held);
+                let _ = self.file.unlock();
+                return done;
             }
             if is_current {
                 rotate(&self.path)?;
             }
+            // Closing the file ends the lock.
             self.file = open_append(&self.path)?;
             self.reserved = 0;
         }
-        Ok(self.file.metadata()?.len())
+        Err(io::Error::other("other processes keep replacing it"))
+    }
+
+    /// The length at which the file is rotated: at most what this process may write.
+    fn limit(&self) -> u64 {
+        getrlimit(Resource::Fsize).current.map_or(self.most, |limit| limit.min(self.most))
     }
 }
 
@@ -292,7 +398,7 @@ pub fn audit_path(state_dir: &Path) -> PathBuf {
 }
 
 fn open_append(path: &Path) -> io::Result<File> {
-    OpenOptions::new().append(true).create(true).mode(0o600).open(path)
+    open_private_append(path).map_err(|error| error.into_io(path))
 }
 
 fn rotated_path(path: &Path, number: usize) -> PathBuf {
@@ -313,74 +419,8 @@ fn rotate(path: &Path) -> io::Result<()> {
 pub fn list_files(state_dir: &Path) -> Vec<PathBuf> {
     let path = audit_path(state_dir);
     let older = (1..FILES).rev().map(|number| rotated_path(&path, number));
-    older.chain([path.clone()]).filter(|path| path.exists()).collect()
+    older.chain([path.clone()]).filter(|path| path.symlink_metadata().is_ok()).collect()
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
-    use serde_json::json;
-
-    use super::*;
-
-    fn test_line(tool: &str) -> AuditLine {
-        AuditLine {
-            time: 1,
-            principal: "me".into(),
-            session: "s_1".into(),
-            cell: 1,
-            server: "github".into(),
-            tool: tool.into(),
-            arguments: "00".into(),
-            outcome: "ok".into(),
-            ms: 3,
-        }
-    }
-
-    #[test]
-    fn appends_lines_and_rotates_audit_files() {
-        let folder = tempfile::tempdir().unwrap();
-        let state = folder.path().join("state");
-        let size = serde_json::to_vec(&test_line("a")).unwrap().len() as u64 + 1;
-        let mut audit = AuditFile::with_limit(&state, 2 * size).unwrap();
-        // A second process, whose lines must not be lost either.
-        let mut other = AuditFile::with_limit(&state, 2 * size).unwrap();
-        for number in 0..12 {
-            let writer = if number % 3 == 0 { &mut other } else { &mut audit };
-            writer.append(&test_line(&(number % 10).to_string())).unwrap();
-        }
-        let files = list_files(&state);
-        assert_eq!(files.len(), FILES, "older ones are gone");
-        let tools: Vec<String> = files
-            .iter()
-            .flat_map(|file| {
-                let text = fs::read_to_string(file).unwrap();
-                let lines: Vec<AuditLine> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-                lines
-            })
-            .map(|line| line.tool)
-            .collect();
-        assert_eq!(tools, ["4", "5", "6", "7", "8", "9", "0", "1"]);
-        assert_eq!(fs::metadata(&files[0]).unwrap().permissions().mode() & 0o777, 0o600);
-    }
-
-    #[test]
-    fn digest_distinguishes_but_hides_arguments() {
-        let of = |value: Value| digest_arguments(value.as_object().unwrap());
-        assert_eq!(of(json!({"a": 1, "b": [null, "x"]})), of(json!({"b": [null, "x"], "a": 1})));
-        let mut all = vec![
-            of(json!({})),
-            of(json!({"a": null})),
-            of(json!({"a": "1"})),
-            of(json!({"a": 1})),
-            of(json!({"a": [1, 2]})),
-            of(json!({"a": [12]})),
-            of(json!({"a": {"b": 1}})),
-        ];
-        all.sort();
-        all.dedup();
-        assert_eq!(all.len(), 7);
-        assert!(!of(json!({"token": "secret"})).contains("secret"));
-    }
-}
+mod tests;

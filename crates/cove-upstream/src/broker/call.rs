@@ -12,20 +12,25 @@ use std::time::Duration;
 use cove_core::session::CallingCell;
 use serde_json::{Map, Value, json};
 
+use super::audit::OpenAuditRecord;
+use super::holds::held_tool_error;
 use super::request::{CallError, CallErrorKind, CallRequest};
 use super::server_registry::ListFreshness;
 use super::{Broker, CallScope, StatusCallback, result_value};
+use crate::catalog::pins::ToolHold;
 use crate::catalog::validate::{self, ArgumentRefusal};
-use crate::catalog::{CatalogServer, KnownTool, ToolDocument, ToolLookupError};
+use crate::catalog::{CatalogServer, KnownTool, PinReload, ToolDocument, ToolLookupError};
 use crate::pool::questions::CallQuestions;
 use crate::pool::{
-    CallOptions, CallProgress, CompletionReference, ProgressSink, ServerQuery, UnansweredQuestion, UpstreamError,
-    UpstreamResult,
+    CallOptions, CallProgress, CompletionReference, ParameterHeaders, ProgressSink, ProtocolEra, ServerQuery,
+    UnansweredQuestion, UpstreamError, UpstreamResult,
 };
 use cove_core::error::{Hint, display_value};
 
 /// The hint for code that calls a tool which no other tool resembles. People search in another way.
 pub const UNKNOWN_TOOL_HINT: &str = "search for what you need with `mcp.find`";
+/// The modern era's error for headers that do not fit the call.
+const HEADER_MISMATCH: i64 = -32020;
 /// Longer than any cell may run, in seconds.
 const MAX_TIMEOUT: f64 = 86_400.0;
 
@@ -40,32 +45,92 @@ impl Broker {
     ) -> Result<Value, CallError> {
         let CallRequest { server, tool, arguments, raw, timeout } = request;
         let mut record = self.trail.begin(run, cell.id, &server, &tool, &arguments)?;
-        let attempt = async {
-            let timeout = parse_timeout(timeout)?;
-            let known = self.find_tool(run, cell, &server, &tool).await?;
-            let (server, tool) = (known.server.name.clone(), known.document.name.clone());
-            record.set_tool(&server, &tool);
-            self.check_grant(run, &known.server, &tool)?;
-            let declares_result = known.document.output_schema.is_some();
-            let requires_task = known.document.requires_task;
-            let arguments = self.check_arguments(run, cell, known, arguments).await?;
-            let started = self.wait_for_start(run, cell, &server).await;
-            started.map_err(|error| to_call_error(error, Some(&tool)))?;
-            let options = CallOptions {
-                timeout,
-                progress: self.progress_sink(run, &server, &tool),
-                requires_task,
-                ..self.call_options(run, cell, &server)
-            };
-            let called = self.servers.upstreams().call(&server, &tool, arguments, options).await;
-            let answer = to_answer(&server, &tool, called.map_err(|error| to_call_error(error, Some(&tool)))?, raw)?;
-            if !declares_result && !raw {
-                self.learn_result(&server, &tool, &answer);
-            }
-            Ok(answer)
-        };
-        let result = attempt.await;
+        // They may have megabytes, and most calls are made once.
+        let again = run.questions.reach_local_person().then(|| arguments.clone());
+        let mut result = self.attempt_call(run, cell, (&server, &tool, raw, timeout), arguments, &mut record).await;
+        if let Some(arguments) = again
+            && self.signs_in_after(run, cell, &result).await
+        {
+            result = self.attempt_call(run, cell, (&server, &tool, raw, timeout), arguments, &mut record).await;
+        }
         record.end(result)
+    }
+
+    async fn attempt_call(
+        &self,
+        run: &CallScope,
+        cell: &CallingCell,
+        (server, tool, raw, timeout): (&str, &str, bool, Option<f64>),
+        arguments: Map<String, Value>,
+        record: &mut OpenAuditRecord<'_>,
+    ) -> Result<Value, CallError> {
+        let timeout = parse_timeout(timeout)?;
+        let known = self.find_tool(run, cell, server, tool).await?;
+        let (server, tool) = (known.server.name.clone(), known.document.name.clone());
+        record.set_tool(&server, &tool);
+        self.check_grant(run, &known.server, &tool)?;
+        self.check_tool_hold(run, &server, &tool).await?;
+        let (document, arguments) = self.check_arguments(run, cell, known, arguments).await?;
+        let started = self.wait_for_start(run, cell, &server).await;
+        started.map_err(|error| to_call_error(error, Some(&tool)))?;
+        self.list_after_start(&server).await.map_err(|error| to_call_error(error, Some(&tool)))?;
+        self.check_tool_hold(run, &server, &tool).await?;
+        let options = CallOptions {
+            timeout,
+            progress: self.progress_sink(run, &server, &tool),
+            requires_task: document.requires_task,
+            parameter_headers: ParameterHeaders::new(&document.input_schema, &arguments),
+            ..self.call_options(run, cell, &server)
+        };
+        let called = self.send_call(&server, &tool, arguments, options).await;
+        let answer = to_answer(&server, &tool, called.map_err(|error| to_call_error(error, Some(&tool)))?, raw)?;
+        if document.output_schema.is_none() && !raw {
+            self.learn_result(&server, &tool, &answer);
+        }
+        Ok(answer)
+    }
+
+    /// Asks the person to sign in to the server that refused a call for that reason. Returns true if they did, so that
+    /// the call can be made again.
+    async fn signs_in_after(&self, run: &CallScope, cell: &CallingCell, result: &Result<Value, CallError>) -> bool {
+        let refused = result.as_ref().err().filter(|problem| problem.kind() == CallErrorKind::SignInNeeded);
+        let Some(server) = refused.and_then(CallError::server).filter(|_| run.questions.reach_local_person()) else {
+            return false;
+        };
+        let questions = call_questions(run, cell);
+        self.servers.upstreams().ask_to_sign_in(server, &questions).await
+    }
+
+    /// Sends a call. A server refuses it before it runs if headers do not fit the tool's current schema: then Cove lists
+    /// the tools again, and sends the call once more if that gives other headers.
+    async fn send_call(
+        &self,
+        server: &str,
+        tool: &str,
+        arguments: Map<String, Value>,
+        options: CallOptions,
+    ) -> Result<UpstreamResult, UpstreamError> {
+        let upstreams = self.servers.upstreams();
+        // Arguments may have megabytes, and are needed again only if the schema may be old.
+        let may_be_old = upstreams.era(server) == Some(ProtocolEra::Modern) && !self.servers.is_fresh(server);
+        let again = may_be_old.then(|| (arguments.clone(), options.clone()));
+        let called = upstreams.call(server, tool, arguments, options).await;
+        let (Err(UpstreamError::Protocol { code: HEADER_MISMATCH, .. }), Some((arguments, mut options))) =
+            (&called, again)
+        else {
+            return called;
+        };
+        self.servers.ensure_listed(server, ListFreshness::Fresh).await?;
+        let Ok(known) = self.servers.catalog().find_tool(server, tool) else { return called };
+        if known.server.pins.tool_hold(tool).is_some() {
+            return called;
+        }
+        let headers = ParameterHeaders::new(&known.document.input_schema, &arguments);
+        if headers.is_same(&options.parameter_headers) {
+            return called;
+        }
+        options.parameter_headers = headers;
+        upstreams.call(server, tool, arguments, options).await
     }
 
     /// Remembers what results of a tool look like, so that the next signature can show it.
@@ -96,8 +161,22 @@ impl Broker {
             return Ok(known);
         }
         self.check_grant(run, &server, tool)?;
+        let find_addition = || {
+            let server = self.find_server(run, &server.name, Some(tool))?;
+            Ok(server.pins.find_held_addition(tool).map(|name| held_tool_error(&server.name, name, ToolHold::Added)))
+        };
+        if find_addition()?.is_some() {
+            self.servers.reload_pins(PinReload::Always).await;
+            if let Some(held) = find_addition()? {
+                return Err(held);
+            }
+        }
         // The server may have added the tool since the catalog was filled.
-        find_listed(ListFreshness::Fresh).await?.map_err(|unknown| unknown_tool_error(unknown, &server, tool))
+        let found = find_listed(ListFreshness::Fresh).await?;
+        found.map_err(|unknown| match find_addition() {
+            Ok(Some(held)) | Err(held) => held,
+            Ok(None) => unknown_tool_error(unknown, &server, tool),
+        })
     }
 
     /// Finds a configured server that the run may use. Fails with the nearest names if it is unknown, or with the
@@ -125,33 +204,36 @@ impl Broker {
             // Returns the refusal. Without a tool, `*` stands for its name.
             self.check_grant(run, known, tool.unwrap_or("*"))?;
         }
+        self.check_server_hold(known, tool)?;
         Ok(Arc::clone(known))
     }
 
-    /// Returns the arguments with the server's spelling of their names. Before it refuses them, it lists the server
-    /// again, because the tool may have changed since it was cached.
+    /// Returns the tool as it was checked, and the arguments with the server's spelling of their names. Before it refuses
+    /// them, it lists the server again, because the tool may have changed since it was cached.
     async fn check_arguments(
         &self,
         run: &CallScope,
         cell: &CallingCell,
         known: KnownTool,
         arguments: Map<String, Value>,
-    ) -> Result<Map<String, Value>, CallError> {
+    ) -> Result<(ToolDocument, Map<String, Value>), CallError> {
         let name = known.server.name.clone();
-        let check = |tool: &ToolDocument, arguments| {
-            validate::check_arguments(tool, arguments).map_err(|refused| bad_arguments_error(&name, tool, &refused))
+        let check = |tool: ToolDocument, arguments| match validate::check_arguments(&tool, arguments) {
+            Ok(arguments) => Ok((tool, arguments)),
+            Err(refused) => Err(bad_arguments_error(&name, &tool, &refused)),
         };
         if self.servers.is_fresh(&name) {
-            return check(&known.document, arguments);
+            return check(known.document, arguments);
         }
-        let refused = match check(&known.document, arguments.clone()) {
-            Ok(arguments) => return Ok(arguments),
+        let tool = known.document.name.clone();
+        let refused = match check(known.document, arguments.clone()) {
+            Ok(checked) => return Ok(checked),
             Err(refused) => refused,
         };
         if self.ensure_listed(run, cell, &name, ListFreshness::Fresh).await.is_err() {
             return Err(refused);
         }
-        check(&self.find_tool(run, cell, &name, &known.document.name).await?.document, arguments)
+        check(self.find_tool(run, cell, &name, &tool).await?.document, arguments)
     }
 
     fn progress_sink(&self, run: &CallScope, server: &str, tool: &str) -> Option<ProgressSink> {
@@ -173,9 +255,10 @@ impl Broker {
 
     /// Returns the options that all requests to a server have.
     pub(super) fn call_options(&self, run: &CallScope, cell: &CallingCell, server: &str) -> CallOptions {
-        let questions = CallQuestions { run: Arc::clone(&run.questions), clock: cell.clock.clone() };
+        let questions = call_questions(run, cell);
         let logs = Some(self.logs.open(run, server));
-        CallOptions { questions: Some(questions), logs, ..CallOptions::default() }
+        let principal = Some(run.principal.clone());
+        CallOptions { questions: Some(questions), logs, principal, ..CallOptions::default() }
     }
 
     /// Asks a server something other than a tool call. It needs a grant and is recorded like a tool, under the name of
@@ -189,19 +272,37 @@ impl Broker {
     ) -> Result<Value, CallError> {
         let method = query.method();
         let mut record = self.trail.begin(run, cell.id, server, method, &digested_arguments(&query))?;
-        let attempt = async {
-            let server = self.find_server(run, server, Some(method))?;
-            record.set_tool(&server.name, method);
-            self.check_grant(run, &server, method)?;
-            let started = self.wait_for_start(run, cell, &server.name).await;
-            started.map_err(|error| to_call_error(error, None))?;
-            let options = self.call_options(run, cell, &server.name);
-            let answer = self.servers.upstreams().query(&server.name, query, options).await;
-            answer.map_err(|error| to_call_error(error, None))
-        };
-        let result = attempt.await;
+        let mut result = self.attempt_query(run, cell, server, query.clone(), &mut record).await;
+        if self.signs_in_after(run, cell, &result).await {
+            result = self.attempt_query(run, cell, server, query, &mut record).await;
+        }
         record.end(result)
     }
+
+    async fn attempt_query(
+        &self,
+        run: &CallScope,
+        cell: &CallingCell,
+        server: &str,
+        query: ServerQuery,
+        record: &mut OpenAuditRecord<'_>,
+    ) -> Result<Value, CallError> {
+        let method = query.method();
+        let server = self.find_server(run, server, Some(method))?;
+        record.set_tool(&server.name, method);
+        self.check_grant(run, &server, method)?;
+        let started = self.wait_for_start(run, cell, &server.name).await;
+        started.map_err(|error| to_call_error(error, None))?;
+        let options = self.call_options(run, cell, &server.name);
+        let answer = self.servers.upstreams().query(&server.name, query, options).await;
+        answer.map_err(|error| to_call_error(error, None))
+    }
+}
+
+/// Returns how a call of a cell asks the person behind its run.
+pub(super) fn call_questions(run: &CallScope, cell: &CallingCell) -> CallQuestions {
+    let (principal, clock) = (Some(run.principal.clone()), cell.clock.clone());
+    CallQuestions { run: Arc::clone(&run.questions), principal, clock }
 }
 
 /// Returns what the audit file digests of a query.
@@ -281,6 +382,7 @@ pub(super) fn to_call_error(error: UpstreamError, tool: Option<&str>) -> CallErr
         | UpstreamError::Disabled { .. }
         | UpstreamError::NotStarted { .. }
         | UpstreamError::Circuit { .. } => CallErrorKind::Unavailable,
+        UpstreamError::SignInNeeded { .. } => CallErrorKind::SignInNeeded,
         UpstreamError::Gone { .. } => CallErrorKind::Gone,
         UpstreamError::Timeout { .. } => CallErrorKind::Timeout,
         // The older era's error for a tool that works only after a visit to an address, which is in its data.
@@ -299,6 +401,9 @@ pub(super) fn to_call_error(error: UpstreamError, tool: Option<&str>) -> CallErr
             if let Some(data) = data {
                 problem = problem.with_field("data", *data);
             }
+        }
+        UpstreamError::SignInNeeded { server, need } => {
+            problem = problem.with_field("command", json!(need.command(&server)));
         }
         UpstreamError::InputRequired { question, .. } => {
             let UnansweredQuestion { message, schema, url, .. } = *question;

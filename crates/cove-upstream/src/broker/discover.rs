@@ -9,10 +9,12 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::call::to_call_error;
+use super::holds::{describe_server_hold, held_remark};
 use super::request::CallError;
 use super::server_registry::{ListFreshness, UnsearchedServer};
 use super::{Broker, CallScope};
 use crate::catalog::CatalogServer;
+use crate::catalog::pins::ServerHold;
 use crate::catalog::signature::{CommentDetail, comment_mark, first_sentence, help_call, to_comment_line};
 use crate::pool::UpstreamState;
 
@@ -48,6 +50,9 @@ pub struct FoundTool {
     pub description: String,
     /// What to know about the tool and its parameters, to put below the signature.
     pub comment: String,
+    /// The tool cannot be called until a person accepts a change.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub held: bool,
     /// The call that shows everything about the tool.
     #[serde(skip)]
     pub help: String,
@@ -86,15 +91,20 @@ impl Broker {
             return self.find_servers(run);
         }
         let view = self.servers.catalog().view();
-        let seen = |name: &str| view.find_server(name).is_none_or(|server| self.can_see(run, server));
-        let unsearched = tokio::select! {
+        let is_held = |name: &str| view.find_server(name).is_some_and(|server| server.pins.hold.is_some());
+        let seen = |name: &str| !is_held(name) && view.find_server(name).is_none_or(|server| self.can_see(run, server));
+        let mut unsearched = tokio::select! {
             unsearched = self.servers.ensure_all_listed(seen) => unsearched,
             never = self.report_starts(run, seen) => match never {},
         };
         let view = self.servers.catalog().view();
+        unsearched.extend(view.servers().filter(|server| self.can_see(run, server)).filter_map(|server| {
+            let hold = server.pins.hold.as_ref()?;
+            Some(UnsearchedServer { server: server.name.clone(), reason: held_state(&server.name, hold) })
+        }));
         let allowed = |server: &str, tool: &str| {
             let server = view.find_server(server);
-            server.is_some_and(|server| self.check_grant(run, server, tool).is_ok())
+            server.is_some_and(|server| server.pins.hold.is_none() && self.check_grant(run, server, tool).is_ok())
                 && !unsearched.iter().any(|left| server.is_some_and(|server| server.name == left.server))
         };
         let mut found = view.search_allowed(query, limit + MAX_NAMED, allowed);
@@ -110,12 +120,17 @@ impl Broker {
             let reference = server.reference(language, alias, &document);
             // The best hit is most likely the one that is called next.
             let detail = if rank == 0 { CommentDetail::Whole } else { CommentDetail::Brief };
+            let held = server.pins.tool_hold(&document.name).map(|_| held_remark(&server.name));
             Some(FoundTool {
                 server: server.name.clone(),
                 tool: document.name.clone(),
                 signature: reference.call(detail),
-                description: first_sentence(&document.description),
-                comment: reference.comment(detail),
+                description: held.clone().unwrap_or_else(|| first_sentence(&document.description)),
+                comment: match &held {
+                    Some(remark) => format!("    {} {remark}", comment_mark(language)),
+                    None => reference.comment(detail),
+                },
+                held: held.is_some(),
                 help: help_call(language, &server.alias, alias),
             })
         });
@@ -134,6 +149,9 @@ impl Broker {
             let state = summaries.iter().find(|summary| summary.name == server.name).map(|summary| &summary.state);
             let is_granted = |name: &&str| self.check_grant(run, server, name).is_ok();
             let tools = server.listing.as_ref().map(|listing| listing.names().filter(is_granted).count());
+            if let Some(hold) = &server.pins.hold {
+                return format!("{} ({})", server.alias, held_state(&server.name, hold));
+            }
             server_line(server, tools, state.unwrap_or(&UpstreamState::Idle))
         };
         let servers: Vec<String> = seen.iter().take(MAX_SERVER_LINES).map(line).collect();
@@ -152,12 +170,16 @@ impl Broker {
         let seen = view.servers().filter(|server| self.can_see(run, server));
         let row = |server: &Arc<CatalogServer>| {
             let summary = summaries.iter().find(|summary| summary.name == server.name);
+            let state = || summary.map_or_else(|| UpstreamState::Idle.to_string(), |summary| summary.state.to_string());
+            let is_granted = |name: &&str| self.check_grant(run, server, name).is_ok();
+            let hold = server.pins.hold.as_ref();
+            let listing = server.listing.as_ref().filter(|_| hold.is_none());
             json!({
                 "name": server.name,
                 "alias": server.alias,
                 "description": server.description,
-                "tools": server.listing.as_ref().map(|listing| listing.len()),
-                "state": summary.map_or_else(|| UpstreamState::Idle.to_string(), |summary| summary.state.to_string()),
+                "tools": listing.map(|listing| listing.names().filter(is_granted).count()),
+                "state": hold.map_or_else(state, |hold| held_state(&server.name, hold)),
             })
         };
         seen.map(row).collect()
@@ -195,6 +217,10 @@ impl Broker {
             Some((server, tool)) => {
                 let known = self.find_tool(run, cell, server, tool).await?;
                 self.check_grant(run, &known.server, &known.document.name)?;
+                if known.server.pins.tool_hold(&known.document.name).is_some() {
+                    let remark = held_remark(&known.server.name);
+                    return Ok(format!("{} {}.{}: {remark}", comment_mark(language), known.server.alias, known.alias));
+                }
                 Ok(known.server.reference(language, &known.alias, &known.document).stub(CommentDetail::Everything))
             }
             None => {
@@ -223,7 +249,10 @@ impl Broker {
             };
             let reference = server.reference(language, listing.alias(*at), &document);
             lines.push(reference.call(CommentDetail::Brief));
-            let about = first_sentence(&document.description);
+            let about = match server.pins.tool_hold(&document.name) {
+                Some(_) => held_remark(&server.name),
+                None => first_sentence(&document.description),
+            };
             lines.extend((!about.is_empty()).then(|| format!("    {mark} {about}")));
         }
         if tools.len() > MAX_DESCRIBED {
@@ -247,7 +276,7 @@ impl Broker {
             let alias = listing.alias(at);
             let written = |language| server.reference(language, alias, &document).signature();
             let (python, node) = (written(Language::Python), written(Language::Node));
-            Some(json!({
+            let mut row = json!({
                 "name": document.name,
                 "alias": alias,
                 "description": document.description,
@@ -255,9 +284,21 @@ impl Broker {
                 "output_schema": document.output_schema,
                 "python": python,
                 "node": node,
-            }))
+            });
+            if server.pins.tool_hold(&document.name).is_some() {
+                row["held"] = true.into();
+            }
+            Some(row)
         };
         Ok((0..listing.len()).filter_map(row).collect())
+    }
+}
+
+/// Returns the state of a server that a person has to accept.
+fn held_state(server: &str, hold: &ServerHold) -> String {
+    match hold {
+        ServerHold::Quarantined { .. } => format!("held until a person runs `cove servers accept {server}`"),
+        ServerHold::Damaged(_) => format!("held: {}", describe_server_hold(hold)),
     }
 }
 

@@ -6,9 +6,12 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 
 use super::{DEFAULT_SEARCH_LIMIT, MAX_SEARCH_LIMIT};
+
 use crate::pool::CompletionReference;
 use cove_core::error::display_value;
 
+/// Approved servers that a search shows unless it names a limit.
+const DEFAULT_SERVER_LIMIT: usize = 20;
 /// Longest address of a resource that code may subscribe to, in bytes. Cove keeps it as long as the subscription.
 const MAX_SUBSCRIBED_URI: usize = 8 * 1024;
 
@@ -26,6 +29,19 @@ pub enum BrokerRequest {
         language: Language,
     },
     Servers {},
+    /// Approved servers that are not configured.
+    FindServers {
+        #[serde(default)]
+        query: String,
+        #[serde(default = "default_server_limit")]
+        limit: usize,
+    },
+    /// Asks the person to add an approved server.
+    RequestServer {
+        name: String,
+        #[serde(default)]
+        why: String,
+    },
     Tools {
         server: String,
     },
@@ -109,6 +125,10 @@ fn default_search_limit() -> usize {
     DEFAULT_SEARCH_LIMIT
 }
 
+fn default_server_limit() -> usize {
+    DEFAULT_SERVER_LIMIT
+}
+
 fn python() -> Language {
     Language::Python
 }
@@ -125,7 +145,7 @@ impl BrokerRequest {
             let message = format!("the request cannot be read: {}", display_value(&error.to_string()));
             CallError::new(CallErrorKind::Internal, message)
         })?;
-        if let Self::Find { limit, .. } = &ask
+        if let Self::Find { limit, .. } | Self::FindServers { limit, .. } = &ask
             && !(1..=MAX_SEARCH_LIMIT).contains(limit)
         {
             let message = format!("`limit` is {limit}, and must be from 1 to {MAX_SEARCH_LIMIT}");
@@ -153,6 +173,8 @@ pub enum CallErrorKind {
     Refused,
     /// The server could not be started.
     Unavailable,
+    /// A person must sign in to the server first.
+    SignInNeeded,
     /// The server ended during the call. The call may have had effects and is not repeated.
     Gone,
     Timeout,
@@ -161,6 +183,10 @@ pub enum CallErrorKind {
     /// The server asks a person for input that it did not get.
     ElicitationRequired,
     NotFound,
+    /// The tool is not as it was accepted. Nothing was sent.
+    ToolChanged,
+    /// No person has accepted the server. Nothing was sent.
+    ServerHeld,
     /// The cell has as many subscriptions as it may have.
     Limit,
     /// A bug in Cove or in the guest library.
@@ -176,11 +202,14 @@ impl CallErrorKind {
             Self::BadArguments => "bad_arguments",
             Self::Refused => "refused",
             Self::Unavailable => "unavailable",
+            Self::SignInNeeded => "sign_in_needed",
             Self::Gone => "gone",
             Self::Timeout => "timeout",
             Self::Protocol => "protocol",
             Self::ElicitationRequired => "elicitation_required",
             Self::NotFound => "not_found",
+            Self::ToolChanged => "tool_changed",
+            Self::ServerHeld => "server_held",
             Self::Limit => "limit",
             Self::Internal => "internal",
         }
@@ -206,6 +235,10 @@ impl CallError {
 
     pub fn message(&self) -> &str {
         &self.message
+    }
+
+    pub(super) fn server(&self) -> Option<&str> {
+        self.fields.get("server").and_then(Value::as_str)
     }
 
     pub fn hint(&self) -> Option<&str> {

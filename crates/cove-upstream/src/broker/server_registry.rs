@@ -9,23 +9,27 @@
 //! Searches then skip the server for `RETRY_AFTER`; a call by name tries again at once.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::{Mutex as AsyncMutex, Semaphore};
+use tokio::sync::{Mutex as AsyncMutex, MutexGuard, Semaphore};
 use tokio::time::Instant;
 
 use super::BrokerConfig;
-use crate::catalog::Catalog;
+use crate::catalog::pins::{PinStore, ToolChangePolicy};
+use crate::catalog::{Catalog, PinReload};
+use crate::pool::sign_in::SignInRecords;
 use crate::pool::{
     DefinitionPlaces, DefinitionStamp, FailureRecords, ServerDefinitions, UpstreamError, UpstreamPool,
     UpstreamSettings, UpstreamState,
 };
+use crate::secrets::SecretStore;
 use cove_core::process_env::ProcessEnv;
 use cove_core::sync::lock;
 
 /// Minimum time between two looks at the definition files.
-const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
+pub(super) const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
 /// How long searches wait for a server that was never listed.
 const SEARCH_WAIT: Duration = Duration::from_secs(20);
 /// Servers that searches start in parallel. Each start keeps a processor busy for a while.
@@ -42,6 +46,7 @@ pub struct ServerRegistry {
     loaded: AsyncMutex<LoadedDefinitions>,
     slots: Mutex<HashMap<String, Arc<ListingSlot>>>,
     starts: Semaphore,
+    tool_changes: ToolChangePolicy,
 }
 
 struct LoadedDefinitions {
@@ -55,6 +60,8 @@ struct LoadedDefinitions {
 struct ListingSlot {
     turn: AsyncMutex<ListingState>,
     begun: Mutex<Option<Instant>>,
+    /// The start of the server after which it was last asked for its tools. Written by the task that holds `turn`.
+    asked_after_start: Mutex<Option<u64>>,
 }
 
 #[derive(Default)]
@@ -89,7 +96,10 @@ impl ServerRegistry {
         let places = DefinitionPlaces::new(config.config_file.clone(), config.state_dir.clone(), env);
         let settings = UpstreamSettings {
             start_timeout: config.start_timeout,
+            isolate: config.isolate_upstreams,
+            secrets: SecretStore::new(config.state_dir.as_deref(), config.secrets_helper.as_ref(), env),
             failures: FailureRecords::new(config.state_dir.as_deref()),
+            sign_ins: SignInRecords::new(config.state_dir.as_deref()),
             ..UpstreamSettings::from_env(env)
         };
         // Taken before loading, so the next reload sees changes that happen meanwhile.
@@ -99,7 +109,8 @@ impl ServerRegistry {
             Some(folder) => Catalog::open(folder),
             None => Catalog::in_memory(),
         }
-        .with_search(config.search);
+        .with_search(config.search)
+        .with_pins(PinStore::new(config.state_dir.as_deref(), config.pins));
         let upstreams = UpstreamPool::new(definitions.clone(), settings.clone());
         for problem in &definitions.problems {
             tracing::warn!("{problem}");
@@ -113,6 +124,7 @@ impl ServerRegistry {
             loaded: seen,
             slots: Mutex::default(),
             starts: Semaphore::new(MAX_PARALLEL_STARTS),
+            tool_changes: config.pins.changes,
         };
         servers.declare_servers();
         Arc::new(servers)
@@ -130,10 +142,29 @@ impl ServerRegistry {
     /// `RELOAD_INTERVAL`.
     pub async fn reload_definitions(&self) {
         // If another task holds the lock, it is already reloading.
-        let Ok(mut seen) = self.loaded.try_lock() else { return };
-        if seen.checked_at.elapsed() < RELOAD_INTERVAL {
-            return;
+        let Ok(seen) = self.loaded.try_lock() else { return };
+        if seen.checked_at.elapsed() >= RELOAD_INTERVAL {
+            self.reload(seen).await;
         }
+    }
+
+    /// Reloads the definitions at once, after Cove itself changed them.
+    pub(super) async fn reload_now(&self) {
+        let seen = self.loaded.lock().await;
+        self.reload(seen).await;
+    }
+
+    /// Returns the folder of definitions that Cove writes to, if there is one.
+    pub(super) fn own_directory(&self) -> Option<&Path> {
+        self.places.own_directory()
+    }
+
+    /// Calls a function with the definitions that are in use.
+    pub(super) async fn with_definitions<T>(&self, read: impl FnOnce(&ServerDefinitions) -> T) -> T {
+        read(&self.loaded.lock().await.definitions)
+    }
+
+    async fn reload(&self, mut seen: MutexGuard<'_, LoadedDefinitions>) {
         let (places, settings) = (self.places.clone(), self.settings.clone());
         let before = seen.stamp.clone();
         let read = tokio::task::spawn_blocking(move || {
@@ -142,6 +173,7 @@ impl ServerRegistry {
         });
         let read = read.await;
         seen.checked_at = Instant::now();
+        self.reload_pins(PinReload::IfWritten).await;
         let Ok(Some((stamp, found))) = read else { return };
         seen.stamp = stamp;
         if found == seen.definitions {
@@ -154,6 +186,12 @@ impl ServerRegistry {
         seen.definitions = found.clone();
         self.upstreams.replace(found);
         self.declare_servers();
+    }
+
+    /// Looks whether a person accepted changes of tools in another process.
+    pub(super) async fn reload_pins(&self, depth: PinReload) {
+        let catalog = self.catalog.clone();
+        let _ = tokio::task::spawn_blocking(move || catalog.reload_pins(depth)).await;
     }
 
     /// Declares every configured server to the catalog and removes the others. Passes remembered eras on to the pool.
@@ -187,13 +225,67 @@ impl ServerRegistry {
             Err(_) => slot.turn.lock().await,
         };
         let changes = self.upstreams.change_count(server);
-        let known = self.catalog.tools(server).is_some();
         let is_current = changes == listed.changes;
-        if known && is_current && (need == ListFreshness::Known || listed.is_fresh) {
+        if self.catalog.tools(server).is_some() && is_current && (need == ListFreshness::Known || listed.is_fresh) {
             return Ok(());
         }
+        self.list_tools(server, need, &slot, &mut listed).await
+    }
+
+    /// Returns a warning for each server that was listed in this run, and whose changes code uses although no person
+    /// accepted them.
+    pub fn change_warnings(&self) -> Vec<String> {
+        if self.tool_changes != ToolChangePolicy::Warn {
+            return Vec::new();
+        }
+        let is_listed = |server: &str| lock(&self.slot(server).asked_after_start).is_some();
+        let servers = self.catalog.servers().into_iter().filter(|server| is_listed(&server.name));
+        servers
+            .filter_map(|server| Some(format!("`{}`: {}", server.name, server.pins.warning(&server.name)?)))
+            .collect()
+    }
+
+    /// Asks a server for its tools once after each start, before the first call, so that a tool that changed is noticed
+    /// before it is used. A server that does not answer keeps the tools that are known.
+    pub(super) async fn list_after_start(&self, server: &str) -> Result<(), UpstreamError> {
+        let slot = self.slot(server);
+        let is_asked = || {
+            let start = self.upstreams.start_number(server);
+            self.tool_changes == ToolChangePolicy::Allow || start.is_none() || *lock(&slot.asked_after_start) == start
+        };
+        if is_asked() {
+            return Ok(());
+        }
+        let mut listed = slot.turn.lock().await;
+        if is_asked() {
+            return Ok(());
+        }
+        self.list_tools(server, ListFreshness::Known, &slot, &mut listed).await
+    }
+
+    /// Asks a server for its tools and gives them to the catalog. The caller holds `turn` of the slot. Fails if the server
+    /// cannot be listed and a known list is not enough.
+    async fn list_tools(
+        &self,
+        server: &str,
+        need: ListFreshness,
+        slot: &ListingSlot,
+        listed: &mut ListingState,
+    ) -> Result<(), UpstreamError> {
         let _begun = ListingInProgress::new(&slot.begun);
-        match self.upstreams.tools(server).await {
+        let changes = self.upstreams.change_count(server);
+        let known = self.catalog.tools(server).is_some();
+        let tools = match self.upstreams.start(server).await {
+            Ok(()) => {
+                let start = self.upstreams.start_number(server);
+                let tools = self.upstreams.tools(server).await;
+                // Not before: a listing that its caller gave up must be made again.
+                *lock(&slot.asked_after_start) = start;
+                tools
+            }
+            Err(error) => Err(error),
+        };
+        match tools {
             Ok(tools) => {
                 let known = self.catalog.view().find_server(server).cloned();
                 let Some(known) = known else { return Ok(()) };
@@ -201,7 +293,9 @@ impl ServerRegistry {
                 let (catalog, era) = (self.catalog.clone(), self.upstreams.era(server));
                 let instructions = self.upstreams.instructions(server);
                 let kept = tokio::task::spawn_blocking(move || {
-                    catalog.set_tools(&known.name, &known.alias, &known.description, tools);
+                    if !catalog.has_list(&known.name, &tools) {
+                        catalog.set_tools(&known.name, &known.alias, &known.description, tools);
+                    }
                     catalog.set_greeting(&known.name, era, instructions.as_deref());
                 });
                 let _ = kept.await;
@@ -214,6 +308,8 @@ impl ServerRegistry {
                 listed.changes = changes;
                 Ok(())
             }
+            // After a sign-in, searches try it again at once.
+            Err(error @ UpstreamError::SignInNeeded { .. }) => Err(error),
             Err(error) => {
                 listed.failed = Some((Instant::now(), error.clone()));
                 Err(error)
@@ -228,6 +324,9 @@ impl ServerRegistry {
 
     /// Records that a server could not be started, so that searches skip it for a while.
     pub(super) fn record_failure(&self, server: &str, error: &UpstreamError) {
+        if matches!(error, UpstreamError::SignInNeeded { .. }) {
+            return;
+        }
         if let Ok(mut listed) = self.slot(server).turn.try_lock() {
             listed.failed = Some((Instant::now(), error.clone()));
         }
@@ -245,7 +344,10 @@ impl ServerRegistry {
         let mut waits = tokio::task::JoinSet::new();
         for summary in self.upstreams.summaries().into_iter().filter(|summary| wanted(&summary.name)) {
             let server = summary.name;
-            if matches!(summary.state, UpstreamState::Disabled | UpstreamState::Needs(_)) {
+            if matches!(
+                summary.state,
+                UpstreamState::Disabled | UpstreamState::Needs(_) | UpstreamState::NeedsSignIn(_)
+            ) {
                 unsearched.push(UnsearchedServer { server, reason: summary.state.to_string() });
                 continue;
             }
@@ -256,6 +358,8 @@ impl ServerRegistry {
             if let Ok(listed) = slot.turn.try_lock()
                 && let Some((at, error)) = &listed.failed
                 && at.elapsed() < RETRY_AFTER
+                // What it needed may be there by now, such as a secret.
+                && !matches!(error, UpstreamError::Needs { .. })
             {
                 unsearched.push(UnsearchedServer { server, reason: error.to_string() });
                 continue;

@@ -22,12 +22,21 @@ impl Broker {
         server: &str,
     ) -> Result<(), UpstreamError> {
         let upstreams = self.servers.upstreams();
-        if upstreams.is_running(server) {
+        // The shared instance of an isolated server only lists the tools, once after each start of Cove.
+        let needs_shared = !upstreams.is_isolated(server) || !self.servers.is_fresh(server);
+        let is_running = !needs_shared || upstreams.is_running(server);
+        if is_running && upstreams.is_running_for(server, &run.principal) {
             return Ok(());
         }
         let _pause = cell.clock.pause();
+        let start = async {
+            if needs_shared {
+                upstreams.start(server).await?;
+            }
+            upstreams.start_for(server, &run.principal).await
+        };
         tokio::select! {
-            started = upstreams.start(server) => started,
+            started = start => started,
             never = self.report_starts(run, |starting| starting == server) => match never {},
         }
     }
@@ -46,6 +55,12 @@ impl Broker {
             started.inspect_err(|error| self.servers.record_failure(server, error))?;
         }
         self.servers.ensure_listed(server, need).await
+    }
+
+    /// Asks a server that was just started for its tools, if a person wants to know about changes. The time counts: a
+    /// list that never ends must not keep the cell from ending.
+    pub(super) async fn list_after_start(&self, server: &str) -> Result<(), UpstreamError> {
+        self.servers.list_after_start(server).await
     }
 
     /// Reports every second which of the servers that `is_wanted` accepts are starting, until it is dropped.

@@ -1,9 +1,11 @@
 //! Log messages of upstream servers for code, by principal, session and server. They outlive a cell, so that the next
-//! cell can read why the last one failed. Only the ones that were used last are kept.
+//! cell can read why the last one failed. Only those that were used last are kept, and no principal pushes out those of
+//! another.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+use cove_core::fair_room::least_recent_of_largest;
 use cove_core::session::registry::Principal;
 use cove_core::sync::lock;
 
@@ -26,6 +28,15 @@ struct KnownLogs {
     uses: u64,
 }
 
+impl KnownLogs {
+    /// Forgets the oldest logs of the principal that has most, so that no principal can push out those of another.
+    fn make_room(&mut self) {
+        let entries = self.logs.iter().map(|(key, (_, used))| (key, &key.0, *used));
+        let oldest = least_recent_of_largest(entries).map(|(key, _)| key.clone());
+        oldest.map(|key| self.logs.remove(&key));
+    }
+}
+
 impl SessionLogs {
     /// Returns the logs of a server for a session.
     pub(super) fn open(&self, run: &CallScope, server: &str) -> Arc<CallLogs> {
@@ -34,8 +45,7 @@ impl SessionLogs {
         let uses = known.uses;
         let key = (run.principal.clone(), run.session.clone(), server.to_owned());
         if known.logs.len() >= MAX_LOGS && !known.logs.contains_key(&key) {
-            let oldest = known.logs.iter().min_by_key(|(_, (_, used))| *used).map(|(key, _)| key.clone());
-            oldest.map(|key| known.logs.remove(&key));
+            known.make_room();
         }
         let entry = known.logs.entry(key).or_insert_with(|| (CallLogs::new(&run.principal), uses));
         entry.1 = uses;
@@ -60,6 +70,11 @@ mod tests {
             logs.open(&run("c", &number.to_string()), "x");
         }
         assert_eq!(lock(&logs.0).logs.len(), MAX_LOGS);
-        assert!(!Arc::ptr_eq(&first, &logs.open(&run("a", "s"), "x")), "the oldest were forgotten");
+        assert!(Arc::ptr_eq(&first, &logs.open(&run("a", "s"), "x")), "the principal with most loses its own");
+        let early = logs.open(&run("c", "9999"), "x");
+        for number in 0..MAX_LOGS {
+            logs.open(&run("c", &number.to_string()), "x");
+        }
+        assert!(!Arc::ptr_eq(&early, &logs.open(&run("c", "9999"), "x")), "the oldest were forgotten");
     }
 }

@@ -4,9 +4,8 @@
 //! The file is JSON with one line per tool, so it can be split without parsing it into a tree.
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, File};
-use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -15,8 +14,9 @@ use super::names::stable_hash;
 use super::view::LearnedResults;
 use super::{CatalogServer, ProtocolEra, ToolListing};
 use cove_core::error::{display_path, display_value, write_hint};
+use cove_core::private_file::{open_private_file, write_cached_file};
 
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 pub(super) const MAX_FILE: u64 = 32 << 20;
 /// Ends the first line. The tools follow.
 const TOOLS: &str = ",\"tools\":[";
@@ -27,8 +27,14 @@ pub(super) struct CacheHeader {
     version: u32,
     server: String,
     pub(super) definition: String,
+    /// The pins that the tools come from.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(super) pins: String,
     /// Seconds since 1970.
     pub(super) listed_at: u64,
+    /// Hash of the list that the server sent.
+    #[serde(default)]
+    pub(super) sent: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) era: Option<ProtocolEra>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -48,14 +54,8 @@ pub(super) fn read(folder: &Path, server: &str) -> Result<Option<(CacheHeader, T
             display_value(&why)
         )
     };
-    let file = match File::open(&path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(fail(error.to_string())),
-    };
-    if !file.metadata().is_ok_and(|meta| meta.is_file()) {
-        return Err(fail("it is not a regular file".into()));
-    }
+    let file = open_private_file(&path).map_err(|error| fail(error.to_string()))?;
+    let Some(file) = file else { return Ok(None) };
     let mut text = String::new();
     file.take(MAX_FILE + 1).read_to_string(&mut text).map_err(|error| fail(error.to_string()))?;
     if text.len() as u64 > MAX_FILE {
@@ -86,20 +86,18 @@ pub(super) fn write(folder: &Path, server: &CatalogServer, listing: &ToolListing
         version: VERSION,
         server: server.name.clone(),
         definition: server.definition.clone(),
+        pins: server.pins.stamp.clone(),
+        sent: server.sent,
         listed_at: server.listed_at.unwrap_or(0),
         era: server.era,
         instructions: server.instructions.clone(),
         results: LearnedResults::clone(&server.results),
     };
     let attempt = || -> std::io::Result<()> {
-        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        // `tempfile` makes it readable for its owner only: names of tools reveal what the user works on.
-        let mut fresh = tempfile::Builder::new().prefix(".tools-").suffix(".tmp").tempfile_in(folder)?;
         let start = serde_json::to_string(&header)?;
         let start = start.strip_suffix('}').unwrap_or(&start);
-        fresh.write_all(format!("{start}{TOOLS}\n{}\n{END}\n", listing.text()).as_bytes())?;
-        fresh.persist(&path).map_err(|error| error.error)?;
-        Ok(())
+        // Names of tools reveal what the user works on.
+        write_cached_file(&path, format!("{start}{TOOLS}\n{}\n{END}\n", listing.text()))
     };
     attempt().map_err(|error| {
         format!(

@@ -72,7 +72,7 @@ fn sanitize_value(value: &mut Value) {
 }
 
 /// Returns one line that is short enough for a list.
-pub(super) fn to_line(words: &str) -> String {
+pub(crate) fn to_line(words: &str) -> String {
     let words = sanitize_text(words, MAX_TEXT);
     let line = words.split_whitespace().collect::<Vec<_>>().join(" ");
     cut(&line, MAX_LINE)

@@ -16,20 +16,25 @@ const MAX_SIGNATURE_SERVERS: usize = 3;
 /// text never exceeds the budget.
 const MAX_NAMES: usize = 30;
 
-/// Returns one line per tool, or one sentence that names the servers that `seen` accepts. Empty if there are none.
-pub fn describe_servers(view: &CatalogView, seen: impl Fn(&CatalogServer) -> bool) -> String {
+/// Returns one line per tool that `usable` accepts, or one sentence that names the servers that `seen` accepts. Empty if
+/// there are none.
+pub fn describe_servers(
+    view: &CatalogView,
+    seen: impl Fn(&CatalogServer) -> bool,
+    usable: impl Fn(&CatalogServer, &str) -> bool,
+) -> String {
     let servers: Vec<&CatalogServer> = view.servers().map(|server| &**server).filter(|server| seen(server)).collect();
     if servers.is_empty() {
         return String::new();
     }
-    if let Some(tools) = all_signatures(&servers) {
+    if let Some(tools) = all_signatures(&servers, usable) {
         return format!("MCP tools to call in code:\n{tools}");
     }
     let names: Vec<&str> = servers.iter().map(|server| server.alias.as_str()).collect();
     format!("mcp.SERVER.TOOL(...) calls MCP servers: {}", fit_names(&names))
 }
 
-fn all_signatures(servers: &[&CatalogServer]) -> Option<String> {
+fn all_signatures(servers: &[&CatalogServer], usable: impl Fn(&CatalogServer, &str) -> bool) -> Option<String> {
     let listings: Option<Vec<(&CatalogServer, &ToolListing)>> =
         servers.iter().map(|server| Some((*server, &**server.listing.as_ref()?))).collect();
     let listings = listings?;
@@ -40,9 +45,12 @@ fn all_signatures(servers: &[&CatalogServer]) -> Option<String> {
     }
     let mut documents = Vec::new();
     for (server, listing) in listings {
-        for at in 0..listing.len() {
+        for at in (0..listing.len()).filter(|at| usable(server, listing.name(*at))) {
             documents.push((server, listing.alias(at), listing.document(at)?));
         }
+    }
+    if documents.is_empty() {
+        return None;
     }
     let references: Vec<ToolReference> =
         documents.iter().map(|(server, alias, document)| server.reference(Language::Python, alias, document)).collect();
@@ -69,6 +77,8 @@ fn fit_names(all: &[&str]) -> String {
 mod tests {
     use serde_json::{Value, json};
 
+    use cove_core::policy::grants::Grants;
+
     use super::super::{Catalog, ServerDeclaration, ToolDocument};
     use super::*;
 
@@ -82,14 +92,15 @@ mod tests {
     #[test]
     fn overview_shows_few_tools_and_names_many_servers() {
         let catalog = Catalog::in_memory();
-        let all = |catalog: &Catalog| describe_servers(&catalog.view(), |_| true);
+        let all = |catalog: &Catalog| describe_servers(&catalog.view(), |_| true, |_, _| true);
         assert_eq!(all(&catalog), "");
         catalog.set_tools("files", "files", "", vec![tool("read"), tool("write-all")]);
         let expected = "MCP tools to call in code:\nmcp.files.read(*, path: str = ...) -> Any\n# Does it\n\
                         mcp.files.write_all(*, path: str = ...) -> Any\n# Does it";
         assert_eq!(all(&catalog), expected);
-        assert_eq!(describe_servers(&catalog.view(), |_| false), "");
+        assert_eq!(describe_servers(&catalog.view(), |_| false, |_, _| true), "");
         let declared = ServerDeclaration {
+            filter: Grants::default(),
             name: "git hub".into(),
             alias: "git_hub".into(),
             description: String::new(),
@@ -109,7 +120,7 @@ mod tests {
             let name = format!("server_with_a_long_name_{n}");
             catalog.set_tools(&name, &name, "", vec![tool("t")]);
         }
-        let text = describe_servers(&catalog.view(), |_| true);
+        let text = describe_servers(&catalog.view(), |_| true, |_, _| true);
         assert!(estimate_tokens(&text) <= MAX_NAMES + 30 && text.ends_with("more"), "{text}");
     }
 }

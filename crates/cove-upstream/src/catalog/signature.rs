@@ -3,6 +3,9 @@
 //! out of its quotes or comment.
 
 mod comments;
+#[cfg(any(test, fuzzing))]
+#[path = "../../tests/exercise/signature.rs"]
+pub mod exercise;
 mod parameters;
 mod python;
 mod shape;

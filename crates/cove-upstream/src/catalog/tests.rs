@@ -5,6 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 
 use super::*;
+use cove_core::policy::grants::Grants;
 
 fn tool(name: &str, description: &str, input: Value) -> ToolDocument {
     let Value::Object(input_schema) = input else { panic!("an object") };
@@ -17,6 +18,7 @@ fn plain_tool(name: &str) -> ToolDocument {
 
 fn declaration(name: &str, definition: &str) -> ServerDeclaration {
     ServerDeclaration {
+        filter: Grants::default(),
         name: name.into(),
         alias: names::server_aliases(&[name]).remove(0),
         description: "A server".into(),
@@ -107,7 +109,7 @@ fn reports_and_rewrites_a_damaged_cache() {
         assert_eq!(again.tools("s").map(|tools| tools.len()), Some(1));
     }
     // A file of another version, or of another server with the same file name, is ignored.
-    for (from, to) in [("\"version\":2", "\"version\":99"), ("\"server\":\"s\"", "\"server\":\"t\"")] {
+    for (from, to) in [("\"version\":3", "\"version\":99"), ("\"server\":\"s\"", "\"server\":\"t\"")] {
         fs::write(&path, String::from_utf8_lossy(&good).replace(from, to)).expect("written");
         let next = Catalog::open(folder.path());
         assert_eq!(next.declare(declaration("s", "d")), None);

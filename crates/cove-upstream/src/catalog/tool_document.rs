@@ -1,7 +1,9 @@
 //! One tool of an upstream server in the catalog.
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+
+use super::pins::ToolDefinition;
 
 /// A server's description of a tool, sanitized. It is data of the server and never trusted.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -27,6 +29,9 @@ pub struct ToolDocument {
     /// The server runs the tool only as a task.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub requires_task: bool,
+    /// What the server sent, to compare it with what was accepted. The cache does not have it.
+    #[serde(skip)]
+    pub definition: Option<Box<ToolDefinition>>,
 }
 
 impl ToolDocument {
@@ -34,6 +39,18 @@ impl ToolDocument {
     pub fn is_deprecated(&self) -> bool {
         self.deprecated || says_deprecated(&self.description)
     }
+
+    /// The bytes of the definition that a client would give to a model.
+    pub fn size(&self) -> usize {
+        definition_size(&self.name, &self.description, &self.input_schema)
+    }
+}
+
+/// The bytes of a tool's definition as models get it: its name, its description and its input schema, as JSON. Clients
+/// keep the rest of what `tools/list` gives to themselves.
+pub fn definition_size(name: &str, description: &str, input_schema: &Map<String, Value>) -> usize {
+    let tool = json!({"name": name, "description": description, "inputSchema": input_schema});
+    tool.to_string().len()
 }
 
 /// Returns true if a description begins with the word, in any decoration (`[DEPRECATED]`, `**Deprecated**`), or a later

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use cove_protocol::Language;
 use serde::{Deserialize, Serialize};
 
+use super::pins::PinState;
 use super::search::{self, LazyEmbedding};
 use super::signature::ToolReference;
 use super::{ProtocolEra, ResultShape, SearchHits, ToolDocument, ToolListing, names};
+use cove_core::policy::grants::Grants;
 use cove_core::spelling::suggestions;
 
 /// One upstream server in the catalog.
@@ -25,8 +27,14 @@ pub struct CatalogServer {
     pub listing: Option<Arc<ToolListing>>,
     /// Seconds since 1970.
     pub listed_at: Option<u64>,
+    /// Hash of the list that the server sent; 0 if that is not known.
+    pub(super) sent: u64,
     /// The server's own words on how to use it, sanitized and bounded.
     pub instructions: Option<String>,
+    /// The tools that the definition allows and denies.
+    pub filter: Arc<Grants>,
+    /// What a person has not accepted.
+    pub pins: PinState,
     /// What answers of tools looked like, by the name of the tool.
     pub(super) results: Arc<LearnedResults>,
 }

@@ -4,8 +4,10 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::{DefinitionProblem, ServerDefinitions, trust};
+use super::{DefinitionOwner, DefinitionProblem, ServerDefinitions, trust};
 use cove_core::document::is_missing;
+use cove_core::error::write_hint;
+use cove_core::private_file::check_path;
 use cove_core::process_env::ProcessEnv;
 
 /// The files and directories that may define servers.
@@ -67,16 +69,26 @@ impl DefinitionPlaces {
         DefinitionStamp(paths.into_iter().map(stamp).collect())
     }
 
-    /// The files that exist. A directory that cannot be listed becomes a problem of `all`.
-    pub(super) fn files(&self, all: &mut ServerDefinitions) -> Vec<PathBuf> {
-        let mut files: Vec<PathBuf> = self.config.iter().cloned().collect();
-        for directory in &self.directories {
-            files.extend(listed(directory, &mut all.problems));
+    /// The files that exist, and who wrote them. A directory that cannot be listed becomes a problem of `all`.
+    pub(super) fn files(&self, all: &mut ServerDefinitions) -> Vec<(PathBuf, DefinitionOwner)> {
+        let mut own: Vec<PathBuf> = self.config.iter().cloned().collect();
+        own.extend(self.directories.iter().flat_map(|directory| listed(directory, &mut all.problems)));
+        let mut files = Vec::new();
+        for file in own {
+            // A definition is a command that runs outside the sandbox: no other user may write one.
+            match check_path(&file) {
+                Ok(()) => files.push(file),
+                Err(error) => {
+                    let hint = error.hint(&file);
+                    all.problems.push(DefinitionProblem::new(&file, None, error.to_string(), &hint));
+                }
+            }
         }
+        let mut trusted_files = Vec::new();
         if let Some(project) = &self.project {
             let own = [project.join("cove.toml")].into_iter().filter(|path| Some(path) != self.config.as_ref());
             let mut project_files: Vec<PathBuf> = own.filter(|path| path.is_file()).collect();
-            let trusted = self.state_dir.as_ref().is_some_and(|state_dir| trust::is_trusted(state_dir, project));
+            let trusted = self.is_trusted(project, all);
             // Problems with a project that is not trusted are not worth reporting.
             let mut ignored = Vec::new();
             let problems = if trusted { &mut all.problems } else { &mut ignored };
@@ -85,12 +97,26 @@ impl DefinitionPlaces {
             // One of the user's own directories may be the project itself.
             project_files.retain(|path| !files.contains(path));
             if trusted {
-                files.extend(project_files);
+                trusted_files = project_files;
             } else {
                 all.untrusted = project_files;
             }
         }
-        files
+        let own = files.into_iter().map(|file| (file, DefinitionOwner::Person));
+        own.chain(trusted_files.into_iter().map(|file| (file, DefinitionOwner::Project))).collect()
+    }
+}
+
+impl DefinitionPlaces {
+    /// A list of trusted directories that cannot be used trusts none, and becomes a problem of `all`.
+    fn is_trusted(&self, project: &Path, all: &mut ServerDefinitions) -> bool {
+        let Some(state_dir) = &self.state_dir else { return false };
+        trust::is_trusted(state_dir, project).unwrap_or_else(|error| {
+            let hint = write_hint(&error, "make it readable for you");
+            let what = format!("the list of trusted projects could not be used ({error})");
+            all.problems.push(DefinitionProblem::new(&trust::file(state_dir), None, what, &hint));
+            false
+        })
     }
 }
 

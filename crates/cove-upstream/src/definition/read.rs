@@ -8,11 +8,16 @@ use std::time::Duration;
 
 use reqwest::Url;
 
-use super::{DefinitionOrigin, DefinitionProblem, ServerDefinition, ServerLaunch, check_name, parse_start_timeout};
+use super::{
+    DefinitionOrigin, DefinitionOwner, DefinitionProblem, HttpTransport, OAuthSettings, ServerDefinition, ServerLaunch,
+    check_name, parse_start_timeout,
+};
 use cove_core::document::{
     ConfigDocument, DocumentFormat, DocumentMember, DocumentNode, DocumentValue, unknown_key_hint,
 };
 use cove_core::error::{Refusal, display_value};
+use cove_core::policy::grants::ToolPattern;
+use cove_core::units;
 
 const FIELDS: &[&str] = &[
     "command",
@@ -27,6 +32,14 @@ const FIELDS: &[&str] = &[
     "allow_self",
     "allow_http",
     "start_timeout",
+    "timeout",
+    "allow_tools",
+    "deny_tools",
+    "env_file",
+    "headers_cmd",
+    "oauth",
+    "published",
+    "isolate",
 ];
 
 /// Every server of a file, as its definition or as the problem with it.
@@ -119,26 +132,32 @@ fn server(member: &DocumentMember, path: &Path, is_toml: bool) -> Result<ServerD
         name: name.clone(),
         alias: String::new(),
         origin: DefinitionOrigin { path: path.to_owned(), line: *line },
+        owner: DefinitionOwner::default(),
         shadowed: Vec::new(),
-        launch: fields.launch()?,
+        launch: fields.launch(is_toml)?,
         description: fields.text("description")?,
         disabled: fields.boolean("disabled")?.unwrap_or(false) || enabled == Some(false),
         allow_self: fields.boolean("allow_self")?.unwrap_or(false),
-        start_timeout: fields.start_timeout()?,
+        start_timeout: fields.duration("start_timeout", parse_start_timeout)?,
+        call_timeout: fields.call_timeout(is_toml)?,
+        allowed_tools: fields.tool_patterns("allow_tools")?,
+        denied_tools: fields.tool_patterns("deny_tools")?,
+        published: fields.text("published").ok().flatten(),
+        isolate: fields.boolean("isolate")?,
     })
 }
 
 /// Reads the fields of one server. Messages name the server.
-struct ServerFields<'a> {
+pub(super) struct ServerFields<'a> {
     path: &'a Path,
     name: &'a str,
     /// The line of the server's name.
     line: usize,
-    node: &'a DocumentNode,
+    pub(super) node: &'a DocumentNode,
 }
 
 impl ServerFields<'_> {
-    fn launch(&self) -> Result<ServerLaunch, DefinitionProblem> {
+    fn launch(&self, is_toml: bool) -> Result<ServerLaunch, DefinitionProblem> {
         let mut args = self.list("args")?;
         // Some clients write the command and its arguments as one list.
         let command = if self.field("command").is_some_and(|node| node.items().is_some()) {
@@ -152,49 +171,86 @@ impl ServerFields<'_> {
         let url = self.first_text(&["url", "serverUrl", "httpUrl"])?;
         let kind = self.first_text(&["type", "transport"])?;
         let mistake = |what: &str, hint: &str| Err(self.mistake(self.line, what, hint));
-        let is_http = match kind.as_deref() {
-            Some("stdio" | "local") => false,
-            Some("http" | "streamable-http" | "streamableHttp" | "streamable_http" | "remote") => true,
-            Some("sse") => {
-                return mistake(
-                    "`type` is `sse`, the older SSE transport, which Cove does not support",
-                    "use the server's Streamable HTTP address with `type` `http`, or bridge it with the `command` \
-                     `npx -y mcp-remote ADDRESS`",
-                );
+        let transport = match kind.as_deref() {
+            Some("stdio" | "local") => None,
+            Some("http" | "streamable-http" | "streamableHttp" | "streamable_http") => {
+                Some(HttpTransport::StreamableHttp)
             }
+            Some("sse") => Some(HttpTransport::LegacySse),
+            Some("auto" | "remote") => Some(HttpTransport::Detected),
             Some(other) => {
-                return mistake(&format!("`type` is `{}`", display_value(other)), "write `stdio` or `http`");
+                let hint = "write `stdio`, `http`, `sse` or `auto`";
+                return mistake(&format!("`type` is `{}`", display_value(other)), hint);
             }
-            None => command.is_none() && url.is_some(),
+            None => (command.is_none() && url.is_some()).then_some(HttpTransport::Detected),
         };
-        match (is_http, command, url) {
+        match (transport, command, url) {
             (_, Some(_), Some(_)) => mistake("there are both `command` and `url`", "keep only one of them"),
-            (false, Some(command), None) if command.is_empty() => {
+            (None, Some(command), None) if command.is_empty() => {
                 mistake("`command` is empty", "write the program to start")
             }
-            (false, Some(command), None) => {
-                Ok(ServerLaunch::Stdio { command, args, env: self.texts("env")?, cwd: self.text("cwd")? })
-            }
-            (true, None, Some(url)) => {
+            (None, Some(command), None) => Ok(ServerLaunch::Stdio {
+                command,
+                args,
+                env: self.texts("env")?,
+                env_file: self.text("env_file")?,
+                cwd: self.text("cwd")?,
+            }),
+            (Some(transport), None, Some(url)) => {
                 self.check_url(&url)?;
                 Ok(ServerLaunch::Http {
                     url,
+                    transport,
                     headers: self.texts("headers")?,
+                    headers_cmd: self.text("headers_cmd")?,
                     allow_http: self.boolean("allow_http")?.unwrap_or(false),
+                    oauth: self.oauth(is_toml)?.map(Box::new),
                 })
             }
-            (false, ..) => mistake("there is no `command`", "write the program to start, or a `url`"),
-            (true, ..) => mistake("there is no `url`", "write the server's address, or a `command`"),
+            (None, ..) => mistake("there is no `command`", "write the program to start, or a `url`"),
+            (Some(_), ..) => mistake("there is no `url`", "write the server's address, or a `command`"),
         }
     }
 
-    fn start_timeout(&self) -> Result<Option<Duration>, DefinitionProblem> {
-        let Some(node) = self.field("start_timeout") else { return Ok(None) };
-        let text = node.text_or_number().ok_or_else(|| self.wrong_kind(node, "start_timeout", "a duration"))?;
-        let refused = |refusal: Refusal| {
-            self.mistake(node.line, &format!("`start_timeout` cannot be used: {}", refusal.cause), &refusal.hint)
+    fn oauth(&self, is_toml: bool) -> Result<Option<OAuthSettings>, DefinitionProblem> {
+        let Some(node) = self.field("oauth").filter(|node| is_toml || node.members().is_some()) else {
+            return Ok(None);
         };
-        parse_start_timeout(text).map(Some).map_err(refused)
+        OAuthSettings::read(&ServerFields { path: self.path, name: self.name, line: node.line, node }, is_toml)
+            .map(Some)
+    }
+
+    /// Other clients write a number into JSON files, in seconds or milliseconds. Only a text with a unit is clear.
+    fn call_timeout(&self, is_toml: bool) -> Result<Option<Duration>, DefinitionProblem> {
+        match self.field("timeout") {
+            Some(node) if is_toml || node.text().is_some() => self.duration("timeout", units::duration),
+            _ => Ok(None),
+        }
+    }
+
+    /// A pattern that cannot be read must not be ignored: it may be the one that denies.
+    fn tool_patterns(&self, key: &str) -> Result<Vec<String>, DefinitionProblem> {
+        let patterns = self.list(key)?;
+        for pattern in &patterns {
+            ToolPattern::for_tool(pattern).map_err(|what| {
+                let line = self.field(key).map_or(self.line, |node| node.line);
+                self.mistake(line, &format!("in `{key}`, {what}"), "write the name of a tool, with `*` as wildcard")
+            })?;
+        }
+        Ok(patterns)
+    }
+
+    fn duration(
+        &self,
+        key: &str,
+        parse: impl Fn(&str) -> Result<Duration, Refusal>,
+    ) -> Result<Option<Duration>, DefinitionProblem> {
+        let Some(node) = self.field(key) else { return Ok(None) };
+        let text = node.text_or_number().ok_or_else(|| self.wrong_kind(node, key, "a duration"))?;
+        let refused = |refusal: Refusal| {
+            self.mistake(node.line, &format!("`{key}` cannot be used: {}", refusal.cause), &refusal.hint)
+        };
+        parse(text).map(Some).map_err(refused)
     }
 
     /// A `url` with variables is checked when the server starts.
@@ -208,37 +264,37 @@ impl ServerFields<'_> {
         }
     }
 
-    fn mistake(&self, line: usize, what: &str, hint: &str) -> DefinitionProblem {
+    pub(super) fn mistake(&self, line: usize, what: &str, hint: &str) -> DefinitionProblem {
         let what = format!("{what}, so `{}` is not used", self.name);
         DefinitionProblem::new(self.path, Some(line), what, hint)
     }
 
-    fn wrong_kind(&self, node: &DocumentNode, key: &str, wanted: &str) -> DefinitionProblem {
+    pub(super) fn wrong_kind(&self, node: &DocumentNode, key: &str, wanted: &str) -> DefinitionProblem {
         self.mistake(node.line, &format!("`{key}` is {}", node.kind()), &format!("write {wanted}"))
     }
 
     /// A field that exists and is not null.
-    fn field(&self, key: &str) -> Option<&DocumentNode> {
+    pub(super) fn field(&self, key: &str) -> Option<&DocumentNode> {
         self.node.get(key).filter(|node| !node.is_null())
     }
 
-    fn text(&self, key: &str) -> Result<Option<String>, DefinitionProblem> {
+    pub(super) fn text(&self, key: &str) -> Result<Option<String>, DefinitionProblem> {
         let Some(node) = self.field(key) else { return Ok(None) };
         let text = node.text().ok_or_else(|| self.wrong_kind(node, key, "a string"))?;
         self.without_nul(node, key, text).map(Some)
     }
 
     /// The first of several fields that exists.
-    fn first_text(&self, keys: &[&str]) -> Result<Option<String>, DefinitionProblem> {
+    pub(super) fn first_text(&self, keys: &[&str]) -> Result<Option<String>, DefinitionProblem> {
         keys.iter().find_map(|key| self.text(key).transpose()).transpose()
     }
 
-    fn boolean(&self, key: &str) -> Result<Option<bool>, DefinitionProblem> {
+    pub(super) fn boolean(&self, key: &str) -> Result<Option<bool>, DefinitionProblem> {
         let Some(node) = self.field(key) else { return Ok(None) };
         node.boolean().map(Some).ok_or_else(|| self.wrong_kind(node, key, "`true` or `false`"))
     }
 
-    fn list(&self, key: &str) -> Result<Vec<String>, DefinitionProblem> {
+    pub(super) fn list(&self, key: &str) -> Result<Vec<String>, DefinitionProblem> {
         let Some(node) = self.field(key) else { return Ok(Vec::new()) };
         let items = node.items().ok_or_else(|| self.wrong_kind(node, key, "a list of strings"))?;
         items.iter().map(|item| self.scalar(item, key, "a list of strings")).collect()

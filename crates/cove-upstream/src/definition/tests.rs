@@ -32,7 +32,7 @@ fn reads_the_tables_of_cove_toml() {
     );
     assert_eq!(problems(&all), [""; 0]);
     let github = &all.servers[0];
-    let ServerLaunch::Stdio { command, args, env, cwd } = &github.launch else { panic!("{github:?}") };
+    let ServerLaunch::Stdio { command, args, env, cwd, .. } = &github.launch else { panic!("{github:?}") };
     assert_eq!((command.as_str(), args.join(" ").as_str(), cwd.as_deref()), ("npx", "-y x", Some("/srv")));
     assert_eq!(env["TOKEN"], "${TOKEN}");
     assert_eq!((github.origin.line, github.description.as_deref()), (3, Some("Issues")));
@@ -61,9 +61,47 @@ fn reads_json_in_every_common_form() {
 }
 
 #[test]
+fn reads_the_fields_that_other_clients_have_too() {
+    let all = toml(
+        "[servers.a]\nurl = \"https://a/mcp\"\ntype = \"auto\"\ntimeout = \"2m\"\ndeny_tools = [\"delete_*\"]\nheaders_cmd = \"corp header\"\noauth = { client_id = \"id\", client_secret = \"${S}\", scopes = [\"r\", \"w\"], callback_port = 8080, grant = \"client_credentials\" }\n[servers.b]\ncommand = \"b\"\nenv_file = \"~/.env\"\nallow_tools = [\"get\"]\n[servers.c]\nurl = \"https://c\"\ntype = \"sse\"\n",
+    );
+    assert_eq!(problems(&all), [""; 0]);
+    let [a, b, c] = all.servers.as_slice() else { panic!("{all:?}") };
+    let ServerLaunch::Http { transport, headers_cmd, oauth: Some(oauth), .. } = &a.launch else { panic!() };
+    assert_eq!((*transport, headers_cmd.as_deref()), (HttpTransport::Detected, Some("corp header")));
+    assert_eq!((a.call_timeout, &a.denied_tools[..]), (Some(Duration::from_secs(120)), &["delete_*".to_owned()][..]));
+    assert_eq!((oauth.client_id.as_deref(), oauth.callback_port), (Some("id"), Some(8080)));
+    assert_eq!((oauth.grant, oauth.scopes.join(" ").as_str()), (OAuthGrant::ClientCredentials, "r w"));
+    assert!(!format!("{a:?} {oauth:?}").contains("${S}"), "{a:?}");
+    let ServerLaunch::Stdio { env_file, .. } = &b.launch else { panic!() };
+    assert_eq!((env_file.as_deref(), b.allowed_tools.join(" ").as_str()), (Some("~/.env"), "get"));
+    assert!(matches!(c.launch, ServerLaunch::Http { transport: HttpTransport::LegacySse, oauth: None, .. }));
+
+    // In files that Cove shares with other clients, their own forms are no mistakes.
+    let all = json(
+        "{\"mcpServers\": {\"a\": {\"url\": \"https://a\", \"timeout\": 60000, \"oauth\": {\"clientId\": \"id\", \"scopes\": \"r w\", \"xaa\": {}}}, \"b\": {\"url\": \"https://b\", \"oauth\": false}}}",
+    );
+    assert_eq!(problems(&all), [""; 0]);
+    let ServerLaunch::Http { oauth: Some(oauth), .. } = &all.servers[0].launch else { panic!() };
+    assert_eq!((oauth.client_id.as_deref(), oauth.scopes.len()), (Some("id"), 2));
+    assert_eq!(all.servers[0].call_timeout, None);
+
+    let wrong = |field: &str, reason: &str| {
+        let all = toml(&format!("[servers.a]\nurl = \"https://a\"\n{field}\n"));
+        assert!(problems(&all).join("").contains(reason), "{field}: {:?}", problems(&all));
+    };
+    wrong("timeout = \"soon\"", "`timeout` cannot be used");
+    wrong("oauth = { client = \"x\" }", "`client` is not a field of `oauth`");
+    wrong("oauth = { grant = \"password\" }", "`oauth.grant` is not a grant");
+    wrong("oauth = { callback_port = 0 }", "`oauth.callback_port` is not a port");
+    wrong("oauth = true", "`oauth` is");
+    wrong("deny_tools = \"x\"", "`deny_tools` is a string");
+}
+
+#[test]
 fn names_file_line_and_key_of_a_mistake_and_keeps_the_others() {
     let all = toml(
-        "[servers.good]\ncommand = \"x\"\n[servers.one]\ncommand = 1\n[servers.two]\ncommand = \"x\"\nargs = \"y\"\n[servers.three]\ncommnd = \"x\"\n[servers.four]\n[servers.five]\ncommand = \"x\"\nurl = \"y\"\n[servers.six]\ntype = \"sse\"\nurl = \"x\"\n[servers.\"a b\"]\ncommand = \"x\"\n[servers.seven]\ncommand = \"x\"\nenv = { A = [] }\n",
+        "[servers.good]\ncommand = \"x\"\n[servers.one]\ncommand = 1\n[servers.two]\ncommand = \"x\"\nargs = \"y\"\n[servers.three]\ncommnd = \"x\"\n[servers.four]\n[servers.five]\ncommand = \"x\"\nurl = \"y\"\n[servers.six]\ntype = \"ws\"\nurl = \"x\"\n[servers.\"a b\"]\ncommand = \"x\"\n[servers.seven]\ncommand = \"x\"\nenv = { A = [] }\n",
     );
     assert_eq!(names(&all), ["good"]);
     let expected = [
@@ -72,7 +110,7 @@ fn names_file_line_and_key_of_a_mistake_and_keeps_the_others() {
         "in `/c/cove.toml`, line 9: `commnd` is not a field of a server, so `three` is not used; did you mean `command`?",
         "in `/c/cove.toml`, line 10: there is no `command`, so `four` is not used; write the program to start, or a `url`",
         "in `/c/cove.toml`, line 11: there are both `command` and `url`, so `five` is not used; keep only one of them",
-        "in `/c/cove.toml`, line 14: `type` is `sse`, the older SSE transport, which Cove does not support, so `six` is not used",
+        "in `/c/cove.toml`, line 14: `type` is `ws`, so `six` is not used; write `stdio`, `http`, `sse` or `auto`",
         "in `/c/cove.toml`, line 17: `a b` cannot be a server's name: it has ` `; use letters",
         "in `/c/cove.toml`, line 21: `env.A` has a list in it, so `seven` is not used; write a string",
     ];
@@ -285,14 +323,14 @@ fn skips_entries_that_would_start_cove_itself() {
     write(
         &file,
         &format!(
-            "{{\"a\": {{\"command\": \"{own}\"}}, \"b\": {{\"command\": \"{link}\", \"args\": [\"x\"]}},\n\"c\": {{\"command\": \"cove\", \"args\": [\"serve\"]}}, \"d\": {{\"command\": \"/opt/cove\"}},\n\"e\": {{\"command\": \"{own}\", \"allow_self\": true}}, \"f\": {{\"command\": \"cove\", \"args\": [\"doctor\"]}}}}"
+            "{{\"a\": {{\"command\": \"{own}\"}}, \"b\": {{\"command\": \"{link}\", \"args\": [\"x\"]}},\n\"c\": {{\"command\": \"cove\", \"args\": [\"serve\"]}}, \"d\": {{\"command\": \"/opt/cove\"}},\n\"e\": {{\"command\": \"{own}\", \"allow_self\": true}}, \"f\": {{\"command\": \"cove\", \"args\": [\"doctor\"]}},\n\"g\": {{\"command\": \"uvx\", \"args\": [\"cove-mcp@1.0.0\", \"serve\"]}}}}"
         ),
     );
     let process_env = ProcessEnv { env: BTreeMap::new(), cwd: "/".into(), stdin_is_terminal: false };
     let places = DefinitionPlaces { directories: vec![folder.path().to_owned()], ..DefinitionPlaces::default() };
     let all = ServerDefinitions::load(&places, &UpstreamSettings::from_env(&process_env));
     assert_eq!(names(&all), ["e", "f"]);
-    assert_eq!(all.problems.len(), 4);
+    assert_eq!(all.problems.len(), 5);
     assert!(problems(&all)[0].contains("`a` would start Cove itself, so it is skipped; set `allow_self`"));
 }
 

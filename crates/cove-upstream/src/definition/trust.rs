@@ -1,44 +1,66 @@
 //! The directories whose server definitions the user trusts. A project may come from anywhere, and a definition is a
 //! command that runs outside the sandbox.
 
-use std::fs;
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cove_core::document::read_limited;
+use cove_core::private_file::{ExistingFile, lock_within, open_lock_file, open_private_file, write_private_file};
 
 const FILE: &str = "trusted";
+const MAX_FILE: u64 = 4 << 20;
+/// How long a process waits for another one that changes the list.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The path of the list.
 pub(super) fn file(state_dir: &Path) -> PathBuf {
     state_dir.join(FILE)
 }
 
-/// True if exactly this directory is in the list. Directories below it are not covered.
-pub fn is_trusted(state_dir: &Path, directory: &Path) -> bool {
-    let Ok(directory) = directory.canonicalize() else { return false };
-    list(state_dir).is_ok_and(|known| known.contains(&directory))
+/// True if exactly this directory is in the list. Directories below it are not covered. Fails if the list cannot be
+/// read, or if another user could have written it.
+pub fn is_trusted(state_dir: &Path, directory: &Path) -> io::Result<bool> {
+    let known = list(state_dir)?;
+    Ok(directory.canonicalize().is_ok_and(|directory| known.contains(&directory)))
 }
 
-/// The list, which has one directory per line. Empty if there is no file.
+/// The list, which has one directory per line. Empty if there is no file. Fails if another user could have written it.
 pub fn list(state_dir: &Path) -> io::Result<Vec<PathBuf>> {
-    match fs::read_to_string(state_dir.join(FILE)) {
-        Ok(text) => Ok(text.lines().filter(|line| line.starts_with('/')).map(PathBuf::from).collect()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) => Err(error),
+    let path = file(state_dir);
+    match open_private_file(&path).map_err(|error| error.into_io(&path))? {
+        Some(file) => {
+            let text = read_limited(file, MAX_FILE)?;
+            Ok(text.lines().filter(|line| line.starts_with('/')).map(PathBuf::from).collect())
+        }
+        None => Ok(Vec::new()),
     }
+}
+
+/// Changes the list with a function that returns its new text, or None if it stays.
+fn change(state_dir: &Path, update: impl FnOnce(Vec<PathBuf>) -> Option<Vec<PathBuf>>) -> io::Result<bool> {
+    // An unsafe list is refused before anything is created.
+    list(state_dir)?;
+    let lock = open_lock_file(&state_dir.join(".trusted.lock"))?;
+    lock_within(&lock, LOCK_TIMEOUT)?;
+    let Some(directories) = update(list(state_dir)?) else { return Ok(false) };
+    let text: String = directories.iter().map(|path| format!("{}\n", path.display())).collect();
+    write_private_file(&file(state_dir), text, ExistingFile::Replace)?;
+    Ok(true)
 }
 
 /// Adds a directory by its path without links, and returns that path.
 pub fn trust(state_dir: &Path, directory: &Path) -> io::Result<PathBuf> {
     let directory = directory.canonicalize()?;
-    let line = directory.to_str().filter(|path| !path.contains('\n'));
-    let line = line.ok_or_else(|| io::Error::other("its path is not a line of text"))?;
-    if list(state_dir)?.contains(&directory) {
-        return Ok(directory);
+    if directory.to_str().is_none_or(|path| path.contains('\n')) {
+        return Err(io::Error::other("its path is not a line of text"));
     }
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(state_dir)?;
-    let mut file = fs::OpenOptions::new().create(true).append(true).mode(0o600).open(state_dir.join(FILE))?;
-    file.write_all(format!("{line}\n").as_bytes())?;
+    let add = |mut known: Vec<PathBuf>| {
+        let is_new = !known.contains(&directory);
+        known.push(directory.clone());
+        is_new.then_some(known)
+    };
+    change(state_dir, add)?;
     Ok(directory)
 }
 
@@ -46,21 +68,18 @@ pub fn trust(state_dir: &Path, directory: &Path) -> io::Result<PathBuf> {
 pub fn distrust(state_dir: &Path, directory: &Path) -> io::Result<bool> {
     // A directory that no longer exists can still be removed.
     let directory = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
-    let known = list(state_dir)?;
-    let left: Vec<&PathBuf> = known.iter().filter(|path| **path != directory).collect();
-    if left.len() == known.len() {
-        return Ok(false);
-    }
-    let text: String = left.iter().map(|path| format!("{}\n", path.display())).collect();
-    let fresh = state_dir.join(format!("{FILE}.new"));
-    let mut file = fs::OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&fresh)?;
-    file.write_all(text.as_bytes())?;
-    fs::rename(fresh, state_dir.join(FILE))?;
-    Ok(true)
+    let remove = |mut known: Vec<PathBuf>| {
+        let count = known.len();
+        known.retain(|path| *path != directory);
+        (known.len() < count).then_some(known)
+    };
+    change(state_dir, remove)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -72,14 +91,14 @@ mod tests {
         fs::create_dir_all(&below).unwrap();
         let link = folder.path().join("link");
         std::os::unix::fs::symlink(&project, &link).unwrap();
-        assert!(!is_trusted(&state, &project));
+        assert!(!is_trusted(&state, &project).unwrap());
         assert_eq!(trust(&state, &link).unwrap(), project.canonicalize().unwrap());
         trust(&state, &project).unwrap();
         assert_eq!(list(&state).unwrap().len(), 1);
-        assert!(is_trusted(&state, &project) && is_trusted(&state, &link));
-        assert!(!is_trusted(&state, &below) && !is_trusted(&state, folder.path()));
+        assert!(is_trusted(&state, &project).unwrap() && is_trusted(&state, &link).unwrap());
+        assert!(!is_trusted(&state, &below).unwrap() && !is_trusted(&state, folder.path()).unwrap());
         assert!(distrust(&state, &link).unwrap());
-        assert!(!is_trusted(&state, &project) && !distrust(&state, &project).unwrap());
+        assert!(!is_trusted(&state, &project).unwrap() && !distrust(&state, &project).unwrap());
         assert!(trust(&state, &folder.path().join("missing")).is_err());
     }
 }

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use rmcp::model::{ClientRequest, GetExtensions};
+use rmcp::model::{ClientRequest, GetExtensions, RequestId};
 use serde_json::{Value, json};
 
 use super::redaction::ServerSecrets;
@@ -122,8 +122,28 @@ impl Drop for LoggedCall {
 pub(super) enum MessageOrigin {
     /// The pipes of a process, or a stream that belongs to no request.
     Server,
-    /// The stream of one request, with its logs if it has any.
-    Request(Option<AttachedLogs>),
+    /// The stream of one request, with its logs if it has any. Only the answer to that request belongs there.
+    Stream(RequestId, Option<AttachedLogs>),
+    /// The body of an answer to one request.
+    Body(RequestId, Option<AttachedLogs>),
+}
+
+impl MessageOrigin {
+    pub(super) fn request_id(&self) -> Option<&RequestId> {
+        match self {
+            Self::Server => None,
+            Self::Stream(id, _) | Self::Body(id, _) => Some(id),
+        }
+    }
+
+    pub(super) fn is_body(&self) -> bool {
+        matches!(self, Self::Body(..))
+    }
+
+    /// Returns true if a message from here can be the answer to this request.
+    pub(super) fn may_answer(&self, id: &RequestId) -> bool {
+        self.is_body() || self.request_id().is_none_or(|own| own == id)
+    }
 }
 
 /// Which principals have used a server since Cove started.
@@ -171,8 +191,8 @@ impl LogRoutes {
             one.logs.upgrade().is_some_and(|logs| logs.calls_in_flight.load(Ordering::Acquire) > 0)
         };
         match origin {
-            MessageOrigin::Request(Some(logs)) => logs.push(&message),
-            MessageOrigin::Request(None) => {}
+            MessageOrigin::Stream(_, Some(logs)) | MessageOrigin::Body(_, Some(logs)) => logs.push(&message),
+            MessageOrigin::Stream(_, None) | MessageOrigin::Body(_, None) => {}
             MessageOrigin::Server if !matches!(self.users, ServerUsers::One(_)) => {}
             MessageOrigin::Server if self.recent.iter().any(|one| is_in_flight(&one)) => {
                 self.recent.iter().filter(is_in_flight).for_each(|one| one.push(&message));
@@ -220,7 +240,7 @@ mod tests {
         AttachedLogs::new(logs, ServerSecrets::default()).attach(&mut request);
         let call = LoggedCall::begin(logs);
         routes.register(&request);
-        (call, MessageOrigin::Request(AttachedLogs::find_in(&request)))
+        (call, MessageOrigin::Stream(RequestId::Number(1), AttachedLogs::find_in(&request)))
     }
 
     fn read(logs: &CallLogs) -> Vec<Value> {
@@ -250,7 +270,7 @@ mod tests {
         deliver(&routes, "whose?", &MessageOrigin::Server);
         deliver(&routes, "theirs", &their_origin);
         deliver(&routes, "mine", &origin);
-        deliver(&routes, "of a request without logs", &MessageOrigin::Request(None));
+        deliver(&routes, "of a request without logs", &MessageOrigin::Stream(RequestId::Number(1), None));
         assert_eq!((read(&mine).len(), read(&other).len(), read(&theirs)), (2, 2, vec![json!("theirs")]));
         let _call = send(&mut routes, &mine);
         deliver(&routes, "still whose?", &MessageOrigin::Server);

@@ -21,6 +21,7 @@ use serde_json::Value;
 
 use super::ProtocolEra;
 use super::notifications::NotificationRouter;
+use super::questions::json_size;
 use super::settings::UpstreamSettings;
 use cove_core::error::display_value;
 
@@ -48,6 +49,10 @@ impl UpstreamClient {
         let unreadable = |error: serde_json::Error| ErrorData::invalid_params(error.to_string(), None);
         let Value::Object(params) = serde_json::to_value(params).map_err(unreadable)? else {
             return Err(ErrorData::invalid_params("`params` is not an object", None));
+        };
+        let size = json_size(&params);
+        let Some(_admitted) = self.notices.intake.admit_request(size) else {
+            return Err(ErrorData::invalid_request("could not ask: too many requests of this server are open", None));
         };
         let withdrawn = context.ct.cancelled();
         let answer = self.notices.questions.ask(method, params, &context.extensions, withdrawn).await?;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::sign_in::SignInNeed;
 use crate::definition::DefinitionOrigin;
 use cove_core::error::Hint;
 
@@ -15,6 +16,9 @@ pub enum UpstreamError {
     /// Something that the definition refers to is missing, so the server was not started.
     #[error("server `{server}` needs {}", .what.join(", "))]
     Needs { server: String, what: Vec<String> },
+    /// A person must sign in, or grant more. The server did nothing.
+    #[error("server `{server}` needs {need}; the call was not made")]
+    SignInNeeded { server: String, need: SignInNeed },
     #[error("server `{server}` is disabled ({origin})")]
     Disabled { server: String, origin: DefinitionOrigin },
     #[error("server `{server}` could not be {}: {reason}{}", .kind.participle(), format_stderr_tail(.stderr_tail))]
@@ -22,8 +26,13 @@ pub enum UpstreamError {
     /// The server ended after the call was sent and before it answered. The call may have had effects.
     #[error("server `{server}` was gone before it answered: {reason}{}", format_stderr_tail(.stderr_tail))]
     Gone { server: String, reason: String, stderr_tail: String },
-    #[error("server `{server}` did not answer within {} s", .after.as_secs_f64())]
-    Timeout { server: String, after: Duration },
+    #[error("server `{server}` did not answer within {} s{}", .after.as_secs_f64(), format_limit(*.is_defined))]
+    Timeout {
+        server: String,
+        after: Duration,
+        /// Its definition sets this limit.
+        is_defined: bool,
+    },
     /// The server answered with a protocol error.
     #[error("server `{server}` refused: {message} ({code})")]
     Protocol { server: String, code: i64, message: String, data: Option<Box<Value>> },
@@ -56,7 +65,7 @@ pub enum StartFailureKind {
     Address,
     /// The address did not answer in time.
     SilentAddress,
-    /// The address answers as a server of the older SSE transport does.
+    /// The address answers as a server of the older SSE transport does, and the definition demands the newer one.
     SseAddress,
 }
 
@@ -80,11 +89,15 @@ impl StartFailureKind {
                 "try its address with `curl`; if it needs longer, set `start_timeout` in its definition (at most `10m`)"
             }
             Self::SseAddress => {
-                "this looks like the older SSE transport, which Cove does not support; use the server's Streamable HTTP \
-                 address, often `/mcp`, or bridge it: `cove servers add NAME --force -- npx -y mcp-remote ADDRESS`"
+                "this may be the older SSE transport: write `type` `auto` or `sse` in its definition, or use the server's \
+                 Streamable HTTP address, often `/mcp`"
             }
         }
     }
+}
+
+fn format_limit(is_defined: bool) -> &'static str {
+    if is_defined { ", the `timeout` of its definition" } else { "" }
 }
 
 fn format_stderr_tail(stderr: &str) -> String {
@@ -102,6 +115,7 @@ impl UpstreamError {
         match self {
             Self::Unknown { server, .. }
             | Self::Needs { server, .. }
+            | Self::SignInNeeded { server, .. }
             | Self::Disabled { server, .. }
             | Self::NotStarted { server, .. }
             | Self::Gone { server, .. }
@@ -118,17 +132,37 @@ impl Hint for UpstreamError {
         Some(match self {
             Self::Unknown { nearest: Some(nearest), .. } => format!("did you mean `{nearest}`?"),
             Self::Unknown { nearest: None, .. } => "`cove servers list` shows the servers that are configured".into(),
-            Self::Needs { what, .. } if what.iter().any(|what| what.starts_with("sign-in")) => {
+            Self::SignInNeeded { server, need } => {
+                format!("ask the person to run `{}`, then call again", need.command(server))
+            }
+            Self::Needs { what, .. } if what.iter().any(|what| what.starts_with("another token")) => {
                 "`cove servers list` shows where it is defined; a header may take its value from `${VARIABLE}`".into()
             }
             Self::Needs { what, .. } if what.iter().any(|what| what.contains("`url`") || what.contains("`https`")) => {
                 "correct the address in its definition; `cove servers list` shows where that is".into()
             }
-            Self::Needs { .. } => "set the variable, or install the command, where Cove is started".into(),
+            Self::Needs { what, .. } if what.iter().any(|what| what.contains("`cove secrets set ")) => {
+                "the next call finds the secret; there is no need to start Cove again".into()
+            }
+            Self::Needs { what, .. }
+                if what
+                    .iter()
+                    .any(|what| ["a ", "file ", "headers ", "secret "].iter().any(|kind| what.starts_with(kind))) =>
+            {
+                "`cove servers list` shows where it is defined".into()
+            }
+            Self::Needs { .. } => {
+                "set the variable, or install the command, where Cove is started; `${secret:NAME}` in its \
+                                   definition does not depend on that (see `cove secrets set`)"
+                    .into()
+            }
             Self::Disabled { .. } => "take `disabled` out of its definition".into(),
             Self::NotStarted { kind, .. } => kind.hint().into(),
             Self::Gone { .. } => {
                 "the call was not repeated, for it may have had effects; the next call starts the server again".into()
+            }
+            Self::Timeout { is_defined: true, .. } => {
+                "ask for less at once, or set a larger `timeout` in its definition".into()
             }
             Self::Timeout { .. } => "pass a larger `timeout`, or ask for less at once".into(),
             Self::Protocol { .. } => return None,

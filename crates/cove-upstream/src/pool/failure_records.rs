@@ -2,15 +2,15 @@
 //! failures of the others. A record is removed when the server starts. Records are a convenience: what cannot be read or
 //! written is ignored.
 
-use std::fs::{self, DirBuilder, File};
-use std::io::{Read, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
 use super::text;
+use cove_core::private_file::{create_private_folder, open_private_file, write_cached_file};
 
 const MAX_REASON: usize = 300;
 const MAX_FILE: u64 = 4096;
@@ -64,7 +64,7 @@ impl FailureRecords {
 
     pub(super) fn read(&self, server: &str, definition: &str) -> Option<ServerFailure> {
         let mut text = String::new();
-        let file = File::open(record_path(self.folder.as_ref()?, server)).ok()?;
+        let file = open_private_file(&record_path(self.folder.as_ref()?, server)).ok()??;
         file.take(MAX_FILE).read_to_string(&mut text).ok()?;
         let record: FailureRecord = serde_json::from_str(&text).ok()?;
         let at = UNIX_EPOCH.checked_add(Duration::from_secs(record.at))?;
@@ -80,7 +80,7 @@ fn record_path(folder: &Path, server: &str) -> PathBuf {
 }
 
 fn write_record(folder: &Path, server: &str, record: &FailureRecord) -> std::io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    create_private_folder(folder)?;
     let mut known: Vec<(SystemTime, PathBuf)> = Vec::new();
     for entry in fs::read_dir(folder)?.flatten() {
         known.push((entry.metadata()?.modified()?, entry.path()));
@@ -89,10 +89,7 @@ fn write_record(folder: &Path, server: &str, record: &FailureRecord) -> std::io:
     for (_, oldest) in known.iter().take((known.len() + 1).saturating_sub(MAX_RECORDS)) {
         let _ = fs::remove_file(oldest);
     }
-    let mut fresh = tempfile::Builder::new().prefix(".new-").tempfile_in(folder)?;
-    fresh.write_all(&serde_json::to_vec(record)?)?;
-    fresh.persist(record_path(folder, server)).map_err(|error| error.error)?;
-    Ok(())
+    write_cached_file(&record_path(folder, server), serde_json::to_vec(record)?)
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! The handshake with a server, in the protocol era that it speaks. Cove tries the modern era first unless it
-//! remembers that the server is legacy. If the server answers with an error or stays silent for `discover_timeout`, Cove
+//! remembers that the server is legacy. If the server answers with an error or nonsense, or stays silent for `discover_timeout`, Cove
 //! tries the other era over the same pipes: a silent process may still be starting, and a second one would start over.
 //! Cove starts a second process only if the first one ended.
 //!
@@ -20,16 +20,21 @@ use super::client_handler::{UpstreamClient, UpstreamConnection};
 use super::error::StartFailureKind;
 use super::notifications::NotificationRouter;
 use super::process::{ServerProcess, describe_exit};
+use super::redaction::ServerSecrets;
 use super::resolve::ServerCommand;
 use super::settings::UpstreamSettings;
+use super::sign_in::SignInNeed;
 use super::stdio::{JunkOutput, UpstreamStdio};
 use super::text;
+use crate::definition::HttpTransport;
 use cove_core::sync::lock;
 
 /// A server that completed the handshake.
 pub(super) struct ConnectedServer {
     pub(super) connection: UpstreamConnection,
     pub(super) era: ProtocolEra,
+    /// The transport, if it is HTTP.
+    pub(super) transport: HttpTransport,
     pub(super) process: Option<ServerProcess>,
     pub(super) junk: Arc<Mutex<JunkOutput>>,
 }
@@ -41,10 +46,19 @@ pub(super) struct ConnectFailure {
     pub(super) stderr_tail: String,
     /// What the operator must provide before the server works.
     pub(super) needs: Option<String>,
+    /// The person must sign in first.
+    pub(super) sign_in: Option<Box<SignInNeed>>,
     pub(super) kind: StartFailureKind,
+    /// The server refuses messages as a server of the older SSE transport does.
+    pub(super) may_be_sse: bool,
 }
 
 impl ConnectFailure {
+    /// True if the server wants a credential or a sign-in.
+    pub(super) fn is_denied(&self) -> bool {
+        self.needs.is_some() || self.sign_in.is_some()
+    }
+
     pub(super) fn new(reason: String) -> Self {
         Self { reason, ..Self::default() }
     }
@@ -54,9 +68,13 @@ impl ConnectFailure {
 pub(super) struct ConnectContext<'a> {
     /// The era that the server used before.
     pub(super) remembered: Option<ProtocolEra>,
+    /// The transport that the server used before.
+    pub(super) remembered_transport: HttpTransport,
     pub(super) settings: &'a UpstreamSettings,
     pub(super) notices: &'a Arc<NotificationRouter>,
     /// From the start to the first answer.
+    /// Kept out of what the server says.
+    pub(super) secrets: &'a ServerSecrets,
     pub(super) start_timeout: Duration,
     /// When the last attempt must have succeeded.
     pub(super) deadline: Instant,
@@ -104,7 +122,8 @@ impl ConnectContext<'_> {
             match attempt.try_both_eras(first, until).await {
                 Ok((connection, era)) => {
                     let HandshakeAttempt { process, junk, .. } = attempt;
-                    return Ok(ConnectedServer { connection, era, process: Some(process), junk });
+                    let transport = HttpTransport::default();
+                    return Ok(ConnectedServer { connection, era, transport, process: Some(process), junk });
                 }
                 // A legacy server may exit at a first message that it does not know.
                 Err(HandshakeFailure::Closed) if may_restart && Instant::now() < self.deadline => {
@@ -167,7 +186,7 @@ impl<'a> HandshakeAttempt<'a> {
         let (process, pipes) = ServerProcess::start(program).map_err(|error| {
             ConnectFailure::new(format!("`{}` could not be executed: {error}", program.path.display()))
         })?;
-        let (transport, junk) = UpstreamStdio::new(pipes, Arc::clone(context.notices));
+        let (transport, junk) = UpstreamStdio::new(pipes, Arc::clone(context.notices), context.secrets.clone());
         Ok(Self { context, process, transport, junk })
     }
 
@@ -181,6 +200,8 @@ impl<'a> HandshakeAttempt<'a> {
         let (second, deadline) = (first.other(), self.context.deadline);
         let refused = match self.try_era(first, until).await {
             Err(HandshakeFailure::Refused(error)) => Some(error),
+            // Some servers answer every method that they do not know with an empty success.
+            Err(HandshakeFailure::Unexpected(words)) => Some(ErrorData::invalid_request(words, None)),
             Err(HandshakeFailure::Silent) if until < deadline => None,
             settled => return settled,
         };
@@ -226,6 +247,7 @@ impl<'a> HandshakeAttempt<'a> {
             HandshakeFailure::Unexpected(words) => text::to_line(&words, 500),
         };
         lock(&self.junk).append_to(&mut reason);
-        ConnectFailure { reason, stderr_tail: self.process.stderr_tail(), needs: None, kind }
+        let stderr_tail = self.process.stderr_tail(self.context.secrets);
+        ConnectFailure { stderr_tail, kind, ..ConnectFailure::new(reason) }
     }
 }

@@ -15,6 +15,7 @@
 //! - `close` sets `is_closed`, which forbids further starts, takes the phase, and then aborts the start task or stops
 //!   the server. Requests in flight then report that the server was stopped.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, SystemTime};
 
@@ -29,12 +30,19 @@ use super::failure_records::ServerFailure;
 use super::handshake::{ConnectContext, ConnectFailure};
 use super::notifications::NotificationRouter;
 use super::redaction::ServerSecrets;
-use super::resolve::{ResolvedLaunch, resolve};
+use super::resolve::{self, FetchedValues, ResolvedLaunch, ResolvedServer, ValueSource};
 use super::running_server::{RunningServer, ServerLease};
 use super::settings::UpstreamSettings;
+use super::sign_in::{ServerSignIn, SignInError};
 use super::{CallOptions, ProtocolEra, UpstreamState};
-use crate::definition::{ServerDefinition, ServerLaunch};
+use crate::definition::{HttpTransport, ServerDefinition, ServerLaunch};
 use cove_core::sync::lock;
+
+/// How long a server that wants a sign-in is not started again without one.
+const SIGN_IN_PAUSE: Duration = Duration::from_secs(30);
+
+/// Counts the starts of all servers.
+static STARTS: AtomicU64 = AtomicU64::new(1);
 
 /// One configured server in the pool, running or not.
 pub(super) struct Upstream {
@@ -42,6 +50,10 @@ pub(super) struct Upstream {
     settings: Arc<UpstreamSettings>,
     notices: Arc<NotificationRouter>,
     life: Mutex<UpstreamLifecycle>,
+    /// Held while a person is asked to sign in.
+    pub(super) sign_in_turn: tokio::sync::Mutex<()>,
+    /// Held while one of the server's lists is read.
+    pub(super) list_turn: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
@@ -52,6 +64,12 @@ struct UpstreamLifecycle {
     /// Time and reason of the last of them.
     last_failure: Option<(Instant, String)>,
     era: Option<ProtocolEra>,
+    /// The HTTP transport that worked last.
+    transport: HttpTransport,
+    /// Differs for every start of any server.
+    start_number: u64,
+    /// When the last start ended because a person must sign in.
+    sign_in_missed_at: Option<Instant>,
     /// Set by `close`: the pool is closing, or the definition was removed. No more starts.
     is_closed: bool,
 }
@@ -81,7 +99,28 @@ impl Upstream {
             settings,
             notices: Arc::new(NotificationRouter::new(changed)),
             life: Mutex::default(),
+            sign_in_turn: tokio::sync::Mutex::default(),
+            list_turn: tokio::sync::Mutex::default(),
         })
+    }
+
+    /// Returns a server with the same definition that has not started.
+    pub(super) fn new_instance(&self) -> Arc<Self> {
+        let definition = ServerDefinition::clone(&self.definition());
+        let new = Self::new(definition, Arc::clone(&self.settings), self.notices.changed());
+        if let Some(era) = self.era() {
+            new.remember_era(era);
+        }
+        new
+    }
+
+    /// Returns since when no call uses the server; `None` while it starts or works. One that is down is idle for longest.
+    pub(super) fn unused_since(&self) -> Option<Option<Instant>> {
+        match &lock(&self.life).phase {
+            LifecyclePhase::Down => Some(None),
+            LifecyclePhase::Starting { .. } => None,
+            LifecyclePhase::Up(running) => running.idle_since().map(Some),
+        }
     }
 
     pub(super) fn definition(&self) -> Arc<ServerDefinition> {
@@ -101,18 +140,28 @@ impl Upstream {
         lock(&self.life).era
     }
 
+    /// Returns true if calls must repeat annotated arguments as headers.
+    pub(super) fn takes_parameter_headers(&self) -> bool {
+        matches!(self.definition().launch, ServerLaunch::Http { .. }) && self.era() == Some(ProtocolEra::Modern)
+    }
+
     pub(super) fn remember_era(&self, era: ProtocolEra) {
         lock(&self.life).era.get_or_insert(era);
     }
 
-    /// Returns the state for summaries. It resolves the definition again, so a missing variable shows at once.
-    pub(super) fn state(&self) -> UpstreamState {
+    /// Returns the state for summaries, and remarks about secrets. It resolves the definition again, so a missing variable
+    /// shows at once.
+    pub(super) fn state(&self) -> (UpstreamState, Vec<String>) {
         let definition = self.definition();
         if definition.disabled {
-            return UpstreamState::Disabled;
+            return (UpstreamState::Disabled, Vec::new());
         }
-        if let Err(what) = resolve(&definition, &self.settings) {
-            return UpstreamState::Needs(what);
+        let ResolvedServer { launch, secrets, remarks } = match resolve::check(&definition, &self.settings) {
+            Ok(resolved) => resolved,
+            Err(what) => return (UpstreamState::Needs(what), Vec::new()),
+        };
+        if let Some(need) = self.sign_in_to(&launch, &secrets).and_then(|sign_in| sign_in.need()) {
+            return (UpstreamState::NeedsSignIn(need), remarks);
         }
         let known_state = {
             let life = lock(&self.life);
@@ -128,7 +177,31 @@ impl Upstream {
         };
         // Another process may have recorded a failure.
         let recorded = || self.settings.failures.read(&definition.name, &definition.digest());
-        known_state.unwrap_or_else(|| recorded().map_or(UpstreamState::Idle, UpstreamState::Failed))
+        let state = known_state.unwrap_or_else(|| recorded().map_or(UpstreamState::Idle, UpstreamState::Failed));
+        (state, remarks)
+    }
+
+    /// Returns `None` if the definition itself says what authorizes the requests.
+    fn sign_in_to(&self, launch: &ResolvedLaunch, secrets: &ServerSecrets) -> Option<Arc<ServerSignIn>> {
+        match launch {
+            ResolvedLaunch::Http(target) => ServerSignIn::new(&self.settings, &self.definition().name, target, secrets),
+            ResolvedLaunch::Stdio(_) => None,
+        }
+    }
+
+    /// Returns the sign-in to this server. Fails if it needs none.
+    pub(super) async fn sign_in(&self) -> Result<Arc<ServerSignIn>, SignInError> {
+        let definition = self.definition();
+        if let ServerLaunch::Stdio { .. } = &definition.launch {
+            return Err(SignInError::new("it is a command, and only servers with an address have a sign-in"));
+        }
+        let fetched = FetchedValues::fetch(&definition, &self.settings).await;
+        let resolved = resolve::resolve(&definition, &self.settings, &ValueSource::Fetched(fetched));
+        let resolved = resolved.map_err(|what| SignInError::new(format!("it needs {}", what.join(", "))))?;
+        self.sign_in_to(&resolved.launch, &resolved.secrets).ok_or_else(|| {
+            SignInError::new("its definition has a header `Authorization`, which is used instead")
+                .with_hint("take the header out of its definition to sign in")
+        })
     }
 
     /// Records a failure for other processes. Called without the lock of `life`, because it writes a file.
@@ -139,6 +212,11 @@ impl Upstream {
 
     pub(super) fn is_running(&self) -> bool {
         matches!(&lock(&self.life).phase, LifecyclePhase::Up(running) if !running.is_closed())
+    }
+
+    pub(super) fn start_number(&self) -> Option<u64> {
+        let life = lock(&self.life);
+        matches!(&life.phase, LifecyclePhase::Up(running) if !running.is_closed()).then_some(life.start_number)
     }
 
     pub(super) fn starting_since(&self) -> Option<Instant> {
@@ -155,9 +233,24 @@ impl Upstream {
         }
     }
 
-    /// Returns how long a request may take.
-    pub(super) fn call_timeout(&self, options: &CallOptions) -> Duration {
-        options.timeout.unwrap_or(self.settings.call_timeout)
+    /// Returns how long a request may take: as long as its caller or else the definition says, but never longer than
+    /// the definition allows; `otherwise` if neither says anything.
+    pub(super) fn call_timeout(&self, options: &CallOptions, otherwise: Duration) -> Duration {
+        match (options.timeout, self.definition().call_timeout) {
+            (Some(asked), Some(most)) => asked.min(most),
+            (asked, most) => asked.or(most).unwrap_or(otherwise),
+        }
+    }
+
+    pub(super) fn default_call_timeout(&self) -> Duration {
+        self.settings.call_timeout
+    }
+
+    /// Returns the error of a request that took too long.
+    pub(super) fn timeout_error(&self, after: Duration) -> UpstreamError {
+        let definition = self.definition();
+        let is_defined = definition.call_timeout == Some(after);
+        UpstreamError::Timeout { server: definition.name.clone(), after, is_defined }
     }
 
     /// Sends a request to a server that the caller has leased. Returns the result, or an error that says how the
@@ -168,9 +261,15 @@ impl Upstream {
         request: ClientRequest,
         options: &CallOptions,
     ) -> Result<Value, UpstreamError> {
-        let mut result = lease.request(request, self.call_timeout(options), options).await;
+        let timeout = self.call_timeout(options, self.settings.call_timeout);
+        let mut result = lease.request(request, timeout, options).await;
         match &mut result {
-            Ok(_) | Err(UpstreamError::Protocol { .. } | UpstreamError::InputRequired { .. }) => {
+            Ok(_)
+            | Err(
+                UpstreamError::Protocol { .. }
+                | UpstreamError::InputRequired { .. }
+                | UpstreamError::SignInNeeded { .. },
+            ) => {
                 let mut life = lock(&self.life);
                 life.failures = 0;
                 life.last_failure = None;
@@ -182,6 +281,7 @@ impl Upstream {
             Err(UpstreamError::Needs { what, .. }) => {
                 self.record_death(lease, &format!("it needs {}", what.join(", ")));
             }
+            Err(error @ UpstreamError::Timeout { .. }) => *error = self.timeout_error(timeout),
             Err(_) => {}
         }
         result
@@ -241,24 +341,51 @@ impl Upstream {
         if definition.disabled {
             return Err(UpstreamError::Disabled { server, origin: definition.origin.clone() });
         }
-        let (launch, secrets) = resolve(&definition, &self.settings)
+        // What is missing for sure is reported at once, before any program is asked for a value.
+        let checked = resolve::check(&definition, &self.settings)
             .map_err(|what| UpstreamError::Needs { server: server.clone(), what })?;
+        // Code that calls in a loop must not run the person's programs again and again. A sign-in ends this at once.
+        if life.sign_in_missed_at.is_some_and(|at| at.elapsed() < SIGN_IN_PAUSE)
+            && let Some(need) = self.sign_in_to(&checked.launch, &checked.secrets).and_then(|sign_in| sign_in.need())
+        {
+            return Err(UpstreamError::SignInNeeded { server, need });
+        }
         let delay = life.start_delay(&self.settings).map_err(|(retry_in, reason)| {
             let server = server.clone();
             UpstreamError::Circuit { server, reason, retry_in }
         })?;
         let (send, done) = watch::channel(None);
-        let (weak, remembered) = (Arc::downgrade(self), life.era);
+        let (weak, remembered, remembered_transport) = (Arc::downgrade(self), life.era, life.transport);
         let (settings, notices) = (Arc::clone(&self.settings), Arc::clone(&self.notices));
         let start_timeout = definition.start_timeout.unwrap_or(settings.start_timeout);
         let task = tokio::spawn(async move {
             tokio::time::sleep(delay).await;
+            let fetched = FetchedValues::fetch(&definition, &settings).await;
+            let has_failure = fetched.has_failure();
+            let resolved = resolve::resolve(&definition, &settings, &ValueSource::Fetched(fetched));
+            let ResolvedServer { launch, secrets, .. } = match resolved {
+                Ok(resolved) => resolved,
+                Err(what) => {
+                    if let Some(this) = weak.upgrade() {
+                        let _ = send.send(Some(Err(this.refuse_start(what, has_failure))));
+                    }
+                    return;
+                }
+            };
+            let sign_in = weak.upgrade().and_then(|this| this.sign_in_to(&launch, &secrets));
             let deadline = Instant::now() + start_timeout;
-            let context =
-                ConnectContext { remembered, settings: &settings, notices: &notices, start_timeout, deadline };
+            let context = ConnectContext {
+                remembered,
+                remembered_transport,
+                settings: &settings,
+                notices: &notices,
+                secrets: &secrets,
+                start_timeout,
+                deadline,
+            };
             let connected = match &launch {
                 ResolvedLaunch::Stdio(program) => context.connect_stdio(program).await,
-                ResolvedLaunch::Http(target) => context.connect_http(target, &secrets).await,
+                ResolvedLaunch::Http(target) => context.connect_http(target, &secrets, sign_in.as_ref()).await,
             };
             if let Some(this) = weak.upgrade() {
                 let running =
@@ -270,6 +397,21 @@ impl Upstream {
         Ok(done)
     }
 
+    /// Ends a start because values are missing, and returns the error for the waiting callers. A program that failed to
+    /// give its value counts as a failure, so that it is not run again and again.
+    fn refuse_start(&self, what: Vec<String>, has_failure: bool) -> UpstreamError {
+        let reason = format!("it needs {}", what.join(", "));
+        if has_failure {
+            self.record_failure(&reason);
+        }
+        let mut life = lock(&self.life);
+        life.phase = LifecyclePhase::Down;
+        if has_failure {
+            life.record_failure(reason);
+        }
+        UpstreamError::Needs { server: self.definition().name.clone(), what }
+    }
+
     /// Records the outcome of a start and returns it for the waiting callers.
     fn finish_start(
         self: &Arc<Self>,
@@ -278,7 +420,8 @@ impl Upstream {
     ) -> Result<Arc<RunningServer>, UpstreamError> {
         let server = self.definition().name.clone();
         match &outcome {
-            Ok(_) => self.settings.failures.clear(&server),
+            // The record of the sign-in says it, and a person who signs in need not wait.
+            Ok(_) | Err(ConnectFailure { sign_in: Some(_), .. }) => self.settings.failures.clear(&server),
             Err(failure) => self.record_failure(&secrets.redact(&failure.reason)),
         }
         let mut life = lock(&self.life);
@@ -286,16 +429,25 @@ impl Upstream {
             Ok(running) => {
                 let running = Arc::new(running);
                 life.era = Some(running.era());
+                life.transport = running.transport();
+                life.start_number = STARTS.fetch_add(1, Ordering::Relaxed);
                 life.phase = LifecyclePhase::Up(Arc::clone(&running));
                 tokio::spawn(stop_when_idle(Arc::downgrade(self), Arc::downgrade(&running)));
                 Ok(running)
             }
-            Err(ConnectFailure { reason, stderr_tail, needs, kind }) => {
-                let (reason, stderr_tail) = (secrets.redact(&reason), secrets.redact(&stderr_tail));
+            Err(ConnectFailure { sign_in: Some(need), .. }) => {
+                life.phase = LifecyclePhase::Down;
+                (life.failures, life.last_failure) = (0, None);
+                life.sign_in_missed_at = Some(Instant::now());
+                Err(UpstreamError::SignInNeeded { server, need: *need })
+            }
+            Err(ConnectFailure { reason, stderr_tail, needs, kind, .. }) => {
+                let reason = secrets.redact(&reason);
                 life.phase = LifecyclePhase::Down;
                 life.record_failure(reason.clone());
-                // The remembered era may be wrong, for example after the server was updated.
+                // What is remembered may be wrong, for example after the server was updated.
                 life.era = None;
+                life.transport = HttpTransport::Detected;
                 Err(match needs {
                     Some(need) => UpstreamError::Needs { server, what: vec![secrets.redact(&need)] },
                     None => UpstreamError::NotStarted { server, kind, reason, stderr_tail },

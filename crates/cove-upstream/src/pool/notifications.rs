@@ -14,7 +14,9 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use super::call_logs::{CallLogs, LogRoutes, MessageOrigin};
+use super::intake::ServerIntake;
 use super::question_router::QuestionRouter;
+use super::redaction::ServerSecrets;
 use super::subscriptions::SubscriptionTable;
 use cove_core::sync::lock;
 
@@ -32,19 +34,23 @@ pub type ProgressSink = Arc<dyn Fn(CallProgress) + Send + Sync>;
 
 /// A sink on its way through rmcp, as an extension of its request.
 #[derive(Clone)]
-struct AttachedSink(WeakSink);
+struct AttachedSink {
+    sink: WeakSink,
+    secrets: ServerSecrets,
+}
 
 type WeakSink = Weak<dyn Fn(CallProgress) + Send + Sync>;
 
-/// Puts the sink into the request. It receives progress until the caller drops it.
-pub(super) fn attach_sink(request: &mut ClientRequest, sink: &ProgressSink) {
-    request.extensions_mut().insert(AttachedSink(Arc::downgrade(sink)));
+/// Puts the sink into the request. It receives progress, without secrets, until the caller drops it.
+pub(super) fn attach_sink(request: &mut ClientRequest, sink: &ProgressSink, secrets: ServerSecrets) {
+    request.extensions_mut().insert(AttachedSink { sink: Arc::downgrade(sink), secrets });
 }
 
 #[derive(Default)]
 pub(super) struct NotificationRouter {
     pub(super) questions: QuestionRouter,
-    sinks: Mutex<HashMap<ProgressToken, WeakSink>>,
+    pub(super) intake: ServerIntake,
+    sinks: Mutex<HashMap<ProgressToken, AttachedSink>>,
     /// How many times the server reported that its tools changed.
     changes: AtomicU64,
     /// The server of the legacy era that is running, or started last, can run tool calls as tasks.
@@ -58,6 +64,11 @@ pub(super) struct NotificationRouter {
 impl NotificationRouter {
     pub(super) fn new(changed: watch::Sender<u64>) -> Self {
         Self { changed, ..Self::default() }
+    }
+
+    /// Returns the count of the changes of all servers.
+    pub(super) fn changed(&self) -> watch::Sender<u64> {
+        self.changed.clone()
     }
 
     pub(super) fn change_count(&self) -> u64 {
@@ -97,17 +108,20 @@ impl NotificationRouter {
     pub(super) fn register_sinks(&self, request: &ClientRequest) {
         lock(&self.logs).register(request);
         let sink = request.extensions().get::<AttachedSink>();
-        if let (Some(AttachedSink(sink)), Some(token)) = (sink, request.get_meta().get_progress_token()) {
+        if let (Some(sink), Some(token)) = (sink, request.get_meta().get_progress_token()) {
             let mut sinks = lock(&self.sinks);
-            sinks.retain(|_, sink| sink.strong_count() > 0);
-            sinks.insert(token, Weak::clone(sink));
+            sinks.retain(|_, known| known.sink.strong_count() > 0);
+            sinks.insert(token, sink.clone());
         }
     }
 
     /// Calls the sink while holding the lock, which keeps the order. So a sink must not block.
-    pub(super) fn deliver_progress(&self, token: &ProgressToken, progress: CallProgress) {
+    pub(super) fn deliver_progress(&self, token: &ProgressToken, mut progress: CallProgress) {
         let sinks = lock(&self.sinks);
-        if let Some(sink) = sinks.get(token).and_then(Weak::upgrade) {
+        if let Some(AttachedSink { sink, secrets }) = sinks.get(token)
+            && let Some(sink) = sink.upgrade()
+        {
+            progress.message = progress.message.map(|message| secrets.redact(&message));
             sink(progress);
         }
     }

@@ -21,6 +21,7 @@ use tokio::io::{AsyncReadExt, Interest};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::sync::watch;
 
+use super::redaction::ServerSecrets;
 use super::resolve::ServerCommand;
 use super::text;
 use cove_core::sync::lock;
@@ -100,10 +101,11 @@ impl ServerProcess {
         self.group.signal(Signal::KILL);
     }
 
-    /// Returns the last lines of standard error, without control characters.
-    pub(super) fn stderr_tail(&self) -> String {
+    /// Returns the last lines of standard error, without control characters and secrets.
+    pub(super) fn stderr_tail(&self, secrets: &ServerSecrets) -> String {
         let kept: Vec<u8> = lock(&self.stderr).iter().copied().collect();
-        let whole = String::from_utf8_lossy(&kept);
+        // Before lines are cut: half a secret would not be recognised.
+        let whole = secrets.redact(&String::from_utf8_lossy(&kept));
         let lines: Vec<&str> = whole.lines().filter(|line| !line.trim().is_empty()).collect();
         let from = lines.len().saturating_sub(TAIL_LINES);
         let tail: Vec<String> = lines[from..].iter().map(|line| text::to_line(line, TAIL_LINE)).collect();

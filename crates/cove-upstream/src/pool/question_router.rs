@@ -203,7 +203,7 @@ mod tests {
     fn client(seconds: u64) -> (CallQuestions, Arc<SlowClient>) {
         let client = Arc::new(SlowClient(Duration::from_secs(seconds), Mutex::default()));
         let run = RunQuestions::new(Some(Arc::clone(&client) as _));
-        (CallQuestions { run, clock: CellClock::default() }, client)
+        (CallQuestions { run, principal: None, clock: CellClock::default() }, client)
     }
 
     /// Sends a request with questions.
@@ -269,7 +269,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_question_without_an_answer_shows_no_secret() {
         let router = QuestionRouter::default();
-        let questions = CallQuestions { run: RunQuestions::new(None), clock: CellClock::default() };
+        let questions = CallQuestions { run: RunQuestions::new(None), principal: None, clock: CellClock::default() };
         let mut inbox = send(&router, 1, &questions);
         let (answer, failure) = tokio::join!(ask(&router, "Is it hunter2-hunter2?"), inbox.wait_for_failure());
         assert!(answer.is_err());

@@ -4,8 +4,9 @@
 //!
 //! A person's answer goes to the server that asked and nowhere else: not to the code, the audit file or the logs.
 
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
@@ -16,6 +17,8 @@ use super::text::{cut, strip_control};
 use cove_core::BoxFuture;
 use cove_core::random::random_bits;
 use cove_core::session::CellClock;
+use cove_core::session::registry::Principal;
+use cove_core::sync::lock;
 
 /// Questions that the servers of one run may ask in all.
 pub const MAX_QUESTIONS: usize = 16;
@@ -25,6 +28,12 @@ const MAX_QUESTION_TEXT: usize = 8 * 1024;
 const MAX_ELICITATION: usize = 64 * 1024;
 /// The same for messages to the client's model.
 const MAX_SAMPLING: usize = 4 * 1024 * 1024;
+
+/// Longest name that a server gives to a question.
+const MAX_KEY: usize = 1024;
+/// Bytes of the questions that wait for an answer, of one principal and of all. A question may wait for minutes.
+const MAX_OPEN_BYTES_OF_PRINCIPAL: usize = 16 * 1024 * 1024;
+const MAX_OPEN_BYTES: usize = 64 * 1024 * 1024;
 
 /// Fields that do not reach the client. `task` would make it answer with a task. With `includeContext` the model would
 /// see what other servers behind Cove said, because to the client all of them are one server.
@@ -121,12 +130,72 @@ pub trait QuestionHandler: Send + Sync {
 pub struct RunQuestions {
     handler: Option<Arc<dyn QuestionHandler>>,
     asked_count: AtomicUsize,
+    /// The person runs Cove and sits at this machine, so a sign-in that ends here is theirs, and they may add servers.
+    is_local: bool,
+    /// Servers that the person was asked to sign in to.
+    sign_ins: Mutex<BTreeSet<String>>,
 }
 
 impl RunQuestions {
     /// Without a handler, no question can be asked.
     pub fn new(handler: Option<Arc<dyn QuestionHandler>>) -> Arc<Self> {
-        Arc::new(Self { handler, asked_count: AtomicUsize::new(0) })
+        Arc::new(Self { handler, ..Self::default() })
+    }
+
+    /// The same, for a client that the person runs on this machine.
+    pub fn of_local_person(handler: Option<Arc<dyn QuestionHandler>>) -> Arc<Self> {
+        Arc::new(Self { handler, is_local: true, ..Self::default() })
+    }
+
+    /// Returns true if the person who runs Cove can be asked.
+    pub(crate) fn reach_local_person(&self) -> bool {
+        self.is_local && self.handler.is_some()
+    }
+
+    /// Returns true if the person was asked to sign in to a server, or cannot be asked.
+    pub(super) fn has_asked_to_sign_in(&self, server: &str) -> bool {
+        !self.reach_local_person() || lock(&self.sign_ins).contains(server)
+    }
+
+    /// Returns true for the first question about the sign-in to a server.
+    pub(super) fn may_ask_to_sign_in(&self, server: &str) -> bool {
+        self.reach_local_person() && lock(&self.sign_ins).insert(server.to_owned())
+    }
+}
+
+/// Bytes of the questions that wait for an answer, by principal.
+static OPEN_BYTES: Mutex<BTreeMap<Option<Principal>, usize>> = Mutex::new(BTreeMap::new());
+
+/// The bytes of one question that waits for an answer.
+struct QuestionShare {
+    principal: Option<Principal>,
+    bytes: usize,
+}
+
+impl QuestionShare {
+    /// Returns `None` if too much waits already.
+    fn open(principal: Option<&Principal>, bytes: usize) -> Option<Self> {
+        let mut open = lock(&OPEN_BYTES);
+        let all: usize = open.values().sum();
+        let principal = principal.cloned();
+        let own = open.get(&principal).copied().unwrap_or(0);
+        if all + bytes > MAX_OPEN_BYTES || own + bytes > MAX_OPEN_BYTES_OF_PRINCIPAL {
+            return None;
+        }
+        *open.entry(principal.clone()).or_default() += bytes;
+        Some(Self { principal, bytes })
+    }
+}
+
+impl Drop for QuestionShare {
+    fn drop(&mut self) {
+        let mut open = lock(&OPEN_BYTES);
+        if let Some(own) = open.get_mut(&self.principal) {
+            *own -= self.bytes;
+            if *own == 0 {
+                open.remove(&self.principal);
+            }
+        }
     }
 }
 
@@ -134,6 +203,8 @@ impl RunQuestions {
 #[derive(Clone)]
 pub struct CallQuestions {
     pub run: Arc<RunQuestions>,
+    /// Whom the call is for.
+    pub principal: Option<Principal>,
     /// The clock of the cell that makes the call. It stands still while a person is asked.
     pub clock: CellClock,
 }
@@ -141,7 +212,7 @@ pub struct CallQuestions {
 impl CallQuestions {
     /// Puts a request of a server to the client and returns the checked answer. The cell's clock stands still meanwhile.
     /// Fails if it is no question, breaks a bound, or gets no answer.
-    pub(super) async fn ask(
+    pub(crate) async fn ask(
         &self,
         server: &str,
         method: &str,
@@ -184,6 +255,12 @@ impl CallQuestions {
             return Err(failed(QuestionError::Failed(reason)));
         }
         let Some(handler) = &self.run.handler else { return Err(failed(QuestionError::Unsupported)) };
+        let Some(_open) = QuestionShare::open(self.principal.as_ref(), size) else {
+            let most = MAX_OPEN_BYTES_OF_PRINCIPAL >> 20;
+            let reason =
+                format!("open questions have {most} MiB, or those of all clients {} MiB", MAX_OPEN_BYTES >> 20);
+            return Err(failed(QuestionError::Failed(reason)));
+        };
         let mut question = ClientQuestion { kind, params: params.clone() };
         if kind != QuestionKind::Sampling {
             question.params.insert("message".to_owned(), format!("{server}: {text}").into());
@@ -209,6 +286,9 @@ impl CallQuestions {
             let message =
                 format!("it asks {} questions at once, and at most {MAX_QUESTIONS} are allowed", requests.len());
             return Err(UpstreamError::protocol(server, &message, None));
+        }
+        if requests.keys().any(|key| key.len() > MAX_KEY) {
+            return Err(UpstreamError::protocol(server, "the names of its questions are too long", None));
         }
         let mut open = JoinSet::new();
         for (key, mut request) in requests {
@@ -286,7 +366,7 @@ fn has_plain_names(value: &Value) -> bool {
 }
 
 /// Returns the length of a value as JSON.
-fn json_size(value: &impl serde::Serialize) -> usize {
+pub(super) fn json_size(value: &impl serde::Serialize) -> usize {
     struct ByteCounter(usize);
     impl std::io::Write for ByteCounter {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
@@ -324,7 +404,7 @@ mod tests {
     fn asking(answer: Result<Value, QuestionError>) -> (CallQuestions, Arc<FixedAnswer>) {
         let handler = Arc::new(FixedAnswer(answer, Mutex::default()));
         let run = RunQuestions::new(Some(Arc::clone(&handler) as _));
-        (CallQuestions { run, clock: CellClock::default() }, handler)
+        (CallQuestions { run, principal: None, clock: CellClock::default() }, handler)
     }
 
     fn form(message: &str) -> Map<String, Value> {
@@ -424,5 +504,16 @@ mod tests {
         assert!(Form.check_answer(large).is_err());
         assert!(Sampling.check_answer(json!({"role": "assistant", "content": {}, "model": "m"})).is_ok());
         assert!(Sampling.check_answer(json!({"role": "assistant"})).is_err());
+    }
+
+    #[test]
+    fn open_questions_have_a_budget_for_each_principal() {
+        let (alice, bob) = (Principal("alice of the budget".into()), Principal("bob of the budget".into()));
+        let ask = |who: &Principal| QuestionShare::open(Some(who), MAX_SAMPLING);
+        let open: Vec<_> = std::iter::from_fn(|| ask(&alice)).collect();
+        assert_eq!(open.len(), MAX_OPEN_BYTES_OF_PRINCIPAL / MAX_SAMPLING);
+        assert!(ask(&bob).is_some(), "another principal can ask");
+        drop(open);
+        assert!(ask(&alice).is_some());
     }
 }

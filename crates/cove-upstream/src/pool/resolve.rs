@@ -1,18 +1,30 @@
-//! Resolves a definition before a start: expands variables, finds the program, builds the environment. If anything is
+//! Resolves a definition before a start: expands references, finds the program, builds the environment. If anything is
 //! missing, names all of it and starts nothing.
 
 mod argument_secrets;
+mod fetched_values;
 mod proxy_secrets;
+mod value_files;
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use super::http::HttpTarget;
-use super::redaction::{ServerSecrets, is_secret_name};
+use super::redaction::ServerSecrets;
 use super::settings::UpstreamSettings;
-use crate::definition::{DefinitionPlaces, ServerDefinition, ServerDefinitions, ServerLaunch};
-use cove_core::search_path::is_executable;
+use crate::definition::references::{TextPart, ValueReference, split_references};
+use crate::definition::{
+    DefinitionOwner, DefinitionPlaces, OAuthSettings, ServerDefinition, ServerDefinitions, ServerLaunch,
+};
+use crate::secrets::{is_secret_name, looks_secret};
+use cove_core::error::display_value;
+use cove_core::own_package::args_of_package;
+use cove_core::search_path::{is_executable, programs};
+
+pub(super) use fetched_values::{FetchedValues, HeadersCommand, ValueSource};
+
+use value_files::{FileText, parse_env_file, read_value_file};
 
 /// Variables that every server inherits, because programs need them. Variables that begin with `XDG_` are added.
 const INHERITED_VARIABLES: &[&str] = &[
@@ -46,7 +58,7 @@ fn is_proxy_variable(name: &str) -> bool {
 #[derive(Clone)]
 pub(super) enum ResolvedLaunch {
     Stdio(ServerCommand),
-    Http(HttpTarget),
+    Http(Box<HttpTarget>),
 }
 
 #[derive(Clone)]
@@ -57,30 +69,59 @@ pub(super) struct ServerCommand {
     pub(super) cwd: PathBuf,
 }
 
+/// A definition that is ready to be started.
+pub(super) struct ResolvedServer {
+    pub(super) launch: ResolvedLaunch,
+    pub(super) secrets: ServerSecrets,
+    /// What the person should know about how secrets are passed.
+    pub(super) remarks: Vec<String>,
+}
+
+/// Resolves a definition without running a program for it. Fails with everything that is missing.
+pub(super) fn check(definition: &ServerDefinition, settings: &UpstreamSettings) -> Result<ResolvedServer, Vec<String>> {
+    resolve(definition, settings, &ValueSource::Unfetched)
+}
+
 /// Returns what to start and its secrets. Fails with everything that is missing.
 pub(super) fn resolve(
     definition: &ServerDefinition,
     settings: &UpstreamSettings,
-) -> Result<(ResolvedLaunch, ServerSecrets), Vec<String>> {
-    let mut expansion = VariableExpansion::new(settings);
+    source: &ValueSource,
+) -> Result<ResolvedServer, Vec<String>> {
+    let mut expansion = ReferenceExpansion::new(settings, definition.owner, source);
     let launch = match &definition.launch {
-        ServerLaunch::Http { url, headers, allow_http } => {
+        ServerLaunch::Http { url, transport, headers, headers_cmd, allow_http, oauth } => {
             let url = expansion.expand(url);
-            let headers = expansion.expand_table(headers);
+            let mut headers = expansion.expand_table(headers);
+            headers.extend(headers_cmd.iter().flat_map(|command| expansion.command_headers(command)));
+            let oauth = oauth.as_ref().map(|oauth| expansion.expand_oauth(oauth)).unwrap_or_default();
             expansion.check_missing()?;
-            let target = HttpTarget::new(&url, &headers, *allow_http)?;
+            let command = headers_cmd.as_ref().map(|command| HeadersCommand::new(command, definition.owner, settings));
+            let headers_command = command.transpose().map_err(|need| vec![need])?;
+            let target = HttpTarget::new(&url, &headers, *allow_http).map_err(|needs| expansion.hide_secrets(needs))?;
+            let target = HttpTarget { transport: *transport, headers_command, oauth: Box::new(oauth), ..target };
             expansion.secret_values.extend(target.secrets());
-            ResolvedLaunch::Http(target)
+            ResolvedLaunch::Http(Box::new(target))
         }
-        ServerLaunch::Stdio { command, args, env, cwd } => {
+        ServerLaunch::Stdio { command, args, env, env_file, cwd } => {
             let command = expansion.expand(command);
+            let guarded = expansion.secret_values.len();
             let args: Vec<String> = args.iter().map(|arg| expansion.expand(arg)).collect();
-            let env = expansion.expand_table(env);
+            if expansion.secret_values.len() > guarded {
+                expansion
+                    .remarks
+                    .push("a secret in `args` is visible in the list of processes: put it into `env`".into());
+            }
+            let mut variables = match env_file {
+                Some(path) => expansion.read_env_file(path),
+                None => BTreeMap::new(),
+            };
+            variables.extend(expansion.expand_table(env));
             let cwd = cwd.as_ref().map(|cwd| expansion.expand(cwd));
             expansion.secret_values.extend(argument_secrets::find_argument_secrets(&args));
             expansion.check_missing()?;
-            let program = resolve_command(&command, args, env, cwd.as_deref(), settings);
-            ResolvedLaunch::Stdio(program.map_err(|need| vec![need])?)
+            let program = resolve_command(&command, args, variables, cwd.as_deref(), settings);
+            ResolvedLaunch::Stdio(program.map_err(|need| expansion.hide_secrets(vec![need]))?)
         }
     };
     let inherited = settings.env.iter().map(|(name, value)| (name.as_str(), value.to_string_lossy()));
@@ -91,7 +132,8 @@ pub(super) fn resolve(
     let own = own.into_iter().flatten().filter_map(|(name, value)| Some((name.to_str()?, value.to_string_lossy())));
     let proxies = inherited.chain(own).filter(|(name, _)| is_proxy_variable(name));
     expansion.secret_values.extend(proxies.flat_map(|(_, value)| proxy_secrets::find_proxy_secrets(&value)));
-    Ok((launch, ServerSecrets::new(expansion.values, expansion.secret_values)))
+    let ReferenceExpansion { values, secret_values, remarks, .. } = expansion;
+    Ok(ResolvedServer { launch, secrets: ServerSecrets::new(values, secret_values), remarks })
 }
 
 fn resolve_command(
@@ -117,12 +159,14 @@ fn resolve_command(
     Ok(ServerCommand { path, args, env, cwd })
 }
 
-/// Finds the program of a command the way `execvp` does. Returns `None` if there is no executable file.
+/// Finds the program of a command on the search path, or by its own path. Folders of the search path that are not
+/// absolute are skipped, so that no file of a project runs because of its name. Returns `None` if there is no executable
+/// file.
 fn find_program(command: &str, search: &OsStr, cwd: &Path, settings: &UpstreamSettings) -> Option<PathBuf> {
     if command.contains('/') {
         return Some(cwd.join(expand_home(command, settings))).filter(|path| is_executable(path));
     }
-    std::env::split_paths(search).map(|folder| cwd.join(folder).join(command)).find(|path| is_executable(path))
+    programs(command, search).next()
 }
 
 /// Expands `~/` to the home directory, as shells do.
@@ -142,36 +186,67 @@ impl ServerDefinitions {
 }
 
 /// Returns true if a definition would start Cove itself: its program is this executable, or is called `cove` and
-/// would serve.
+/// would serve, or comes from Cove's package and would serve.
 fn starts_cove(definition: &ServerDefinition, settings: &UpstreamSettings) -> bool {
     let ServerLaunch::Stdio { command, args, .. } = &definition.launch else { return false };
     let named = Path::new(command).file_name() == Some(OsStr::new("cove"));
-    let serves = args.is_empty() || args.iter().any(|arg| arg == "serve");
-    if named && serves {
+    let serves = |args: &[String]| args.is_empty() || args.iter().any(|arg| arg == "serve");
+    if named && serves(args) || args_of_package(command, args).is_some_and(serves) {
         return true;
     }
-    let Ok((ResolvedLaunch::Stdio(program), _)) = resolve(definition, settings) else { return false };
+    let Ok(ResolvedServer { launch: ResolvedLaunch::Stdio(program), .. }) = check(definition, settings) else {
+        return false;
+    };
     let own = settings.executable.as_ref().and_then(|path| path.canonicalize().ok());
     own.is_some() && program.path.canonicalize().ok() == own
 }
 
-struct VariableExpansion<'a> {
+/// Puts the values of references into the texts of one definition.
+struct ReferenceExpansion<'a> {
     settings: &'a UpstreamSettings,
+    owner: DefinitionOwner,
+    source: &'a ValueSource,
     missing: Vec<String>,
     /// Values of expanded variables.
     values: Vec<String>,
-    /// Values that are secret by the name of their variable or header.
+    /// Values that are secret by where they come from, by the name of their variable or header, or by how they look.
     secret_values: Vec<String>,
+    remarks: Vec<String>,
 }
 
-impl<'a> VariableExpansion<'a> {
-    fn new(settings: &'a UpstreamSettings) -> Self {
-        Self { settings, missing: Vec::new(), values: Vec::new(), secret_values: Vec::new() }
+impl<'a> ReferenceExpansion<'a> {
+    fn new(settings: &'a UpstreamSettings, owner: DefinitionOwner, source: &'a ValueSource) -> Self {
+        let (missing, values, secret_values, remarks) = Default::default();
+        Self { settings, owner, source, missing, values, secret_values, remarks }
     }
 
-    /// Fails with the names of variables that are not set.
+    /// Fails with everything that is missing.
     fn check_missing(&mut self) -> Result<(), Vec<String>> {
         if self.missing.is_empty() { Ok(()) } else { Err(std::mem::take(&mut self.missing)) }
+    }
+
+    /// Removes the secrets that are part of a command or an address from what is missing.
+    fn hide_secrets(&self, needs: Vec<String>) -> Vec<String> {
+        let secrets = ServerSecrets::new(Vec::new(), self.secret_values.clone());
+        needs.iter().map(|need| secrets.redact(need)).collect()
+    }
+
+    /// Returns a value, or notes what is missing.
+    fn require<T: Default>(&mut self, value: Result<T, String>) -> T {
+        value.unwrap_or_else(|need| {
+            if !self.missing.contains(&need) {
+                self.missing.push(need);
+            }
+            T::default()
+        })
+    }
+
+    /// Keeps a value out of messages, and out of results too if it is likely a secret.
+    fn guard(&mut self, name: &str, value: &str) {
+        let is_secret = is_secret_name(name) || looks_secret(value);
+        let known = if is_secret { &mut self.secret_values } else { &mut self.values };
+        known.push(value.to_owned());
+        self.secret_values.extend(argument_secrets::find_url_secrets(value));
     }
 
     /// Expands the values of a table, which are secret if their names say so.
@@ -179,63 +254,103 @@ impl<'a> VariableExpansion<'a> {
         let mut expanded = BTreeMap::new();
         for (name, value) in table {
             let value = self.expand(value);
-            let known = if is_secret_name(name) { &mut self.secret_values } else { &mut self.values };
-            known.push(value.clone());
+            self.guard(name, &value);
             expanded.insert(name.clone(), value);
         }
         expanded
     }
 
-    /// Expands `${VAR}` and `${VAR:-default}`, and leaves any other text as it is. The inserted values are not
-    /// expanded again.
-    fn expand(&mut self, text: &str) -> String {
-        let mut result = String::with_capacity(text.len());
-        let mut rest = text;
-        while let Some(at) = rest.find("${") {
-            let after = &rest[at + 2..];
-            let reference = after.find('}').map(|end| (&after[..end], &after[end + 1..]));
-            let Some((inside, behind)) = reference.filter(|(inside, _)| is_reference(inside)) else {
-                result.push_str(&rest[..at + 2]);
-                rest = after;
-                continue;
-            };
-            result.push_str(&rest[..at]);
-            result.push_str(&self.expand_reference(inside));
-            rest = behind;
-        }
-        result.push_str(rest);
-        result
+    /// Expands what a definition says about sign-in. The client's secret is secret whatever its name.
+    fn expand_oauth(&mut self, oauth: &OAuthSettings) -> OAuthSettings {
+        let mut expand = |text: &Option<String>| text.as_ref().map(|text| self.expand(text));
+        let expanded = OAuthSettings {
+            client_id: expand(&oauth.client_id),
+            client_secret: expand(&oauth.client_secret),
+            client_metadata_url: expand(&oauth.client_metadata_url),
+            key_file: expand(&oauth.key_file),
+            issuer: expand(&oauth.issuer),
+            resource: expand(&oauth.resource),
+            ..oauth.clone()
+        };
+        self.secret_values.extend(expanded.client_secret.clone());
+        let key_file = expanded.key_file.as_ref().map(|file| self.settings.cwd.join(expand_home(file, self.settings)));
+        OAuthSettings { key_file: key_file.map(|file| file.to_string_lossy().into_owned()), ..expanded }
     }
 
-    fn expand_reference(&mut self, inside: &str) -> String {
-        let (name, default) = inside.split_once(":-").map_or((inside, None), |(name, default)| (name, Some(default)));
-        // Other clients write `${env:VAR}`.
-        let name = name.strip_prefix("env:").unwrap_or(name);
+    /// Expands the references of a text, and leaves any other text as it is. The inserted values are not expanded again.
+    fn expand(&mut self, text: &str) -> String {
+        let parts = split_references(text);
+        parts.into_iter().fold(String::with_capacity(text.len()), |result, part| match part {
+            TextPart::Literal(literal) => result + literal,
+            TextPart::Reference(reference) => result + &self.expand_reference(reference),
+        })
+    }
+
+    fn expand_reference(&mut self, reference: ValueReference<'_>) -> String {
+        let value = match reference {
+            ValueReference::Variable { name, default } => return self.expand_variable(name, default),
+            ValueReference::File(path) => self.read_file(path),
+            ValueReference::Command(command) => self.source.command(command, self.owner, self.settings),
+            ValueReference::Secret(name) => self.source.secret(name, self.settings),
+        };
+        let value = self.require(value);
+        self.secret_values.push(value.clone());
+        self.secret_values.extend(argument_secrets::find_url_secrets(&value));
+        value
+    }
+
+    fn expand_variable(&mut self, name: &str, default: Option<&str>) -> String {
         // Servers do not get Cove's own settings.
         let value = self.settings.env.get(name).filter(|_| !name.starts_with("COVE_"));
         let value = value.and_then(|value| value.to_str()).filter(|value| !value.is_empty());
         match (value, default) {
             (Some(value), _) => {
-                let known = if is_secret_name(name) { &mut self.secret_values } else { &mut self.values };
-                known.push(value.to_owned());
+                self.guard(name, value);
                 value.to_owned()
             }
             (None, Some(default)) => default.to_owned(),
-            (None, None) => {
-                if !self.missing.iter().any(|known| known == name) {
-                    self.missing.push(name.to_owned());
-                }
-                String::new()
-            }
+            (None, None) => self.require(Err(name.to_owned())),
         }
     }
-}
 
-fn is_reference(inside: &str) -> bool {
-    let name = inside.split_once(":-").map_or(inside, |(name, _)| name);
-    let name = name.strip_prefix("env:").or_else(|| name.strip_prefix("input:")).unwrap_or(name);
-    // `${input:id}` asks a person for input. It is reported as missing.
-    !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'))
+    /// Returns the content of a file without one last line end.
+    fn read_file(&mut self, path: &str) -> Result<String, String> {
+        let text = self.read_text(path)?;
+        match text.strip_suffix('\n').map_or(text.as_str(), |text| text.strip_suffix('\r').unwrap_or(text)) {
+            "" => Err(format!("file {}, but it is empty", display_value(path))),
+            value => Ok(value.to_owned()),
+        }
+    }
+
+    fn read_text(&mut self, path: &str) -> Result<String, String> {
+        let shown = display_value(path);
+        let FileText { text, is_exposed } = read_value_file(&self.settings.cwd.join(expand_home(path, self.settings)))
+            .map_err(|cause| format!("file {shown}, but it could not be read ({cause})"))?;
+        if is_exposed {
+            self.remarks.push(format!("other users can read `{shown}`: run `chmod 600 {shown}`"));
+        }
+        Ok(text)
+    }
+
+    /// Returns the variables of an `env_file`.
+    fn read_env_file(&mut self, path: &str) -> BTreeMap<String, String> {
+        let path = self.expand(path);
+        let variables = self.read_text(&path).and_then(|text| {
+            let wrong = |line| format!("file {}, but line {line} is not `KEY=VALUE`", display_value(&path));
+            parse_env_file(&text).map_err(wrong)
+        });
+        let variables = self.require(variables);
+        variables.iter().for_each(|(name, value)| self.guard(name, value));
+        variables.into_iter().collect()
+    }
+
+    /// Returns the headers that the command of a definition printed.
+    fn command_headers(&mut self, command: &str) -> BTreeMap<String, String> {
+        let headers = self.source.headers(command, self.owner, self.settings);
+        let headers = self.require(headers);
+        self.secret_values.extend(headers.values().cloned());
+        headers
+    }
 }
 
 #[cfg(test)]

@@ -4,10 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rmcp::model::{
-    ClientRequest, CustomRequest, CustomResult, GetMeta, ServerCapabilities, ServerNotification, ServerResult,
-    SubscriptionFilter,
-};
+use rmcp::model::{ClientRequest, CustomRequest, GetMeta, ServerCapabilities, ServerNotification, SubscriptionFilter};
 use rmcp::service::{Peer, PeerRequestOptions, RequestHandle, RoleClient, ServiceError, ServiceRole};
 use serde_json::{Map, Value};
 use tokio::sync::watch;
@@ -17,7 +14,8 @@ use tokio::time::Instant;
 use super::call_logs::{AttachedLogs, CallLogs};
 use super::error::UpstreamError;
 use super::handshake::ConnectedServer;
-use super::http::{self, HttpClientError, HttpErrorKind};
+use super::http::{HttpClientError, HttpErrorKind};
+use super::intake::AnswerSlot;
 use super::notifications::{NotificationRouter, attach_sink};
 use super::process::describe_exit;
 use super::question_router::QuestionInbox;
@@ -25,6 +23,7 @@ use super::questions::CallQuestions;
 use super::redaction::ServerSecrets;
 use super::text;
 use super::{CallOptions, ProtocolEra};
+use crate::definition::HttpTransport;
 use cove_core::session::CellClock;
 use cove_core::sync::lock;
 
@@ -86,14 +85,19 @@ impl RunningServer {
         self.connected.era
     }
 
+    pub(super) fn transport(&self) -> HttpTransport {
+        self.connected.transport
+    }
+
     /// Returns true if the connection has ended.
     pub(super) fn is_closed(&self) -> bool {
         self.peer().is_transport_closed()
     }
 
-    /// Returns the instructions that the server sent, cut to 8 KiB and without control characters.
+    /// Returns the instructions that the server sent, cut to 8 KiB, without control characters and secrets.
     pub(super) fn instructions(&self) -> Option<String> {
-        self.peer().peer_info()?.instructions.as_ref().map(|words| text::cut(&text::strip_control(words), 8 * 1024))
+        let words = text::strip_control(self.peer().peer_info()?.instructions.as_ref()?);
+        Some(text::cut(&self.secrets.redact(&words), 8 * 1024))
     }
 
     /// Returns true if the server announces the capability, or has not sent its information.
@@ -188,11 +192,12 @@ impl RunningServer {
         options: &CallOptions,
     ) -> Result<Value, UpstreamError> {
         if let Some(sink) = &options.progress {
-            attach_sink(&mut request, sink);
+            attach_sink(&mut request, sink, self.secrets.clone());
         }
         if let Some(logs) = &options.logs {
             self.attach_logs(&mut request, logs).await;
         }
+        let slot = AnswerSlot::attach(&mut request);
         let (clock, deadline) = (CellClock::default(), Instant::now() + timeout);
         let mut inbox = options
             .questions
@@ -213,11 +218,13 @@ impl RunningServer {
             () = clock.pass(deadline) => Err(ServiceError::Timeout { timeout }),
             failure = unanswered => return Err(failure),
         };
-        let mut value = match answer {
-            Ok(ServerResult::CustomResult(CustomResult(value))) => http::unwrap_result(value),
-            Ok(other) => serde_json::to_value(other)
-                .map_err(|error| self.protocol_error(0, format!("its answer could not be read: {error}"), None))?,
-            Err(error) => return Err(self.to_upstream_error(error, timeout).await),
+        let mut value = match (answer, slot.take()) {
+            (Ok(_) | Err(ServiceError::McpError(_)), Some(Ok(value))) => value,
+            (Ok(_) | Err(ServiceError::McpError(_)), Some(Err(error))) => {
+                return Err(self.to_upstream_error(ServiceError::McpError(error), timeout).await);
+            }
+            (Ok(_), None) => return Err(self.protocol_error(0, "its answer could not be read".to_owned(), None)),
+            (Err(error), _) => return Err(self.to_upstream_error(error, timeout).await),
         };
         self.secrets.redact_value(&mut value);
         Ok(value)
@@ -239,13 +246,18 @@ impl RunningServer {
                 if let Some(data) = &mut error.data {
                     self.secrets.redact_value(data);
                 }
-                let message = self.secrets.redact(&text::cut(&text::strip_control(&error.message), 8 * 1024));
+                let message = text::cut(&self.secrets.redact(&text::strip_control(&error.message)), 8 * 1024);
                 self.protocol_error(error.code.0.into(), message, error.data)
             }
-            ServiceError::Timeout { .. } => UpstreamError::Timeout { server: self.name.clone(), after: timeout },
+            ServiceError::Timeout { .. } => {
+                UpstreamError::Timeout { server: self.name.clone(), after: timeout, is_defined: false }
+            }
             ServiceError::TransportSend(error) => match HttpClientError::find_in(&error) {
                 None => self.gone_error(&error.error.to_string()).await,
-                Some(HttpClientError { kind, message }) => match kind {
+                Some(HttpClientError { sign_in: Some(need), .. }) => {
+                    UpstreamError::SignInNeeded { server: self.name.clone(), need: (**need).clone() }
+                }
+                Some(HttpClientError { kind, message, .. }) => match kind {
                     HttpErrorKind::Denied => {
                         UpstreamError::Needs { server: self.name.clone(), what: vec![message.clone()] }
                     }
@@ -270,11 +282,10 @@ impl RunningServer {
             if let Some(status) = process.wait_for_exit(Duration::from_millis(500)).await {
                 reason = describe_exit(status);
             }
-            tail = process.stderr_tail();
+            tail = process.stderr_tail(&self.secrets);
         }
         lock(&self.connected.junk).append_to(&mut reason);
-        let (reason, stderr_tail) = (self.secrets.redact(&reason), self.secrets.redact(&tail));
-        UpstreamError::Gone { server: self.name.clone(), reason, stderr_tail }
+        UpstreamError::Gone { server: self.name.clone(), reason: self.secrets.redact(&reason), stderr_tail: tail }
     }
 
     /// Counts a call as in flight. The server is not idle until the lease is dropped.

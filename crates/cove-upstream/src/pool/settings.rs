@@ -8,13 +8,17 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use super::failure_records::FailureRecords;
+use super::sign_in::SignInRecords;
 use crate::definition::DEFAULT_START_TIMEOUT;
+use crate::secrets::SecretStore;
 use cove_core::process_env::ProcessEnv;
 
 #[derive(Debug, Clone)]
 pub struct UpstreamSettings {
     /// Cove's own environment, for `${VAR}` and for the few variables that every server inherits.
     pub env: BTreeMap<String, OsString>,
+    /// True if a person at a terminal can answer a program that asks for a password.
+    pub has_terminal: bool,
     /// The working directory of servers whose definition names none.
     pub cwd: PathBuf,
     /// The root reported to a server that asks for roots. `None` reports no roots: `server-filesystem` would replace
@@ -22,8 +26,12 @@ pub struct UpstreamSettings {
     pub root: Option<PathBuf>,
     /// Cove's own executable, to detect a definition that starts it.
     pub executable: Option<PathBuf>,
+    /// Where `${secret:NAME}` finds its value.
+    pub secrets: SecretStore,
     /// Where failures are recorded for other processes.
     pub failures: FailureRecords,
+    /// Where sign-ins are kept.
+    pub sign_ins: SignInRecords,
     /// For a call without a timeout of its own.
     pub call_timeout: Duration,
     /// From the start of a process to its first answer, for a server whose definition does not say.
@@ -42,18 +50,28 @@ pub struct UpstreamSettings {
     /// After this many failures in a row, the pool does not start the server for `breaker_pause`.
     pub max_failures: u32,
     pub breaker_pause: Duration,
+    /// True if every principal has a process or connection of its own to each server whose definition does not say.
+    pub isolate: bool,
     /// True once a client announced that its model can be asked. Servers that start later learn of it.
     pub sampling: Arc<AtomicBool>,
 }
 
 impl UpstreamSettings {
+    /// The environment for programs that Cove itself asks for values.
+    pub(super) fn process_env(&self) -> ProcessEnv {
+        ProcessEnv { env: self.env.clone(), cwd: self.cwd.clone(), stdin_is_terminal: self.has_terminal }
+    }
+
     pub fn from_env(env: &ProcessEnv) -> Self {
         Self {
             env: env.env.clone(),
+            has_terminal: env.stdin_is_terminal,
             cwd: env.cwd.clone(),
             root: None,
             executable: std::env::current_exe().ok(),
+            secrets: SecretStore::default(),
             failures: FailureRecords::default(),
+            sign_ins: SignInRecords::default(),
             call_timeout: Duration::from_secs(60),
             start_timeout: DEFAULT_START_TIMEOUT,
             // Python servers need up to 10 s here, some more. After this time Cove tries the legacy era as well.
@@ -65,6 +83,7 @@ impl UpstreamSettings {
             max_back_off: Duration::from_secs(30),
             max_failures: 5,
             breaker_pause: Duration::from_secs(30),
+            isolate: false,
             sampling: Arc::default(),
         }
     }

@@ -17,6 +17,7 @@ use super::handshake_ids::HandshakeIds;
 use super::message::MessageReader;
 use super::notifications::NotificationRouter;
 use super::process::ServerPipes;
+use super::redaction::ServerSecrets;
 use super::text;
 use cove_core::sync::lock;
 
@@ -25,7 +26,7 @@ pub(super) const MAX_LINE: usize = 64 * 1024 * 1024;
 /// Most bytes that may wait for a server to read them.
 const MAX_QUEUED: usize = 64 * 1024 * 1024;
 /// After this many lines in a row that are not messages, Cove stops reading from the server.
-const MAX_JUNK_LINES: usize = 1_000;
+pub(super) const MAX_JUNK_LINES: usize = 1_000;
 const MAX_JUNK_BYTES: usize = 1024 * 1024;
 const MAX_QUOTED_LINES: usize = 3;
 /// Methods whose results rmcp parses itself.
@@ -78,14 +79,18 @@ pub(super) struct UpstreamStdio {
 }
 
 impl UpstreamStdio {
-    pub(super) fn new(pipes: ServerPipes, notices: Arc<NotificationRouter>) -> (Self, Arc<Mutex<JunkOutput>>) {
+    pub(super) fn new(
+        pipes: ServerPipes,
+        notices: Arc<NotificationRouter>,
+        secrets: ServerSecrets,
+    ) -> (Self, Arc<Mutex<JunkOutput>>) {
         let (lines, queue) = mpsc::unbounded_channel();
         let (sender, messages) = mpsc::channel(64);
         let queued = Arc::new(AtomicUsize::new(0));
         let reader = Arc::new(MessageReader::new(TYPED_METHODS, notices));
         let junk: Arc<Mutex<JunkOutput>> = Arc::default();
         tokio::spawn(write_lines(pipes.stdin, queue, Arc::clone(&queued)));
-        tokio::spawn(read_lines(pipes.stdout, sender, Arc::clone(&reader), Arc::clone(&junk)));
+        tokio::spawn(read_lines(pipes.stdout, sender, Arc::clone(&reader), Arc::clone(&junk), secrets));
         let messages = Arc::new(tokio::sync::Mutex::new(messages));
         (Self { lines, queued, messages, reader, handshakes: Arc::default() }, junk)
     }
@@ -153,11 +158,13 @@ async fn read_lines(
     messages: mpsc::Sender<ServerJsonRpcMessage>,
     reader: Arc<MessageReader>,
     junk: Arc<Mutex<JunkOutput>>,
+    secrets: ServerSecrets,
 ) {
     let mut stdout = BufReader::with_capacity(64 * 1024, stdout);
     let mut line = Vec::new();
     let (mut junk_lines, mut junk_bytes) = (0, 0);
     loop {
+        reader.intake().wait_for_pace().await;
         match read_line(&mut stdout, &mut line).await {
             Ok(true) => {}
             Ok(false) => return,
@@ -174,7 +181,9 @@ async fn read_lines(
                 }
             }
         } else {
-            lock(&junk).add(&line);
+            // Before the line is cut: half a secret would not be recognised.
+            let quoted = String::from_utf8_lossy(&line[..line.len().min(MAX_JUNK_BYTES)]);
+            lock(&junk).add(secrets.redact(&quoted).as_bytes());
             junk_lines += 1;
             junk_bytes += line.len();
             if junk_lines > MAX_JUNK_LINES || junk_bytes > MAX_JUNK_BYTES {

@@ -9,6 +9,7 @@
 //! start of a new one for the same resource.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -22,7 +23,11 @@ use super::lifecycle::Upstream;
 use super::notifications::NotificationRouter;
 use super::running_server::{ServerLease, new_request};
 use super::{CallOptions, ProtocolEra};
+use cove_core::session::registry::Principal;
 use cove_core::sync::lock;
+
+/// Counts all subscriptions.
+static SUBSCRIPTIONS: AtomicU64 = AtomicU64::new(0);
 
 /// Most subscriptions to one server. Over HTTP each may occupy one of 64 requests.
 const MAX_SUBSCRIPTIONS_TO_SERVER: usize = 32;
@@ -57,8 +62,21 @@ impl SubscriptionTable {
         live.get(uri)?.upgrade().filter(|subscription| !subscription.has_ended())
     }
 
-    fn is_full(&self) -> bool {
-        lock(&self.live).len() >= MAX_SUBSCRIPTIONS_TO_SERVER
+    /// Makes room for one more subscription of this owner. If there are too many, the owner of most loses its latest one,
+    /// unless the owner who asks would have as many. Returns false if there is no room.
+    fn make_room(&self, owner: Option<&Principal>) -> bool {
+        let mut live = lock(&self.live);
+        if live.len() < MAX_SUBSCRIPTIONS_TO_SERVER {
+            return true;
+        }
+        let open: Vec<Arc<ResourceSubscription>> = live.values().filter_map(Weak::upgrade).collect();
+        let count = |owner: Option<&Principal>| open.iter().filter(|one| one.owner.as_ref() == owner).count();
+        let largest = open.iter().max_by_key(|one| (count(one.owner.as_ref()), one.number));
+        let Some(lost) = largest.filter(|one| count(one.owner.as_ref()) > count(owner) + 1) else { return false };
+        live.remove(&lost.uri);
+        drop(live);
+        lost.displace();
+        true
     }
 }
 
@@ -72,6 +90,12 @@ fn contains_resource(subscribed: &str, uri: &str) -> bool {
 pub struct ResourceSubscription {
     server: String,
     uri: String,
+    /// The principal that subscribed first.
+    owner: Option<Principal>,
+    /// Larger than that of every earlier subscription.
+    number: u64,
+    /// Another principal got its place.
+    is_displaced: AtomicBool,
     /// Keeps the server running. Taken by the request that ends the subscription.
     lease: Option<ServerLease>,
     notices: Arc<NotificationRouter>,
@@ -104,14 +128,29 @@ impl ResourceSubscription {
             }
             if self.has_ended() {
                 let (server, stderr_tail) = (self.server.clone(), String::new());
-                let reason = "it ended the subscription".to_owned();
+                let reason = match self.is_displaced.load(Ordering::Relaxed) {
+                    true => "another client needed the place of this subscription".to_owned(),
+                    false => "it ended the subscription".to_owned(),
+                };
                 return Err(UpstreamError::Gone { server, reason, stderr_tail });
             }
             let _ = tokio::time::timeout(CHECK_INTERVAL, changes.changed()).await;
         }
     }
 
+    /// Ends the subscription for its owner.
+    fn displace(&self) {
+        self.is_displaced.store(true, Ordering::Relaxed);
+        if let Some(listener) = lock(&self.listener).as_ref() {
+            listener.abort();
+        }
+        self.changes.send_modify(|_| {});
+    }
+
     fn has_ended(&self) -> bool {
+        if self.is_displaced.load(Ordering::Relaxed) {
+            return true;
+        }
         let is_silent = lock(&self.listener).as_ref().is_some_and(AbortHandle::is_finished);
         is_silent || self.lease.as_ref().is_none_or(|lease| lease.is_closed())
     }
@@ -160,7 +199,8 @@ pub(super) async fn subscribe(
     if let Some(existing) = table.find(&uri) {
         return Ok(existing);
     }
-    if table.is_full() {
+    let owner = options.principal.clone();
+    if !table.make_room(owner.as_ref()) {
         let message =
             format!("there are {MAX_SUBSCRIPTIONS_TO_SERVER} subscriptions to it, which is all that Cove keeps");
         return Err(UpstreamError::protocol(server, &message, None));
@@ -169,6 +209,9 @@ pub(super) async fn subscribe(
     let subscription = Arc::new(ResourceSubscription {
         server: server.to_owned(),
         uri: uri.clone(),
+        owner,
+        number: SUBSCRIPTIONS.fetch_add(1, Ordering::Relaxed),
+        is_displaced: AtomicBool::new(false),
         lease: Some(lease),
         notices: Arc::clone(&notices),
         changes: watch::Sender::new(0),
@@ -187,7 +230,8 @@ pub(super) async fn subscribe(
             if let Some(logs) = &options.logs {
                 notices.note_user(logs);
             }
-            let listener = lease.listen_to_resource(uri, upstream.call_timeout(options)).await?;
+            let timeout = upstream.call_timeout(options, upstream.default_call_timeout());
+            let listener = lease.listen_to_resource(uri, timeout).await?;
             *lock(&subscription.listener) = Some(listener);
         }
     }

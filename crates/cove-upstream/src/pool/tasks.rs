@@ -35,15 +35,20 @@ const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_TASK_ID: usize = 1024;
 
 /// Returns the request that calls a tool as a task, in the legacy era.
-pub(super) fn new_task_request(tool: &str, arguments: Map<String, Value>, options: &CallOptions) -> ClientRequest {
-    let task = json!({"ttl": u64::try_from(max_time(options).as_millis()).unwrap_or(u64::MAX)});
+pub(super) fn new_task_request(
+    upstream: &Upstream,
+    tool: &str,
+    arguments: Map<String, Value>,
+    options: &CallOptions,
+) -> ClientRequest {
+    let task = json!({"ttl": u64::try_from(max_time(upstream, options).as_millis()).unwrap_or(u64::MAX)});
     let params = to_object([("name", tool.into()), ("arguments", arguments.into()), ("task", task)]);
     // rmcp's own type for calls has no such field.
     ClientRequest::CustomRequest(CustomRequest::new("tools/call", Some(params.into())))
 }
 
-fn max_time(options: &CallOptions) -> Duration {
-    options.timeout.unwrap_or(MAX_TASK_TIME)
+fn max_time(upstream: &Upstream, options: &CallOptions) -> Duration {
+    upstream.call_timeout(options, MAX_TASK_TIME)
 }
 
 /// Returns the state of the task that an answer created, or the answer if it is a result.
@@ -109,8 +114,8 @@ impl OpenTask {
     /// Waits until the task ends, and returns the result of the call. Reports the server's status messages, and answers
     /// its questions. Fails if the task fails, is cancelled, gets no input or takes too long, and if the server fails.
     pub(super) async fn wait(self, created: Map<String, Value>) -> Result<Map<String, Value>, UpstreamError> {
-        let (clock, after) = (self.clock.clone(), max_time(&self.options));
-        let timed_out = UpstreamError::Timeout { server: self.server.clone(), after };
+        let (clock, after) = (self.clock.clone(), max_time(&self.upstream, &self.options));
+        let timed_out = self.upstream.timeout_error(after);
         let questions = self.lease.as_ref().zip(self.options.questions.clone());
         let mut inbox = questions.map(|(lease, questions)| lease.open_task_inbox(questions, clock.clone()));
         let unanswered = async {
@@ -156,7 +161,7 @@ impl OpenTask {
         // The sink stays registered under the token of the call.
         let mut options = CallOptions { progress: None, ..self.options.clone() };
         if method == "tasks/result" {
-            options.timeout = Some(max_time(&self.options));
+            options.timeout = Some(max_time(&self.upstream, &self.options));
         } else {
             // A short request would withdraw the question when it ends. The task itself takes questions.
             options.questions = None;

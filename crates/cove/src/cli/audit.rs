@@ -1,7 +1,6 @@
 //! `cove audit`: the calls that code made to upstream servers, newest last.
 
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io::{BufRead, BufReader};
 
 use chrono::{DateTime, Local, SecondsFormat};
@@ -10,6 +9,7 @@ use serde_json::json;
 use super::tables::{PrintStyle, Tone, render_json, render_list};
 use super::{CommandContext, broker_settings, json_flag, parse_count};
 use cove_core::error::{Failure, display_path, escape_control};
+use cove_core::private_file::open_private_file;
 use cove_core::text::format_count;
 use cove_upstream::broker::audit::{self, AuditLine};
 
@@ -41,10 +41,17 @@ pub fn render(args: &AuditArgs, context: &CommandContext, style: PrintStyle) -> 
     for path in audit::list_files(state) {
         let failed =
             |error| Failure::usage(format!("could not read the audit file `{}`", display_path(&path))).because(error);
-        let mut reader = BufReader::new(File::open(&path).map_err(failed)?);
+        let opened = open_private_file(&path).map_err(|error| {
+            let hint = error.hint(&path);
+            failed(error.into_io(&path)).with_hint(hint)
+        })?;
+        let Some(file) = opened else { continue };
+        let mut reader = BufReader::new(file);
         let mut text = Vec::new();
         while reader.read_until(b'\n', &mut text).map_err(failed)? > 0 {
+            // Two processes may both have ended the same half line.
             match serde_json::from_slice::<AuditLine>(&text) {
+                Err(_) if text == b"\n" => {}
                 Ok(line) if args.server.as_ref().is_none_or(|server| line.server == *server) => {
                     if newest.len() == count {
                         newest.pop_front();
@@ -97,13 +104,13 @@ fn table(lines: &[AuditLine], style: PrintStyle) -> String {
 }
 
 /// Writes milliseconds since 1970 as the time of this machine's clock, for people.
-fn format_local(ms: u64) -> String {
+pub(super) fn format_local(ms: u64) -> String {
     let time = i64::try_from(ms).ok().and_then(DateTime::from_timestamp_millis);
     time.map_or_else(|| ms.to_string(), |time| time.with_timezone(&Local).format("%Y-%m-%d %H:%M:%S").to_string())
 }
 
 /// Writes milliseconds since 1970 as `2026-01-31T12:00:00Z`. A time that no calendar reaches stays a number.
-fn format_utc(ms: u64) -> String {
+pub(super) fn format_utc(ms: u64) -> String {
     let time = i64::try_from(ms).ok().and_then(DateTime::from_timestamp_millis);
     time.map_or_else(|| ms.to_string(), |time| time.to_rfc3339_opts(SecondsFormat::Secs, true))
 }

@@ -17,12 +17,13 @@ use clap_complete::env::Shells;
 use cove_protocol::Language;
 
 use super::image_library::image_library;
-use super::servers::KnownServers;
+use super::servers::{KnownServers, configured_servers};
 use super::{collect_flags, command, command_path, install, runtime};
 use crate::config::{Config, SETTINGS, SettingFlags};
 use crate::packages::{PackageKind, PackageStore};
 use cove_core::error::Failure;
 use cove_core::process_env::ProcessEnv;
+use cove_upstream::definition::ServerDefinition;
 
 /// Set by the script when it asks.
 pub const VARIABLE: &str = "COVE_COMPLETE";
@@ -61,6 +62,9 @@ pub fn answer(args: &[OsString], env: &ProcessEnv) -> Option<(String, ExitCode)>
 enum NameKind {
     Clients,
     Servers,
+    /// Those in `catalog.d`.
+    ApprovedServers,
+    RequestedServers,
     Tools,
     /// A server, or one of its tools.
     ServersAndTools,
@@ -70,14 +74,25 @@ enum NameKind {
     /// With TypeScript, which the repl does not have.
     RunLanguages,
     SignatureLanguages,
+    /// Those that are kept or that definitions name.
+    Secrets,
 }
 
 /// By command and argument. Settings have a table of their own.
 const ARGUMENTS: &[(&str, &str, NameKind)] = &[
     ("install", "clients", NameKind::Clients),
     ("uninstall", "clients", NameKind::Clients),
+    ("servers import", "sources", NameKind::Clients),
+    ("entry", "client", NameKind::Clients),
     ("servers remove", "name", NameKind::Servers),
     ("servers refresh", "names", NameKind::Servers),
+    ("servers add", "name", NameKind::ApprovedServers),
+    ("servers approve", "name", NameKind::RequestedServers),
+    ("servers refuse", "name", NameKind::RequestedServers),
+    ("servers login", "name", NameKind::Servers),
+    ("servers logout", "name", NameKind::Servers),
+    ("servers diff", "name", NameKind::Servers),
+    ("servers accept", "name", NameKind::Servers),
     ("audit", "server", NameKind::Servers),
     ("tools list", "servers", NameKind::Servers),
     ("tools show", "tool", NameKind::ServersAndTools),
@@ -87,6 +102,8 @@ const ARGUMENTS: &[(&str, &str, NameKind)] = &[
     ("packages remove", "names", NameKind::Packages),
     ("run", "language", NameKind::RunLanguages),
     ("repl", "language", NameKind::Languages),
+    ("secrets set", "name", NameKind::Secrets),
+    ("secrets remove", "name", NameKind::Secrets),
 ];
 
 /// Settings whose values depend on what there is here.
@@ -150,13 +167,20 @@ impl NameSource {
             NameKind::RunLanguages => self.list(NameKind::Languages).into_iter().chain(["typescript".into()]).collect(),
             NameKind::SignatureLanguages => ["python", "node", "shell"].map(str::to_owned).into(),
             NameKind::Servers => self.servers().into_keys().collect(),
+            NameKind::ApprovedServers => self.published_names(super::servers::approved_names),
+            NameKind::RequestedServers => self.published_names(super::servers::requested_names),
             NameKind::Tools => self.servers().into_values().flatten().collect(),
             NameKind::ServersAndTools => {
                 self.servers().into_iter().flat_map(|(server, tools)| [server].into_iter().chain(tools)).collect()
             }
             NameKind::Images => self.images().unwrap_or_default(),
             NameKind::Packages => self.packages().unwrap_or_default(),
+            NameKind::Secrets => self.secrets().unwrap_or_default(),
         }
+    }
+
+    fn published_names(&self, list: fn(&Config, &ProcessEnv) -> Vec<String>) -> BTreeSet<String> {
+        self.config.as_ref().map(|config| list(config, &self.env)).unwrap_or_default().into_iter().collect()
     }
 
     /// The configured servers, each with the tools that it listed before as `server.tool`.
@@ -175,6 +199,20 @@ impl NameSource {
         let library = image_library(self.config.as_ref()?, &self.env);
         let images = runtime::single_threaded().ok()?.block_on(library.read()).images;
         Some(images.iter().map(|image| image.name().to_owned()).collect())
+    }
+
+    /// A helper program is not asked: it may take long, or ask the person something.
+    fn secrets(&self) -> Option<BTreeSet<String>> {
+        let config = self.config.as_ref()?;
+        let servers = configured_servers(config, &self.env);
+        let mut names: BTreeSet<String> =
+            servers.iter().flat_map(ServerDefinition::secret_names).map(str::to_owned).collect();
+        let store = config.secret_store(&self.env);
+        if !store.has_helper() {
+            let kept = runtime::single_threaded().ok()?.block_on(store.names()).unwrap_or_default();
+            names.extend(kept.into_iter().map(|entry| entry.name));
+        }
+        Some(names)
     }
 
     fn packages(&self) -> Option<BTreeSet<String>> {

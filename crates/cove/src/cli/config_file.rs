@@ -3,15 +3,15 @@
 use std::io;
 use std::path::Path;
 
-use super::private_file::{ExistingFile, write_private_file};
 use crate::config;
 use cove_core::error::{Failure, display_path, write_hint};
+use cove_core::private_file::{ExistingFile, write_whole_file};
 
 /// Writes the file. Fails if there is one.
 pub fn init(path: &Path) -> Result<String, Failure> {
     let shown = display_path(path);
     let fail = || Failure::usage(format!("could not write the configuration file `{shown}`"));
-    write_private_file(path, &config::template(), ExistingFile::Keep).map_err(|error| match error.kind() {
+    write_whole_file(path, config::template(), ExistingFile::Keep).map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => {
             fail().because("it exists already").with_hint("edit it, or name another with `--config FILE`")
         }

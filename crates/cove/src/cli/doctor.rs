@@ -79,7 +79,7 @@ async fn own_images(library: &ImageLibrary, config: &Config) -> ImageListing {
 
 async fn examine_sandbox(config: &Config) -> Result<Vec<DoctorCheck>, Failure> {
     let jail = Jail::new()?;
-    let mut checks = vec![try_to_start(&jail, config).await];
+    let mut checks = try_to_start(&jail, config).await;
     if checks[0].status != CheckStatus::Ok {
         checks.extend(untried_checks("no sandbox starts"));
         checks.extend(interpreters::found_checks(&jail, config));
@@ -100,21 +100,28 @@ async fn examine_sandbox(config: &Config) -> Result<Vec<DoctorCheck>, Failure> {
 }
 
 /// Starts a sandbox without an interpreter, which separates a missing interpreter from a forbidden sandbox.
-async fn try_to_start(jail: &Jail, config: &Config) -> DoctorCheck {
+async fn try_to_start(jail: &Jail, config: &Config) -> Vec<DoctorCheck> {
     let check = ReportSection::Sandbox.check("start");
     let begun = Instant::now();
-    match jail.start_empty(&config.policy).await {
-        Ok(mut sandbox) => match sandbox.control.start_failure().await {
-            Some(error) => check.fail_with(&error),
-            None => {
-                let took = begun.elapsed().as_millis();
-                sandbox.control.kill();
-                sandbox.control.wait().await;
-                check.ok(format!("the embedded sandbox starts, in {took} ms"))
-            }
-        },
-        Err(error) => check.fail_with(&error),
+    let mut control = match jail.start_empty(&config.policy).await {
+        Ok(sandbox) => sandbox.control,
+        Err(error) => return vec![check.fail_with(&error)],
+    };
+    if let Some(error) = control.start_failure().await {
+        return vec![check.fail_with(&error)];
     }
+    let took = begun.elapsed().as_millis();
+    control.kill();
+    control.wait().await;
+    let mut checks = vec![check.ok(format!("the embedded sandbox starts, in {took} ms"))];
+    checks.extend(control.unmet_plan().map(|unmet| {
+        let check = ReportSection::Sandbox.check("users").note(format!("a sandbox {unmet}"));
+        check.fix(
+            "see why with `unshare --user sleep 9 & newuidmap $! 0 ID 1`, where ID is one of `/etc/subuid`; else code \
+             can use up what the kernel counts for your user",
+        )
+    }));
+    checks
 }
 
 /// Tries the protections and the limits, and ends the session. `no_python` says why there is nothing to try them with.

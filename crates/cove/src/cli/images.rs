@@ -5,7 +5,7 @@ mod build;
 mod list;
 mod prune;
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Arg;
@@ -56,7 +56,7 @@ pub fn run(command: ImagesCommand, context: &CommandContext) -> Result<(String, 
     let text = match command {
         ImagesCommand::List => runtime.block_on(list::render(context))?,
         ImagesCommand::Build { names } => return runtime.block_on(build::run(&context.config, &context.env, &names)),
-        ImagesCommand::Export { directory } => export_to(&context.env.cwd.join(directory))?,
+        ImagesCommand::Export { directory } => export_to(&context.env.cwd.join(directory), &context.env.cwd)?,
         ImagesCommand::Prune => runtime.block_on(prune::run(&context.config, &context.env))?,
     };
     Ok((text, ExitCode::SUCCESS))
@@ -74,8 +74,9 @@ fn check_image_dir(config: &Config, problems: &[ImageProblem], could_not: &str) 
     }
 }
 
-fn export_to(directory: &Path) -> Result<String, Failure> {
-    let written = export(directory)?;
+fn export_to(directory: &Path, cwd: &Path) -> Result<String, Failure> {
+    let is_in_project = directory.starts_with(cwd) && !directory.components().any(|part| part == Component::ParentDir);
+    let written = export(directory, if is_in_project { cwd } else { directory })?;
     let shown = display_path(directory);
     Ok(match written.is_empty() {
         true => format!("nothing to write: the images in `{shown}` are those that are built in\n"),

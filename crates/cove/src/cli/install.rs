@@ -2,30 +2,44 @@
 //! out. The client's own command does it if there is one; otherwise Cove edits the file, and nothing in it but its
 //! own entry.
 
+mod adopt;
+mod adoption_record;
+mod adoption_report;
 mod arguments;
 mod client_command;
 mod client_entries;
 mod client_file;
+mod client_servers;
 mod clients;
-mod diff;
+mod container_server;
+pub(in crate::cli) mod diff;
 mod edit;
+mod entry_notes;
+#[cfg(any(test, fuzzing))]
+#[path = "../../tests/exercise/client_files.rs"]
+pub mod exercise;
 mod list;
 mod locations;
 mod own_entry;
 mod program_path;
+mod protected_files;
 mod reports;
 mod restore;
+mod server_sources;
 mod server_url;
+mod undo;
 
 use std::fs::File;
 use std::process::ExitCode;
 
+use super::packages::add_shared_folders;
 use super::tables::print_remark;
-use cove_core::document::{ConfigDocument, DocumentFormat, DocumentNode};
+use super::terminal_questions::ask_yes_or_no;
+use cove_core::document::{ConfigDocument, DocumentNode};
 use cove_core::error::{Failure, Refusal, display_path, display_value};
 use cove_core::process_env::ProcessEnv;
-use cove_server::http::TOKEN_VARIABLE;
-use cove_upstream::definition::DefinitionPlaces;
+use cove_core::text::format_count;
+use cove_server::server_config::Toolset;
 
 use client_command::ClientCommandLine;
 use client_entries::EntryTarget;
@@ -33,14 +47,24 @@ use client_file::{ClientFile, FileProtection, ReplaceOutcome, lock_folder};
 use clients::{AgentClient, CLIENTS};
 use edit::ClientEntry;
 use locations::ServersLocation;
+use program_path::PackageRunner;
 use reports::{ChangeReport, ReportNotes};
 use restore::RestoredFile;
 use server_url::UrlCredential;
 
+pub use adopt::{AdoptionRule, AdoptionSelection};
+pub(super) use adoption_record::AdoptionRecords;
 pub use arguments::EntryFlags;
+pub(super) use arguments::scope_values;
 pub(super) use arguments::{InstallArgs, UninstallArgs, install_request, uninstall_request};
+pub(super) use client_servers::{ClientServer, ServerConversion, free_name};
+pub use container_server::ContainerServer;
+pub(super) use container_server::{EntryArgs, entry_request};
 pub(super) use list::present_clients;
 pub use locations::InstallScope;
+#[cfg(any(test, fuzzing))]
+pub use server_sources::exercise::exercise as exercise_bundle;
+pub(super) use server_sources::{ClientServersFile, ServerSources, read_server_sources};
 pub use server_url::{SecretToken, ServerUrl};
 
 const DEFAULT_NAME: &str = "cove";
@@ -66,6 +90,10 @@ pub struct EntryRequest {
     pub action: InstallAction,
     pub flags: EntryFlags,
     pub server: RequestedServer,
+    /// Whether the client's other servers become Cove's. None if the user has not said.
+    pub adoption: Option<AdoptionRule>,
+    /// True if the result is to be printed as JSON.
+    pub json: bool,
     pub env: ProcessEnv,
 }
 
@@ -85,6 +113,8 @@ pub enum RequestedServer {
     /// `cove serve` with these arguments.
     Command(Vec<String>),
     Url(ServerUrl),
+    /// `cove serve` in a container of another machine.
+    Container(ContainerServer),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,6 +146,8 @@ struct InstallJob<'a> {
     location: ServersLocation,
     /// The path of this program.
     program: String,
+    /// Set if that path is in a cache.
+    runner: Option<PackageRunner>,
 }
 
 /// A change of one entry, and the file that results from it.
@@ -146,7 +178,12 @@ enum EntryChangeKind {
 impl<'a> InstallJob<'a> {
     fn new(request: &'a EntryRequest, client: &'static AgentClient) -> Result<Self, Failure> {
         let location = locations::locate(client, request.flags.scope, &request.env)?;
-        Ok(Self { request, client, location, program: program_path::this_program()? })
+        if request.flags.scope == InstallScope::Project && request.action != InstallAction::Print {
+            client_file::check_in_project(&location.file, &request.env.cwd)?;
+        }
+        let program = program_path::this_program()?;
+        let runner = PackageRunner::of_program(&program);
+        Ok(Self { request, client, location, program, runner })
     }
 
     fn print_entry(&self) -> Result<ChangeReport, Failure> {
@@ -155,13 +192,63 @@ impl<'a> InstallJob<'a> {
         let (target, _) = self.target(None)?;
         let entry = self.client.entry(name, &target, *scope).map_err(|refusal| self.unusable(refusal))?;
         let text = edit::entry_alone(self.client.format, &path, &entry).map_err(|error| self.refused(error))?;
-        print_remark(format!("for `{}`", self.file_name()));
+        match &self.request.server {
+            // The client is on another machine.
+            RequestedServer::Container(engine) => print_remark(engine.preparation(self.client.title)),
+            _ => print_remark(format!("for `{}`", self.file_name())),
+        }
+        self.runner_note(&target).iter().for_each(print_remark);
         self.warnings(&target).iter().for_each(print_remark);
         Ok(ChangeReport::Text(text))
     }
 
-    /// Plans a change and carries it out, again from the start if another program wrote the file in between.
+    /// Changes the client's file, and on an install adopts its other servers if the user wants that.
     fn change(&self) -> Result<ChangeReport, Failure> {
+        match (self.request.action, self.request.adoption) {
+            (InstallAction::Uninstall, _) => {
+                let mut notes = Vec::new();
+                let undone = self.undo_adoption(&mut notes)?;
+                let report = undone.map_or_else(|| self.change_entry(), Ok)?;
+                notes.iter().for_each(print_remark);
+                Ok(report)
+            }
+            (_, Some(rule)) => self.adopt(rule),
+            (_, None) if self.can_ask() && !self.request.flags.dry_run && self.wants_adoption()? => {
+                self.adopt(AdoptionRule { selection: AdoptionSelection::Started, allows_commands: false })
+            }
+            (_, None) => self.change_entry(),
+        }
+    }
+
+    /// Asks whether the client's other servers shall be behind Cove. False if there are none.
+    fn wants_adoption(&self) -> Result<bool, Failure> {
+        // A file that cannot be adopted from, or read at all, gets its message where it matters.
+        let text = client_file::read(&self.location.file)?.text.unwrap_or_default();
+        let can_adopt = !matches!(self.request.server, RequestedServer::Url(_)) && self.check_adoptable().is_ok();
+        let names = self.movable_servers(&text);
+        if names.is_empty() || !can_adopt {
+            return Ok(false);
+        }
+        let verb = if names.len() == 1 { "is" } else { "are" };
+        let question = format!(
+            "{} {verb} configured here: {}. Put {} behind Cove? [Y/n] ",
+            format_count(names.len(), "server"),
+            names.join(", "),
+            if names.len() == 1 { "it" } else { "them" }
+        );
+        Ok(ask_yes_or_no(&question))
+    }
+
+    /// The names of the client's other servers that Cove could run. None if the file cannot be read.
+    fn movable_servers(&self, text: &str) -> Vec<String> {
+        let servers = self.client_servers(text).unwrap_or_default();
+        let movable = servers.iter().filter(|server| matches!(server.conversion, ServerConversion::Carried(_)));
+        movable.map(|server| display_value(&server.name)).collect()
+    }
+
+    /// Plans a change of Cove's own entry and carries it out, again from the start if another program wrote the file in
+    /// between.
+    fn change_entry(&self) -> Result<ChangeReport, Failure> {
         let mut uses_commands = !self.request.flags.no_client_command;
         for _ in 0..ATTEMPTS {
             let _lock = self.lock()?;
@@ -170,6 +257,9 @@ impl<'a> InstallJob<'a> {
                 InstallAction::Install | InstallAction::Print => self.plan_install(&document)?,
                 InstallAction::Uninstall => self.plan_uninstall(&document, &file)?,
             };
+            if target.is_some() && self.request.adoption.is_none() {
+                notes.extend(self.others_note(file.text.as_deref()));
+            }
             let is_exposed = self.protection() == FileProtection::Secret && file.is_open_to_others();
             let tightened = is_exposed.then(|| "only you may read the file now, because it holds a token".to_owned());
             let Some(change) = change else {
@@ -204,6 +294,7 @@ impl<'a> InstallJob<'a> {
                     if file.replace(after.as_deref(), self.protection())? == ReplaceOutcome::Outdated {
                         continue;
                     }
+                    self.follow_own_change(&file, after.as_deref());
                     notes.extend(tightened);
                     None
                 }
@@ -246,7 +337,14 @@ impl<'a> InstallJob<'a> {
         // Taking a lock creates the folder, which an uninstall has no reason to do.
         let is_needed = self.request.action != InstallAction::Uninstall || self.location.file.exists();
         let is_needed = is_needed && !self.request.flags.dry_run;
-        if is_needed { lock_folder(&self.location.file, self.protection()) } else { Ok(None) }
+        if !is_needed {
+            return Ok(None);
+        }
+        // Again, because another program may have changed the folder since.
+        if self.request.flags.scope == InstallScope::Project {
+            client_file::check_in_project(&self.location.file, &self.request.env.cwd)?;
+        }
+        lock_folder(&self.location.file, self.protection())
     }
 
     fn read(&self) -> Result<(ClientFile, ConfigDocument), Failure> {
@@ -261,13 +359,18 @@ impl<'a> InstallJob<'a> {
     fn target(&self, own: Option<&DocumentNode>) -> Result<(EntryTarget, Option<String>), Failure> {
         let command = |args: &[String]| {
             let is_shared = self.request.flags.scope == InstallScope::Project;
-            let program = if is_shared { DEFAULT_NAME.to_owned() } else { self.program.clone() };
-            EntryTarget::Command { program, args: [&["serve".to_owned()], args].concat() }
+            let (program, before) = match self.runner.map(PackageRunner::command) {
+                _ if is_shared => (DEFAULT_NAME.to_owned(), Vec::new()),
+                Some((program, before)) => (program.to_owned(), before),
+                None => (self.program.clone(), Vec::new()),
+            };
+            EntryTarget::Command { program, args: [&before[..], &["serve".to_owned()], args].concat() }
         };
         let args = match &self.request.server {
             RequestedServer::Url(server) => return Ok((EntryTarget::Url(server.clone()), None)),
+            RequestedServer::Container(server) => return Ok((server.target(), None)),
             RequestedServer::Command(args) => return Ok((command(args), None)),
-            RequestedServer::Earlier => own.and_then(own_entry::program_args).unwrap_or_default(),
+            RequestedServer::Earlier => own.and_then(own_entry::cove_args).unwrap_or_default(),
         };
         match args.split_first() {
             Some((first, args)) if first == "serve" && !args.is_empty() => {
@@ -319,8 +422,8 @@ impl<'a> InstallJob<'a> {
         let mut notes: Vec<String> = kept.into_iter().chain(self.url_note(&target)).collect();
         let is_shared = change.is_some() && *scope == InstallScope::Project;
         let needs_program = is_shared && matches!(target, EntryTarget::Command { .. });
+        notes.extend(self.runner_note(&target).filter(|_| change.is_some()));
         notes.extend(needs_program.then(|| format!("teammates need `{DEFAULT_NAME}` on their `PATH`")));
-        notes.extend(self.others_note(document, &path));
         let change = match change {
             Some((kind, after)) => {
                 let after = RestoredFile::Text(after.map_err(refused)?);
@@ -343,63 +446,32 @@ impl<'a> InstallJob<'a> {
         Ok(ChangePlan { change, notes: Vec::new(), target: None })
     }
 
-    /// A note about what the user has to do for the token.
-    fn url_note(&self, target: &EntryTarget) -> Option<String> {
-        let EntryTarget::Url(server) = target else { return None };
-        match server.credential {
-            UrlCredential::Variable => Some(format!(
-                "the entry holds no token: set `{TOKEN_VARIABLE}` in the environment of {}",
-                self.client.title
-            )),
-            UrlCredential::Absent => {
-                Some("the entry holds no token; name a file with one by `--token-file`".to_owned())
-            }
-            UrlCredential::Token(_) => None,
+    /// Keeps the record of an adoption true after Cove itself changed the file.
+    fn follow_own_change(&self, file: &ClientFile, after: Option<&str>) {
+        let (Some(before), Some(after)) = (&file.text, after) else { return };
+        if self.request.action == InstallAction::Uninstall || !file.pinned_path().is_file() {
+            return;
+        }
+        let Ok(store) = self.adoption_store() else { return };
+        // While another Cove adopts, the record is its own.
+        let Ok(_lock) = store.records.lock() else { return };
+        let Ok(Some(mut record)) = store.records.load(&store.id) else { return };
+        if record.left == Some(adoption_record::digest(before)) {
+            record.left = Some(adoption_record::digest(after));
+            // Without this an undo puts back entry by entry, which does as well.
+            let _ = store.records.save(&store.id, &record);
         }
     }
 
-    /// A note about other servers in the file: Cove saves no tokens while the agent still sees their tools.
-    fn others_note(&self, document: &ConfigDocument, path: &[String]) -> Option<String> {
-        let (own, container) = path.split_last()?;
-        let servers = edit::find(document, container).ok().flatten()?.members()?;
-        let is_server = |node: &DocumentNode| own_entry::program(node).is_some() || own_entry::url(node).is_some();
-        let count = servers.iter().filter(|member| member.key != *own && is_server(&member.node)).count();
-        let (noun, pronoun) = if count == 1 { ("server is", "it") } else { ("servers are", "them") };
-        let places = DefinitionPlaces::new(None, None, &self.request.env);
-        let copy = match places.directories.last().filter(|_| self.client.format == DocumentFormat::Json) {
-            Some(folder) => {
-                let copy = display_path(&folder.join(format!("{}.json", self.client.id())));
-                format!(": to have {pronoun} behind Cove, copy the file to `{copy}` and remove {pronoun} here")
-            }
-            None => String::new(),
-        };
-        (count > 0)
-            .then(|| format!("{count} other {noun} in the file, and the agent still sees {pronoun} directly{copy}"))
-    }
-
-    /// Warnings about what may keep the client from starting the server.
-    fn warnings(&self, target: &EntryTarget) -> Vec<String> {
-        let EntryTarget::Command { program, args } = target else { return Vec::new() };
-        let shown = display_value(program);
-        if self.request.flags.scope != InstallScope::Project {
-            let place = program_path::describe_temporary_folder(program, &self.request.env);
-            let warning = |place| {
-                format!(
-                    "warning: `{shown}` is in {place}, and clients cannot start it once it is gone: copy it to a folder \
-                     such as `~/.local/bin`, and run this again from there"
-                )
-            };
-            return place.map(warning).into_iter().collect();
-        }
-        let is_missing = locations::on_path(program, &self.request.env).is_none();
-        let missing =
-            is_missing.then(|| format!("warning: there is no `{shown}` on your `PATH`, where clients look for it"));
-        let is_path = |arg: &&String| arg.split('=').next_back().is_some_and(|value| value.starts_with('/'));
-        let local = args.iter().find(is_path).map(|path| {
-            let path = display_value(path);
-            format!("warning: `{path}` is a path of this machine, and everyone who has the project gets it")
-        });
-        missing.into_iter().chain(local).collect()
+    /// The bytes that a model reads of Cove as this entry starts it, and the name of the tool that runs code.
+    fn own_introduction(&self, target: &EntryTarget) -> Option<(usize, &'static str)> {
+        let EntryTarget::Command { args, .. } = target else { return None };
+        let mut config = arguments::serve_config(args.get(1..)?, &self.request.env).ok()?;
+        // Packages that cannot be read change nothing about the tools.
+        let _ = add_shared_folders(&mut config);
+        let runs_code = config.server.tools.contains(Toolset::Code);
+        let tool = if runs_code { "execute_code" } else { "run_python" };
+        Some((cove_server::introduction_size(&config.server_setup(), &self.request.env), tool))
     }
 
     /// Fails for an entry of another program, unless the user allows to replace it.

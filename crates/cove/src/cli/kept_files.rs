@@ -1,15 +1,18 @@
 //! What `cove run` keeps of a sandbox: with `--out` the files that code wrote to its working directory, and the images
 //! that it showed. The sandbox is hostile: names are checked, and number, depth and size are bounded.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use cove_protocol::limits::MAX_FILE_READ;
-use cove_protocol::{FileKind, ImageFormat};
+use cove_protocol::{FileKind, ImageFormat, unescape_path};
 
 use cove_core::error::{Failure, display_path, display_value, write_hint};
+use cove_core::link_path::check_inside;
 use cove_core::policy::{Policy, SandboxMount};
 use cove_core::session::Session;
 use cove_jail::guest::WORKSPACE;
@@ -27,7 +30,8 @@ pub(super) struct KeptFiles {
     pub(super) left_out: Vec<String>,
 }
 
-/// Copies the files that code wrote below `/workspace` to a folder of the host. Leaves out what is mounted there.
+/// Copies the files that code wrote below `/workspace` to a folder of the host, under the names that a listing shows: a
+/// byte that is no visible character is written as `\xHH`. Leaves out what is mounted there.
 pub(super) async fn keep_files(session: &Session, policy: &Policy, out: &Path) -> Result<KeptFiles, Failure> {
     let mut kept = KeptFiles::default();
     let mut total = 0;
@@ -41,7 +45,7 @@ pub(super) async fn keep_files(session: &Session, policy: &Policy, out: &Path) -
         for entry in listing.entries {
             let path = folder.join(&entry.name);
             let inside = Path::new(WORKSPACE).join(&path);
-            if is_mounted(&policy.mounts, &inside) {
+            if is_mounted(&policy.mounts, Path::new(OsStr::from_bytes(&unescape_path(&inside.to_string_lossy())))) {
                 continue;
             }
             let shown = display_value(&path.to_string_lossy());
@@ -60,6 +64,11 @@ pub(super) async fn keep_files(session: &Session, policy: &Policy, out: &Path) -
                 }
                 FileKind::File => match session.read_file(&inside.to_string_lossy()).await {
                     Ok(content) => {
+                        // The folder may be a project with links in it.
+                        if let Err(error) = check_inside(out, &out.join(&path)) {
+                            kept.left_out.push(format!("`{shown}`: {error}"));
+                            continue;
+                        }
                         write_whole(&out.join(&path), &content).map_err(|error| {
                             Failure::operator(format!("could not write `{}`", display_path(&out.join(&path))))
                                 .because(error)
@@ -88,11 +97,12 @@ fn is_mounted(mounts: &[SandboxMount], path: &Path) -> bool {
     mounts.iter().any(|mount| mount.target == path)
 }
 
-/// True for a name that stays in its folder. The sandbox chose it.
+/// True for a name that stays in its folder and fits into one. The sandbox chose it.
 fn is_plain_name(name: &str) -> bool {
     !name.is_empty()
+        && name.len() <= 255
         && !matches!(name, "." | "..")
-        && !name.contains(['/', '\0', char::REPLACEMENT_CHARACTER])
+        && !name.contains(['/', '\0'])
         && !name.contains(char::is_control)
 }
 
@@ -127,10 +137,10 @@ mod tests {
 
     #[test]
     fn names_of_a_sandbox_stay_in_their_folder() {
-        for name in ["a", "a b", ".hidden", "..x", "é"] {
+        for name in ["a", "a b", ".hidden", "..x", "é", "a\\x0a"] {
             assert!(is_plain_name(name), "{name:?}");
         }
-        for name in ["", ".", "..", "a/b", "../../etc", "a\0", "a\nb", "\u{fffd}"] {
+        for name in ["", ".", "..", "a/b", "../../etc", "a\0", "a\nb", &"\\xff".repeat(64)] {
             assert!(!is_plain_name(name), "{name:?}");
         }
     }

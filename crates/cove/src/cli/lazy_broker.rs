@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 use tokio::sync::OnceCell;
 
 use super::progress_line::ProgressLine;
+use super::tables::print_remark;
 use crate::config::Config;
 use cove_core::BoxFuture;
+use cove_core::error::escape_control;
 use cove_core::process_env::ProcessEnv;
 use cove_core::session::registry::Principal;
 use cove_core::session::{CallHandler, CallingCell};
@@ -42,9 +44,9 @@ impl RequestStatus {
 }
 
 /// A request without an answer. The last one to end takes the status line away.
-struct OpenRequest(Arc<RequestStatus>, Instant);
+struct UnansweredRequest(Arc<RequestStatus>, Instant);
 
-impl OpenRequest {
+impl UnansweredRequest {
     fn begin(status: &Arc<RequestStatus>) -> Self {
         let begun = Instant::now();
         lock(&status.open).push(begun);
@@ -52,7 +54,7 @@ impl OpenRequest {
     }
 }
 
-impl Drop for OpenRequest {
+impl Drop for UnansweredRequest {
     fn drop(&mut self) {
         let mut open = lock(&self.0.open);
         if let Some(position) = open.iter().position(|begun| *begun == self.1) {
@@ -87,9 +89,10 @@ impl LazyBroker {
             .await
     }
 
-    /// Stops the servers that were started.
+    /// Stops the servers that were started, and warns the person of changes that no one accepted.
     pub(super) async fn close(&self) {
         if let Some((broker, _)) = self.opened.get() {
+            print_change_warnings(broker);
             broker.close().await;
         }
     }
@@ -98,9 +101,16 @@ impl LazyBroker {
 impl CallHandler for LazyBroker {
     fn answer<'a>(&'a self, cell: CallingCell, request: Vec<u8>) -> BoxFuture<'a, Vec<u8>> {
         Box::pin(async move {
-            let _open = OpenRequest::begin(&self.status);
+            let _open = UnansweredRequest::begin(&self.status);
             self.open().await.1.answer(cell, request).await
         })
+    }
+}
+
+/// Warns the person of tools that changed and are used all the same.
+pub(super) fn print_change_warnings(broker: &Broker) {
+    for warning in broker.servers().change_warnings() {
+        print_remark(format!("warning: {}", escape_control(&warning)));
     }
 }
 

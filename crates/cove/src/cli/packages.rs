@@ -274,7 +274,7 @@ pub(super) fn add_shared_folders(config: &mut Config) -> Result<Option<String>, 
     let Some(state_dir) = &config.server.state_dir else { return Ok(None) };
     let store = PackageStore::new(state_dir);
     let record = store.read()?;
-    config.policy.packages = store.layers(&record);
+    config.policy.packages = store.layers(&record)?;
     let is_missing = |kind: &PackageKind| {
         let wanted = texts(&wanted_packages(*kind, config, &record));
         !wanted.is_empty() && !record.layers.iter().any(|layer| layer.kind == *kind && layer.requested == wanted)

@@ -229,7 +229,7 @@ impl Repl<'_> {
             // What the cell left counts, not that its session was replaced.
             self.exit_code = code;
         }
-        match end {
+        match end.end_of_code() {
             // An interrupt of a script is for the rest of it too.
             CellEnd::Stopped { reason: StopReason::Cancelled, .. } if self.input == InputKind::Pipe => {
                 ControlFlow::Break(())

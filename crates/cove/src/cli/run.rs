@@ -173,7 +173,7 @@ async fn run_for_program(session: &Session, cell: Cell, config: &Config, calls: 
     let mut collector = OutputCollector::new(config.cell.max_output, None);
     let end = session.run_with_calls(cell, |shown| collector.push(shown), wait_for_ctrl_c(), calls).await;
     let CollectedOutput { stdout, stderr, neutralised, images, spool: _ } = collector.finish();
-    let (exception, message) = match &end {
+    let (exception, message) = match end.end_of_code() {
         CellEnd::Raised { exception, message, .. } => (Some(exception.as_str()), Some(message.as_str())),
         _ => (None, None),
     };

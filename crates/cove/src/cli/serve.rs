@@ -15,6 +15,7 @@ use cove_core::process_env::ProcessEnv;
 use cove_server::server_config::Toolset;
 use cove_server::telemetry;
 use cove_server::{Server, serve_http, serve_stdio};
+use cove_upstream::broker::audit::check_audit_file;
 
 /// Enough for many sessions, because these threads only pass bytes on.
 const THREADS: usize = 4;
@@ -40,8 +41,11 @@ async fn serve(mut config: Config, env: ProcessEnv) -> Result<(), Failure> {
     if config.server.http.address.is_none() && env.stdin_is_terminal {
         print_remark(TERMINAL_GREETING);
     }
-    for warning in misspelled_variables(&env) {
+    for warning in misspelled_variables(&env).iter().chain(&config.warnings) {
         tracing::warn!("{warning}");
+    }
+    if let Some(state_dir) = &config.server.state_dir {
+        check_audit_file(state_dir)?;
     }
     if let Some(warning) = add_shared_folders(&mut config)? {
         tracing::warn!("{warning}");

@@ -1,9 +1,18 @@
-//! `cove servers`: lists, adds, removes, refreshes and trusts upstream servers. It reads the same files as the server
-//! does, and only `refresh` starts a server.
+//! `cove servers`: lists, finds, adds, imports, removes, refreshes, compares, accepts and trusts upstream servers, signs in
+//! to them, and answers requests for them. It reads the same files as the server does. Only `refresh`, `add` and `login`
+//! start a server, and only `search` and `add` ask a registry.
 
+mod accept;
 mod add;
+mod diff;
+mod import;
 mod list;
+mod login;
+mod published;
 mod refresh;
+mod requests;
+mod search;
+mod server_importer;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,18 +20,30 @@ use std::sync::Arc;
 
 use clap::Arg;
 
-use super::tables::{PrintStyle, render_table};
+use super::tables::{PrintStyle, print_remark, render_table};
 use super::{CommandContext, json_flag, settings_named};
 use crate::config::Config;
-use cove_core::error::{Failure, display_path, display_value, escape_control};
+use cove_core::error::{Failure, display_path, display_value, write_hint};
 use cove_core::process_env::ProcessEnv;
 use cove_core::spelling::nearest;
-use cove_core::text::{cut, is_invisible};
+use cove_core::text::cut;
+use cove_upstream::catalog::pins::{PinPolicy, PinState, PinStore};
 use cove_upstream::catalog::{Catalog, ToolListing};
-use cove_upstream::definition::{DefinitionPlaces, ServerDefinitions, ServerLaunch, check_name, trust};
+use cove_upstream::definition::{
+    DefinitionPlaces, ServerDefinition, ServerDefinitions, ServerLaunch, check_name, trust,
+};
+use cove_upstream::discovery::{ApprovedServers, RegistryAddress, ServerRequests, describe_word};
+use cove_upstream::pool::sign_in::SignInRecords;
 use cove_upstream::pool::{DefinitionProblem, FailureRecords, UpstreamPool, UpstreamSettings, UpstreamSummary};
+use cove_upstream::secrets::SecretStore;
 
 pub use add::NewServer;
+pub use import::ServerImport;
+pub use login::LoginArgs;
+pub(super) use refresh::{ListedTools, RefreshResult, refresh_servers};
+pub use requests::ApproveArgs;
+pub use search::SearchArgs;
+pub(super) use server_importer::{ImportMode, ImportOutcome, ServerImporter, describe_acts, imported_definition_text};
 
 /// Most bytes of a command that `trust` shows.
 const MAX_SHOWN_COMMAND: usize = 4_000;
@@ -33,7 +54,9 @@ pub enum ServersCommand {
     /// List every server with its state and where it is defined, and what is wrong with the rest
     #[command(visible_alias = "ls", arg = json_flag("Print one object"), args = location_settings())]
     List,
-    Add(NewServer),
+    Search(SearchArgs),
+    Add(Box<NewServer>),
+    Import(ServerImport),
     /// Remove a server that `add` defined; for others, say where they are defined
     #[command(visible_alias = "rm", args = location_settings())]
     Remove {
@@ -46,6 +69,41 @@ pub enum ServersCommand {
         /// Servers to start; all of them if none is named
         #[arg(value_name = "NAME", num_args = 0..)]
         names: Vec<String>,
+    },
+    Login(LoginArgs),
+    /// Forget the sign-in to a server, and revoke its tokens where the server can
+    #[command(args = location_settings())]
+    Logout {
+        /// Name of the server
+        name: String,
+    },
+    /// List the servers that code asks for, and wait for your answer
+    #[command(arg = json_flag("Print an array of objects"), args = location_settings())]
+    Requests,
+    Approve(ApproveArgs),
+    /// Refuse a server that code asks for; a Cove that is running does not let code ask again
+    #[command(args = location_settings())]
+    Refuse {
+        /// Name of the server in `cove servers requests`
+        name: String,
+    },
+    /// Show how tools differ from those that you accepted; of a server in quarantine, all its tools
+    #[command(arg = json_flag("Print an object"), args = location_settings())]
+    Diff {
+        /// Server; all of them if none is named
+        name: Option<String>,
+        /// Only of these tools
+        #[arg(value_name = "TOOL")]
+        tools: Vec<String>,
+    },
+    /// Let code use the tools of a server as they are now
+    #[command(arg = json_flag("Print an object"), args = location_settings())]
+    Accept {
+        /// Name of the server
+        name: String,
+        /// Only these tools
+        #[arg(value_name = "TOOL")]
+        tools: Vec<String>,
     },
     /// Use the servers that a project defines itself (`./.mcp.json`, `./mcp-servers`, `./cove.toml`)
     Trust(ProjectFolder),
@@ -68,7 +126,12 @@ pub(super) fn location_settings() -> impl Iterator<Item = Arg> {
 
 /// The same, for commands that start servers.
 pub(super) fn start_settings() -> impl Iterator<Item = Arg> {
-    settings_named(&["config", "state-dir", "start-timeout"])
+    settings_named(&["config", "state-dir", "start-timeout", "secrets-helper", "tool-changes", "quarantine"])
+}
+
+/// The same, for commands that may ask a registry.
+pub(super) fn registry_settings() -> impl Iterator<Item = Arg> {
+    start_settings().chain(settings_named(&["registry"]))
 }
 
 /// Returns the text to print and the exit code. Remarks go to standard error at once.
@@ -77,9 +140,18 @@ pub fn run(command: ServersCommand, context: CommandContext) -> Result<(String, 
     let here = ServersContext::new(&config, &env);
     let text = match command {
         ServersCommand::List => list::render(&here, json, PrintStyle::of_stdout())?,
+        ServersCommand::Search(args) => search::render(&here, &args, json, PrintStyle::of_stdout())?,
         ServersCommand::Add(added) => add::add(&here, &added)?,
+        ServersCommand::Import(args) => return import::run(&here, &args, json),
         ServersCommand::Remove { name } => add::remove(&here, &name)?,
         ServersCommand::Refresh { names } => return refresh::run(&here, &names, json),
+        ServersCommand::Requests => requests::render(&here, json, PrintStyle::of_stdout())?,
+        ServersCommand::Approve(args) => requests::approve(&here, &args)?,
+        ServersCommand::Refuse { name } => requests::refuse(&here, &name)?,
+        ServersCommand::Login(args) => return login::login(&here, &args),
+        ServersCommand::Logout { name } => login::logout(&here, &name)?,
+        ServersCommand::Diff { name, tools } => diff::render(&here, name.as_deref(), &tools, json)?,
+        ServersCommand::Accept { name, tools } => accept::accept(&here, &name, &tools, json)?,
         ServersCommand::Trust(project) => here.trust(&project.directory)?,
         ServersCommand::Untrust(project) => here.untrust(&project.directory)?,
     };
@@ -87,33 +159,73 @@ pub fn run(command: ServersCommand, context: CommandContext) -> Result<(String, 
 }
 
 /// The places to look for definitions, and the environment to look from.
-struct ServersContext {
+pub(super) struct ServersContext {
     places: DefinitionPlaces,
     env: ProcessEnv,
     settings: UpstreamSettings,
+    registry: RegistryAddress,
+    secrets: SecretStore,
+    pins: PinPolicy,
 }
 
 impl ServersContext {
-    fn new(config: &Config, env: &ProcessEnv) -> Self {
+    pub(super) fn new(config: &Config, env: &ProcessEnv) -> Self {
         let settings = UpstreamSettings {
             start_timeout: config.start_timeout,
+            secrets: config.secret_store(env),
             failures: FailureRecords::new(config.server.state_dir.as_deref()),
+            sign_ins: SignInRecords::new(config.server.state_dir.as_deref()),
             ..UpstreamSettings::from_env(env)
         };
         let places = DefinitionPlaces::new(config.file.clone(), config.server.state_dir.clone(), env);
-        Self { places, env: env.clone(), settings }
+        Self {
+            places,
+            env: env.clone(),
+            settings,
+            registry: config.registry.clone(),
+            secrets: config.secret_store(env),
+            pins: config.pins(),
+        }
     }
 
-    fn definitions(&self) -> ServerDefinitions {
+    pub(super) fn definitions(&self) -> ServerDefinitions {
         ServerDefinitions::load(&self.places, &self.settings)
     }
 
-    fn state_dir(&self) -> Result<&Path, Failure> {
+    /// The folder of the files that `add` writes.
+    pub(super) fn own_directory(&self) -> Option<&Path> {
+        self.places.own_directory()
+    }
+
+    pub(super) fn secrets(&self) -> &SecretStore {
+        &self.settings.secrets
+    }
+
+    /// Forgets the tools and failures of a server that has no definition any more.
+    pub(super) fn forget(&self, name: &str) {
+        if let Some(catalog) = self.catalog() {
+            catalog.remove(name);
+        }
+        self.settings.failures.clear(name);
+        if self.settings.sign_ins.forget(name) {
+            print_remark(format!(
+                "warning: the sign-in to `{name}` is deleted, but not revoked; `cove servers logout {name}` before this does both"
+            ));
+        }
+    }
+
+    pub(super) fn state_dir(&self) -> Result<&Path, Failure> {
         self.places.state_dir.as_deref().ok_or_else(|| {
             Failure::operator("could not find a place to keep this")
                 .because("there is no home directory, so there is no state directory")
                 .with_hint("name one with `--state-dir`")
         })
+    }
+
+    /// The servers that the operator approved.
+    fn approved(&self) -> ApprovedServers {
+        let folder = self.places.own_directory().map(ApprovedServers::folder_beside);
+        folder.map(|folder| ApprovedServers::load(&folder)).unwrap_or_default()
     }
 
     fn summaries(&self, definitions: ServerDefinitions) -> Vec<UpstreamSummary> {
@@ -122,7 +234,18 @@ impl ServersContext {
 
     /// The catalog of tool lists from earlier runs, if there is a state directory.
     fn catalog(&self) -> Option<Catalog> {
-        self.places.state_dir.as_ref().map(|state_dir| Catalog::open(state_dir.join("catalog")))
+        self.places.state_dir.as_deref().map(|state_dir| self.catalog_in(state_dir))
+    }
+
+    fn catalog_in(&self, state_dir: &Path) -> Catalog {
+        Catalog::open(state_dir.join("catalog")).with_pins(PinStore::new(Some(state_dir), self.pins))
+    }
+
+    /// Finds a configured server by its name or alias.
+    fn find_server(&self, name: &str) -> Result<UpstreamSummary, Failure> {
+        let known = self.summaries(self.definitions());
+        let found = known.iter().find(|summary| summary.name == name || summary.alias == name).cloned();
+        found.ok_or_else(|| unknown_server_error(name, known.iter().map(|summary| summary.name.as_str())))
     }
 
     fn trust(&self, directory: &Path) -> Result<String, Failure> {
@@ -139,7 +262,8 @@ impl ServersContext {
         }
         let state_dir = self.state_dir()?;
         let trusted = trust::trust(state_dir, &directory).map_err(|error| {
-            Failure::operator(format!("could not trust `{}`", display_path(&directory))).because(error)
+            let hint = write_hint(&error, "make the state directory writable for you");
+            Failure::operator(format!("could not trust `{}`", display_path(&directory))).because(error).with_hint(hint)
         })?;
         let project = DefinitionPlaces { project: Some(trusted.clone()), ..self.places.clone() };
         let all = ServerDefinitions::load(&project, &self.settings);
@@ -165,8 +289,10 @@ impl ServersContext {
         // A directory that no longer exists can still be removed from the list.
         let directory = directory.canonicalize().unwrap_or(directory);
         let shown = display_path(&directory);
-        let was_there = trust::distrust(self.state_dir()?, &directory)
-            .map_err(|error| Failure::operator(format!("could not take the trust from `{shown}`")).because(error))?;
+        let was_there = trust::distrust(self.state_dir()?, &directory).map_err(|error| {
+            let hint = write_hint(&error, "make the state directory writable for you");
+            Failure::operator(format!("could not take the trust from `{shown}`")).because(error).with_hint(hint)
+        })?;
         Ok(match was_there {
             true => format!("`{shown}` is not trusted any more: its own servers are not used\n"),
             false => format!("`{shown}` was not trusted; nothing was changed\n"),
@@ -174,21 +300,26 @@ impl ServersContext {
     }
 }
 
+/// Returns the names of approved servers.
+pub(super) fn approved_names(config: &Config, env: &ProcessEnv) -> Vec<String> {
+    ServersContext::new(config, env).approved().servers.into_iter().map(|server| server.name).collect()
+}
+
+/// Returns the names of servers that code asks for.
+pub(super) fn requested_names(config: &Config, _: &ProcessEnv) -> Vec<String> {
+    let open = config.server.state_dir.as_deref().and_then(|state_dir| ServerRequests::new(state_dir).list().ok());
+    open.unwrap_or_default().into_iter().map(|request| request.name).collect()
+}
+
 /// The command that Cove runs for a server, or its address, on one line. The text comes from the project.
 fn describe_launch(launch: &ServerLaunch) -> String {
-    let word = |word: &str| {
-        let is_plain = |c: char| c.is_ascii_alphanumeric() || "@%+=:,./_-${}".contains(c);
-        let shown: String = word.chars().filter(|c| !is_invisible(*c)).collect();
-        let shown = escape_control(&shown);
-        if !word.is_empty() && word.chars().all(is_plain) { shown } else { format!("'{shown}'") }
-    };
     match launch {
         ServerLaunch::Stdio { command, args, .. } => {
-            let words: Vec<String> = [command].into_iter().chain(args).map(|one| word(one)).collect();
+            let words: Vec<String> = [command].into_iter().chain(args).map(|word| describe_word(word)).collect();
             cut(&words.join(" "), MAX_SHOWN_COMMAND)
         }
         // The query may hold a secret.
-        ServerLaunch::Http { url, .. } => word(url.split('?').next().unwrap_or_default()),
+        ServerLaunch::Http { url, .. } => describe_word(url.split('?').next().unwrap_or_default()),
     }
 }
 
@@ -201,7 +332,7 @@ pub(super) struct KnownServers {
     /// What is wrong with definitions.
     pub(super) problems: Vec<DefinitionProblem>,
     untrusted: Vec<PathBuf>,
-    /// What is wrong with stored tool lists.
+    /// What is wrong with stored tool lists, and with how secrets are passed.
     remarks: Vec<String>,
     catalog: Option<Catalog>,
 }
@@ -217,7 +348,8 @@ impl KnownServers {
         let (problems, untrusted) = (all.problems.clone(), all.untrusted.clone());
         let summaries = here.summaries(all);
         let catalog = here.catalog();
-        let remarks = catalog.as_ref().map(|catalog| declare_servers(catalog, &summaries)).unwrap_or_default();
+        let mut remarks = catalog.as_ref().map(|catalog| declare_servers(catalog, &summaries)).unwrap_or_default();
+        remarks.extend(summaries.iter().flat_map(server_remarks));
         Self { summaries, problems, untrusted, remarks, catalog }
     }
 
@@ -225,11 +357,27 @@ impl KnownServers {
     pub(super) fn tools(&self, server: &str) -> Option<Arc<ToolListing>> {
         self.catalog.as_ref()?.tools(server)
     }
+
+    /// What a person has not accepted of a server.
+    pub(super) fn pins(&self, server: &str) -> PinState {
+        let view = self.catalog.as_ref().map(Catalog::view);
+        view.and_then(|view| Some(view.find_server(server)?.pins.clone())).unwrap_or_default()
+    }
+}
+
+/// The definitions of all configured servers. Starts no server.
+pub(super) fn configured_servers(config: &Config, env: &ProcessEnv) -> Vec<ServerDefinition> {
+    ServersContext::new(config, env).definitions().servers
 }
 
 /// Declares servers to a catalog, each with the tools that it listed before. Returns what is wrong with those lists.
 fn declare_servers(catalog: &Catalog, summaries: &[UpstreamSummary]) -> Vec<String> {
     summaries.iter().filter_map(|summary| catalog.declare(summary.to_declaration())).collect()
+}
+
+/// What a person should know about a server, each with its name.
+fn server_remarks(summary: &UpstreamSummary) -> impl Iterator<Item = String> {
+    summary.remarks.iter().map(|remark| format!("`{}`: {remark}", summary.name))
 }
 
 fn check_server_name(name: &str) -> Result<(), Failure> {

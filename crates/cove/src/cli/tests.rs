@@ -325,49 +325,55 @@ fn config_show_prints_every_setting() {
     let mut context = CommandContext { config, env: place.process_env.clone(), json: false };
     let render = |context: &CommandContext| config_show::render(context, PrintStyle::default()).unwrap();
     assert_snapshot!(shown(render(&context)), @"
-    backend          auto                             default
-    network          none                             default
-    runtime          chosen by Docker or Podman       default
-    image            `ubuntu`, with every language    default
-    image-dir        built-in images                  default
-    pull             false                            default
-    allow-compose    none                             default
-    memory           1g                               environment COVE_MEMORY
-    cpus             0.5                              flag --cpus
-    pids-limit       64                               file [DIR]/mine.toml line 2
-    user             65534:65534                      default
-    timeout          30s                              default
-    max-timeout      120s                             default
-    max-output       6000 tokens                      default
-    workspace-size   256m                             default
-    tmp-size         64m                              default
-    rootfs           none                             default
-    python           first `python3` on `PATH`        default
-    packages         none                             default
-    node-packages    none                             default
-    mount            /usr:/data                       flag --mount
-    mount            /usr:/more:rw                    flag --mount
-    workspace        none                             default
-    allow-mount      none                             default
-    allow-call       all                              default
-    deny-call        none                             default
-    start-timeout    120s                             default
-    search           hybrid                           default
-    state-dir        `~/.local/state/cove`            default
-    tools            code                             default
-    output           compact                          default
-    idle-timeout     1800s                            default
-    max-sessions     64                               default
-    log-level        info                             default
-    log-format       text                             default
-    http             standard input and output        default
-    auth             token                            default
-    token-file       `tokens` in the state directory  default
-    allow-host       loopback and the address itself  default
-    allow-origin     pages served by this machine     default
-    max-connections  256                              default
-    rate-limit       100                              default
-    input-timeout    600s                             default
+    backend            auto                                      default
+    network            none                                      default
+    runtime            chosen by Docker or Podman                default
+    image              `ubuntu`, with every language             default
+    image-dir          built-in images                           default
+    pull               false                                     default
+    allow-compose      none                                      default
+    memory             1g                                        environment COVE_MEMORY
+    cpus               0.5                                       flag --cpus
+    pids-limit         64                                        file [DIR]/mine.toml line 2
+    user               65534:65534                               default
+    timeout            30s                                       default
+    max-timeout        120s                                      default
+    max-output         6000 tokens                               default
+    workspace-size     256m                                      default
+    tmp-size           64m                                       default
+    rootfs             none                                      default
+    python             first `python3` on `PATH`                 default
+    packages           none                                      default
+    node-packages      none                                      default
+    mount              /usr:/data                                flag --mount
+    mount              /usr:/more:rw                             flag --mount
+    workspace          none                                      default
+    allow-mount        none                                      default
+    allow-call         all                                       default
+    deny-call          none                                      default
+    start-timeout      120s                                      default
+    search             hybrid                                    default
+    tool-changes       block                                     default
+    quarantine         false                                     default
+    state-dir          `~/.local/state/cove`                     default
+    tools              code                                      default
+    output             compact                                   default
+    idle-timeout       1800s                                     default
+    max-sessions       64                                        default
+    log-level          info                                      default
+    log-format         text                                      default
+    http               standard input and output                 default
+    auth               token                                     default
+    token-file         `tokens` in the state directory           default
+    allow-host         loopback and the address itself           default
+    allow-origin       pages served by this machine              default
+    max-connections    256                                       default
+    rate-limit         100                                       default
+    input-timeout      600s                                      default
+    secrets-helper     the file `secrets.json`                   default
+    registry           https://registry.modelcontextprotocol.io  default
+    allow-requests     false                                     default
+    isolate-upstreams  false                                     default
     ");
     let json: serde_json::Value = {
         context.json = true;

@@ -67,6 +67,6 @@ pub fn run(args: &TokenArgs, context: &CommandContext) -> Result<String, Failure
 
 fn rotate(file: &Path, name: Option<&str>) -> Result<String, Failure> {
     let token = rotate_token(file, name)?;
-    print_remark("a server that is running accepts the old token until it is restarted; clients need the new one");
+    print_remark("no server accepts the old token any more; clients need the new one");
     Ok(token)
 }

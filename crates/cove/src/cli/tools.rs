@@ -9,7 +9,7 @@ use std::sync::Arc;
 use cove_protocol::{CellId, Language};
 use serde_json::Value;
 
-use super::lazy_broker::local_scope;
+use super::lazy_broker::{local_scope, print_change_warnings};
 use super::progress_line::ProgressLine;
 use super::servers::KnownServers;
 use super::tables::{PrintStyle, Tone, print_output, print_remark};
@@ -18,7 +18,7 @@ use cove_core::error::{Failure, display_value};
 use cove_core::output::neutralise;
 use cove_core::session::CallingCell;
 use cove_server::manual;
-use cove_upstream::broker::request::{BrokerRequest, CallError, CallErrorKind, CallRequest};
+use cove_upstream::broker::request::{BrokerRequest, CallError, CallErrorKind, CallRequest, encode_answer};
 use cove_upstream::broker::{
     Broker, CallScope, DEFAULT_SEARCH_LIMIT, MAX_SEARCH_LIMIT, StatusCallback, UNKNOWN_TOOL_HINT,
 };
@@ -152,6 +152,7 @@ pub fn run(request: ToolsRequest, context: &CommandContext) -> Result<ExitCode, 
     let CommandContext { config, env, json } = context;
     let broker = Broker::open(&config.broker(), env, manual::text(&config.server_setup()));
     let progress = Arc::new(ProgressLine::new());
+    let is_call = matches!(request, ToolsRequest::Call(_));
     let is_search = matches!(request, ToolsRequest::Find { .. }) && !json;
     let answered = runtime.block_on(async {
         let answered = tokio::select! {
@@ -159,6 +160,7 @@ pub fn run(request: ToolsRequest, context: &CommandContext) -> Result<ExitCode, 
             _ = tokio::signal::ctrl_c() => Ok(None),
         };
         progress.clear();
+        print_change_warnings(&broker);
         broker.close().await;
         answered
     });
@@ -177,6 +179,9 @@ pub fn run(request: ToolsRequest, context: &CommandContext) -> Result<ExitCode, 
                 hint => format!("\nhint: {hint}"),
             });
             let hint = hint.unwrap_or_default();
+            if *json && is_call {
+                print_as_is(&String::from_utf8_lossy(&encode_answer(Err(problem.clone()))))?;
+            }
             print_remark(neutralise(format!("{}{hint}", problem.message())));
             Ok(ExitCode::from(cove_runner::exit_status(problem.kind().as_str())))
         }

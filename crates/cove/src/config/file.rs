@@ -7,17 +7,23 @@ use std::path::{Path, PathBuf};
 use super::{SETTINGS, Setting, SettingKind, WrittenValue};
 use cove_core::document::{ConfigDocument, DocumentFormat, DocumentMember, DocumentNode, read_text, unknown_key_hint};
 use cove_core::error::{Failure, display_path, display_value};
+use cove_core::private_file::{UnsafeFileError, check_path};
 use cove_core::process_env::ProcessEnv;
 use cove_core::spelling::nearest;
 
 /// The tables of upstream servers, which are not settings.
 const SERVERS: &str = "servers";
 
+/// Settings that choose a program which runs as this user outside of any sandbox, or give a container this machine.
+const RUN_OUTSIDE: [&str; 3] = ["secrets-helper", "python", "allow-compose"];
+
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ConfigFile {
     pub(super) path: PathBuf,
     /// By key: its line and its values.
     pub(super) entries: BTreeMap<&'static str, (usize, Vec<WrittenValue>)>,
+    /// A warning for each line that is not used.
+    pub(super) warnings: Vec<String>,
 }
 
 impl ConfigFile {
@@ -28,7 +34,7 @@ impl ConfigFile {
         };
         let fail = || Failure::usage(format!("could not read the configuration file `{}`", display_path(&path)));
         match read_text(&path) {
-            Ok(Some(text)) => Self::parse(path, &text),
+            Ok(Some(text)) => Ok(Self::parse(path, &text)?.without_programs_of_others()),
             Ok(None) if named(flag, env)?.is_none() => Ok(Self::default()),
             Ok(None) => Err(fail()
                 .because("it does not exist")
@@ -78,7 +84,19 @@ impl ConfigFile {
             };
             entries.insert(setting.key, (*line, values));
         }
-        Ok(Self { path, entries })
+        Ok(Self { path, entries, warnings: Vec::new() })
+    }
+
+    /// Leaves out the programs that another user could have written into the file. The other settings stay, so that
+    /// root can use the file of the person who called `sudo`.
+    fn without_programs_of_others(mut self) -> Self {
+        let Err(error) = check_path(&self.path).or_else(UnsafeFileError::ignore_io) else { return self };
+        for key in RUN_OUTSIDE {
+            let Some((line, _)) = self.entries.remove(key) else { continue };
+            let (file, hint) = (display_path(&self.path), error.hint(&self.path));
+            self.warnings.push(format!("`{key}` in `{file}`, line {line}, is not used: {error}; {hint}"));
+        }
+        self
     }
 }
 

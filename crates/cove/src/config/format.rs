@@ -19,6 +19,8 @@ use cove_core::units;
 use cove_server::http_config::{self as http, Authority, WebOrigin};
 use cove_server::server_config::{self as server, Toolset, Toolsets};
 use cove_upstream::definition;
+use cove_upstream::discovery::RegistryAddress;
+use cove_upstream::secrets::ProgramWords;
 
 /// One way to write a value.
 pub(super) struct ValueFormat<T> {
@@ -106,6 +108,14 @@ pub(super) const START_TIMEOUT: ValueFormat<Duration> = ValueFormat::new(
     |text, _| definition::parse_start_timeout(text),
     |duration| units::show_duration(*duration),
 );
+
+pub(super) const REGISTRY: ValueFormat<RegistryAddress> =
+    ValueFormat::new("URL", |text, _| RegistryAddress::parse(text), RegistryAddress::to_string)
+        .with_choices(|| vec!["none"]);
+
+/// A program and its arguments, without a shell.
+pub(super) const PROGRAM: ValueFormat<ProgramWords> =
+    ValueFormat::new("COMMAND", |text, _| ProgramWords::parse(text), ProgramWords::to_string);
 
 pub(super) const CPUS: ValueFormat<f64> = ValueFormat::new("NUMBER", |text, _| units::cpus(text), f64::to_string);
 

@@ -55,17 +55,13 @@ pub(super) fn python(text: &str, root: &SandboxRoot, env: &ProcessEnv) -> Result
     };
     // Keeps a link as it is: the Python of a virtual environment is a link, and Python finds its packages beside the
     // link. Collecting the components drops `.` and leaves links and `..` alone.
-    let mut path: PathBuf = match (text.strip_prefix("~/"), env.home()) {
-        (Some(below), Some(home)) => home.join(below),
-        _ if text.contains('/') => env.cwd.join(text),
-        // A name, as shells look it up.
-        _ => {
-            let search = env.env.get("PATH").cloned().unwrap_or_default();
-            programs(text, &search).next().unwrap_or_else(|| env.cwd.join(text))
-        }
+    let mut path = env.absolute_path(text);
+    // A name, as shells look it up.
+    if !text.contains('/') {
+        let search = env.env.get("PATH").cloned().unwrap_or_default();
+        path = programs(text, &search).next().unwrap_or(path);
     }
-    .components()
-    .collect();
+    path = path.components().collect();
     if path.is_dir() {
         let inside = ["bin/python", "bin/python3"].map(|name| path.join(name));
         path = match inside.into_iter().find(|program| program.exists()) {

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use super::Config;
 use super::format::{
     ADDRESS, ALLOWED_MOUNT, AUTHORITY, BOOLEAN, CALL_PATTERN, CPUS, DIRECTORY, DURATION, FILE, IMAGE, MOUNT, NETWORK,
-    NODE_PACKAGE, OUTPUT_LIMIT, PYTHON, PYTHON_PACKAGE, ROOTFS, RUNTIME, START_TIMEOUT, SettingContext, TOOLSETS, USER,
-    ValueFormat, WEB_ORIGIN, WORKSPACE, keyword, number, size,
+    NODE_PACKAGE, OUTPUT_LIMIT, PROGRAM, PYTHON, PYTHON_PACKAGE, REGISTRY, ROOTFS, RUNTIME, START_TIMEOUT,
+    SettingContext, TOOLSETS, USER, ValueFormat, WEB_ORIGIN, WORKSPACE, keyword, number, size,
 };
 use SettingKind::{List, Optional, WithDefault};
 use cove_core::error::Refusal;
@@ -19,6 +19,7 @@ use cove_core::units::{KIB, MAX_PIDS, MIB};
 use cove_server::http_config::HttpAuth;
 use cove_server::server_config::{LogFormat, LogLevel, OutputFormat};
 use cove_upstream::catalog::SearchMode;
+use cove_upstream::catalog::pins::ToolChangePolicy;
 
 /// More sessions or connections than one machine can serve.
 const MAX_OPEN: u64 = 100_000;
@@ -251,6 +252,12 @@ pub static SETTINGS: &[Setting] = &[
     setting!(Calls, "search", "COVE_SEARCH", WithDefault("hybrid"),
         search: keyword::<SearchMode>(),
         "How searches rank tools of MCP servers: `hybrid` (by words and meaning) or `bm25` (by words alone)"),
+    setting!(Calls, "tool-changes", "COVE_TOOL_CHANGES", WithDefault("block"),
+        tool_changes: keyword::<ToolChangePolicy>(),
+        "What happens to a tool that its MCP server changes or adds: `block` or `warn` until you accept it, or `allow`"),
+    setting!(Calls, "quarantine", "COVE_QUARANTINE", WithDefault("false"),
+        quarantine: BOOLEAN,
+        "Whether code may use a new MCP server only after `cove servers accept`"),
     setting!(Calls, "state-dir", "COVE_STATE_DIR", Optional("`~/.local/state/cove`"),
         server.state_dir: DIRECTORY,
         "Directory for data that Cove keeps between runs"),
@@ -296,6 +303,18 @@ pub static SETTINGS: &[Setting] = &[
     setting!(Server, "input-timeout", "COVE_INPUT_TIMEOUT", WithDefault("600s"),
         server.input_timeout: START_TIMEOUT,
         "Time that a person may take to answer a question of an MCP server, at most `10m`; it does not count against the cell"),
+    setting!(Calls, "secrets-helper", "COVE_SECRETS_HELPER", Optional("the file `secrets.json`"),
+        secrets_helper: PROGRAM,
+        "Program with arguments that keeps the secrets of `cove secrets`, such as one for a keyring"),
+    setting!(Calls, "registry", "COVE_REGISTRY", WithDefault("https://registry.modelcontextprotocol.io"),
+        registry: REGISTRY,
+        "Registry that `cove servers search` and `add` ask for servers; `none` asks none"),
+    setting!(Calls, "allow-requests", "COVE_ALLOW_REQUESTS", WithDefault("false"),
+        allow_requests: BOOLEAN,
+        "Whether code may ask you to add servers that you approved in `catalog.d`"),
+    setting!(Calls, "isolate-upstreams", "COVE_ISOLATE_UPSTREAMS", WithDefault("false"),
+        isolate_upstreams: BOOLEAN,
+        "Whether each token of the HTTP server has processes of MCP servers of its own, so that their answers cannot cross"),
 ];
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use insta::assert_snapshot;
 use tempfile::TempDir;
 
 use super::*;
+use cove_core::policy::{SandboxLimits, SandboxNetwork, SandboxRoot, SandboxUser};
 
 /// A directory with what paths in settings can name, and an environment of its own.
 struct ConfigFixture {
@@ -107,6 +108,8 @@ fn samples(key: &str) -> [[&'static str; 2]; 3] {
         "allow-call" => [["a.b", "a.b"], ["c", "c.*"], ["D.e*", "d.e*"]],
         "deny-call" => [["a.b", "a.b"], ["c", "c.*"], ["D.e*", "d.e*"]],
         "search" => same(["bm25", "hybrid", "bm25"]),
+        "tool-changes" => same(["warn", "allow", "block"]),
+        "quarantine" => [["1", "true"], ["false", "false"], ["true", "true"]],
         "tools" => [["python", "python"], ["files,code", "code,files"], ["all", "all"]],
         "output" => same(["toon", "json", "compact"]),
         "idle-timeout" => [["1h", "3600s"], ["90s", "90s"], ["2m", "120s"]],
@@ -124,6 +127,12 @@ fn samples(key: &str) -> [[&'static str; 2]; 3] {
         "max-connections" => same(["1", "2", "3"]),
         "rate-limit" => same(["1", "2", "3"]),
         "input-timeout" => [["1m30s", "90s"], ["20", "20s"], ["10m", "600s"]],
+        "secrets-helper" => [["a b", "a b"], [" /c 'd e'", "/c 'd e'"], ["f", "f"]],
+        "registry" => {
+            [["https://a.example", "https://a.example"], ["none", "none"], ["http://[::1]:1/b/", "http://[::1]:1/b"]]
+        }
+        "isolate-upstreams" => [["1", "true"], ["false", "false"], ["true", "true"]],
+        "allow-requests" => [["1", "true"], ["false", "false"], ["true", "true"]],
         _ => panic!("`{key}` has no samples"),
     }
 }
@@ -303,7 +312,7 @@ fn messages() {
     assert_snapshot!(refused(base.fresh().file("[limits]\nmemory = \"1g\"\n")), @"
     could not read `limits` in `[DIR]/home/.config/cove/cove.toml`, line 1
     caused by: `limits` is not a setting
-    hint: known keys are `backend`, `network`, `runtime`, `image`, `image-dir`, `pull`, `allow-compose`, `memory`, `cpus`, `pids-limit`, `user`, `timeout`, `max-timeout`, `max-output`, `workspace-size`, `tmp-size`, `rootfs`, `python`, `packages`, `node-packages`, `mount`, `workspace`, `allow-mount`, `allow-call`, `deny-call`, `start-timeout`, `search`, `state-dir`, `tools`, `output`, `idle-timeout`, `max-sessions`, `log-level`, `log-format`, `http`, `auth`, `token-file`, `allow-host`, `allow-origin`, `max-connections`, `rate-limit`, `input-timeout`
+    hint: known keys are `backend`, `network`, `runtime`, `image`, `image-dir`, `pull`, `allow-compose`, `memory`, `cpus`, `pids-limit`, `user`, `timeout`, `max-timeout`, `max-output`, `workspace-size`, `tmp-size`, `rootfs`, `python`, `packages`, `node-packages`, `mount`, `workspace`, `allow-mount`, `allow-call`, `deny-call`, `start-timeout`, `search`, `tool-changes`, `quarantine`, `state-dir`, `tools`, `output`, `idle-timeout`, `max-sessions`, `log-level`, `log-format`, `http`, `auth`, `token-file`, `allow-host`, `allow-origin`, `max-connections`, `rate-limit`, `input-timeout`, `secrets-helper`, `registry`, `allow-requests`, `isolate-upstreams`
     ");
     assert_snapshot!(refused(base.fresh().file("memory = 1g\n")), @r#"
     could not read the configuration file `[DIR]/home/.config/cove/cove.toml`

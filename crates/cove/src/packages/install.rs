@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 
 use cove_core::backend::jail::PythonInstallation;
 use cove_core::error::{Failure, escape_control};
+use cove_core::host_query::query_command;
 use cove_core::policy::packages::InstalledPackage;
 use cove_core::policy::{Policy, SandboxRoot};
 use cove_core::process_env::ProcessEnv;
@@ -65,7 +66,8 @@ impl PythonInstaller {
         let program = PythonInstallation::find(policy)?.program;
         let script = "import sys, sysconfig; print(*sys.version_info[:3], sys.implementation.cache_tag, \
                       sysconfig.get_platform(), sep='-', end='')";
-        let answer = Command::new(&program).args(["-I", "-c", script]).stdin(Stdio::null()).output();
+        // Without `site`: the packages of a virtual environment may run code when it is loaded.
+        let answer = query_command(Path::new(&program)).args(["-I", "-S", "-c", script]).output();
         let platform = match answer {
             Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).into_owned(),
             Ok(output) => return Err(could_not().because(format!("`{program}` ended with {}", output.status))),

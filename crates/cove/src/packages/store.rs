@@ -8,12 +8,15 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use cove_core::error::{Failure, display_path};
+use cove_core::document::read_limited;
+use cove_core::error::{Failure, display_path, write_hint};
 use cove_core::policy::packages::{InstalledPackage, PackageLayer, PackageLayers};
+use cove_core::private_file::{
+    ExistingFile, UNFINISHED, check_path, create_private_folder, open_lock_file, open_private_file, write_private_file,
+};
 use cove_core::units::show_size;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
@@ -25,8 +28,7 @@ use super::name::{PackageKind, PackageRequest};
 /// The most that one layer may hold.
 const MAX_BYTES: u64 = 4 << 30;
 const MAX_FILES: u64 = 300_000;
-/// Folders that are not finished, or no longer used.
-const UNFINISHED: &str = ".new-";
+const MAX_RECORD: u64 = 16 << 20;
 
 pub struct PackageStore {
     folder: PathBuf,
@@ -66,17 +68,18 @@ impl PackageStore {
     pub fn read(&self) -> Result<PackageRecord, Failure> {
         let path = self.folder.join("record.json");
         let could_not = || Failure::operator(format!("could not read `{}`", display_path(&path)));
-        match fs::read(&path) {
-            Ok(text) => serde_json::from_slice(&text).map_err(|error| {
-                could_not().because(error).with_hint("remove that file, and run `cove packages sync`")
-            }),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(PackageRecord::default()),
-            Err(error) => Err(could_not().because(error)),
-        }
+        let opened = open_private_file(&path).map_err(|error| {
+            let hint = error.hint(&path);
+            could_not().because(error).with_hint(hint)
+        })?;
+        let Some(file) = opened else { return Ok(PackageRecord::default()) };
+        let text = read_limited(file, MAX_RECORD).map_err(|error| could_not().because(error))?;
+        serde_json::from_str(&text)
+            .map_err(|error| could_not().because(error).with_hint("remove that file, and run `cove packages sync`"))
     }
 
-    /// Returns the layers for sessions. Leaves out those whose folder is gone.
-    pub fn layers(&self, record: &PackageRecord) -> PackageLayers {
+    /// Returns the layers for sessions. Leaves out those whose folder is gone. Fails if another user could change one.
+    pub fn layers(&self, record: &PackageRecord) -> Result<PackageLayers, Failure> {
         let mut layers = PackageLayers::default();
         for layer in record.layers.iter().rev() {
             // The record is a file: a name in it must not lead elsewhere.
@@ -85,6 +88,12 @@ impl PackageStore {
             if !is_plain(&layer.digest) || !is_plain(&layer.content) || !folder.is_dir() {
                 continue;
             }
+            check_path(&folder).map_err(|error| {
+                let hint = error.hint(&folder);
+                Failure::operator(format!("could not use the packages in `{}`", display_path(&folder)))
+                    .because(error)
+                    .with_hint(hint)
+            })?;
             let packages = layer.packages.clone();
             let shown = PackageLayer { program: layer.program.clone(), folder, packages };
             match layer.kind {
@@ -92,15 +101,18 @@ impl PackageStore {
                 PackageKind::Node => layers.node = Some(shown),
             }
         }
-        layers
+        Ok(layers)
     }
 
     /// Begins a change. Fails if another process is changing the packages.
     pub fn update(self) -> Result<StoreUpdate, Failure> {
         let could_not = || Failure::operator(format!("could not use `{}`", display_path(&self.folder)));
-        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.folder);
-        made.map_err(|error| could_not().because(error).with_hint("name another folder with `--state-dir`"))?;
-        let lock = File::create(self.folder.join("update.lock")).map_err(|error| could_not().because(error))?;
+        create_private_folder(&self.folder)
+            .map_err(|error| could_not().because(error).with_hint("name another folder with `--state-dir`"))?;
+        let lock = open_lock_file(&self.folder.join("update.lock")).map_err(|error| {
+            let hint = write_hint(&error, "name another folder with `--state-dir`");
+            could_not().because(error).with_hint(hint)
+        })?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
             could_not().because("another `cove packages` is changing the packages").with_hint("wait until it has ended")
         })?;
@@ -181,9 +193,7 @@ impl StoreUpdate {
             |error: std::io::Error| Failure::operator("could not write the list of packages").because(error);
         let text = serde_json::to_vec_pretty(&self.record)
             .map_err(|error| Failure::internal("could not write the list of packages").because(error))?;
-        let mut fresh = tempfile::NamedTempFile::new_in(&self.store.folder).map_err(could_not)?;
-        fresh.write_all(&text).and_then(|()| fresh.as_file().sync_all()).map_err(could_not)?;
-        fresh.persist(self.store.folder.join("record.json")).map_err(|error| could_not(error.error))?;
+        write_private_file(&self.store.folder.join("record.json"), text, ExistingFile::Replace).map_err(could_not)?;
         self.remove_unused();
         Ok(())
     }

@@ -48,16 +48,30 @@ impl ClientProcess {
 
     /// Runs it to the end.
     pub(crate) fn run_to_end(command: Command) -> ExitedProcess {
+        Self::run_within(command, PATIENCE)
+    }
+
+    /// Runs a command that must succeed. Returns what it printed.
+    #[track_caller]
+    pub(crate) fn run_successfully(command: Command) -> String {
+        let shown = format!("{command:?}");
+        let ExitedProcess { code, stdout, stderr } = Self::run_to_end(command);
+        assert_eq!(code, Some(0), "{shown}\n{stdout}\n{stderr}");
+        stdout
+    }
+
+    /// Runs it to the end, for which it has `patience`.
+    pub(crate) fn run_within(command: Command, patience: Duration) -> ExitedProcess {
         let mut running = Self::start(command);
         running.close_input();
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + patience;
         let mut stdout = String::new();
         loop {
             match running.lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
                 Ok(line) => stdout += &line,
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
-                    panic!("no end after {PATIENCE:?}\nstdout: {stdout}\nstderr: {}", running.stderr())
+                    panic!("no end after {patience:?}\nstdout: {stdout}\nstderr: {}", running.stderr())
                 }
             }
         }

@@ -7,7 +7,7 @@ use std::process::Command;
 use cove_testkit::TestUser;
 use serde_json::Value;
 
-use crate::client_process::{ClientProcess, ExitedProcess};
+use crate::client_process::ClientProcess;
 use crate::cove;
 use crate::cove_server::CoveServer;
 use crate::judges::OutsideJudges;
@@ -24,7 +24,7 @@ fn fastmcp_finds_the_installed_server() {
     }
     let mut discover = judges.fastmcp();
     discover.args(["discover", "--json"]);
-    let found: Value = serde_json::from_str(&run_successfully(discover)).expect("a list");
+    let found: Value = serde_json::from_str(&ClientProcess::run_successfully(discover)).expect("a list");
     for (client, source) in DISCOVERED {
         let entry = found.as_array().and_then(|all| all.iter().find(|entry| entry["source"] == source));
         let entry = entry.unwrap_or_else(|| panic!("`{client}` is not found: {found:#}"));
@@ -40,7 +40,7 @@ fn fastmcp_uses_the_installed_server() {
     install(&judges, &["cursor"], None);
     let mut call = judges.fastmcp();
     call.args(["call", "cursor:cove", "execute_code", "code=print(6 * 7)", "--json"]);
-    let printed = run_successfully(call);
+    let printed = ClientProcess::run_successfully(call);
     assert!(printed.contains("42"), "{printed}");
 }
 
@@ -48,11 +48,11 @@ fn fastmcp_uses_the_installed_server() {
 fn claude_code_connects_to_the_installed_server() {
     let Some(judges) = OutsideJudges::find("claude_code_connects_to_the_installed_server") else { return };
     install(&judges, &["claude-code", "--no-client-command"], None);
-    let listed = run_successfully(claude(&judges, &["mcp", "list"]));
+    let listed = ClientProcess::run_successfully(claude(&judges, &["mcp", "list"]));
     let line = listed.lines().find(|line| line.starts_with("cove: "));
     assert!(line.is_some_and(|line| line.contains(&program()) && line.ends_with("Connected")), "{listed}");
     uninstall(&judges, "claude-code");
-    let listed = run_successfully(claude(&judges, &["mcp", "list"]));
+    let listed = ClientProcess::run_successfully(claude(&judges, &["mcp", "list"]));
     assert!(!listed.contains("cove"), "{listed}");
 }
 
@@ -61,7 +61,7 @@ fn claude_code_installs_with_its_own_command() {
     let Some(judges) = OutsideJudges::find("claude_code_installs_with_its_own_command") else { return };
     let own = judges.claude();
     install(&judges, &["claude-code"], Some(Path::new(own.get_program())));
-    let listed = run_successfully(claude(&judges, &["mcp", "list"]));
+    let listed = ClientProcess::run_successfully(claude(&judges, &["mcp", "list"]));
     let line = listed.lines().find(|line| line.starts_with("cove: "));
     assert!(line.is_some_and(|line| line.ends_with("Connected")), "{listed}");
 }
@@ -73,7 +73,7 @@ fn codex_reads_the_installed_entry() {
     let list = || {
         let mut command = judges.codex();
         command.args(["mcp", "list", "--json"]);
-        serde_json::from_str::<Value>(&run_successfully(command)).expect("a list")
+        serde_json::from_str::<Value>(&ClientProcess::run_successfully(command)).expect("a list")
     };
     let listed = list();
     let entry = &listed[0];
@@ -93,21 +93,21 @@ fn clients_use_one_shared_server() {
     let clients = ["claude-code", "cursor", "codex", "gemini", "goose"];
     install(&judges, &[&clients[..], &["--url", &server.url, "--token-file", &tokens]].concat(), None);
     // Claude Code connects, which it cannot without the token.
-    let listed = run_successfully(claude(&judges, &["mcp", "list"]));
+    let listed = ClientProcess::run_successfully(claude(&judges, &["mcp", "list"]));
     let line = listed.lines().find(|line| line.starts_with("cove: "));
     assert!(line.is_some_and(|line| line.contains(&server.url) && line.ends_with("Connected")), "{listed}");
     let mut codex = judges.codex();
     codex.args(["mcp", "list", "--json"]);
-    let listed: Value = serde_json::from_str(&run_successfully(codex)).expect("a list");
+    let listed: Value = serde_json::from_str(&ClientProcess::run_successfully(codex)).expect("a list");
     assert_eq!(listed[0]["transport"]["url"], server.url.as_str(), "{listed}");
     assert_eq!(listed[0]["transport"]["type"], "streamable_http", "{listed}");
     let mut call = judges.fastmcp();
     call.args(["call", "cursor:cove", "execute_code", "code=print(6 * 7)", "--json"]);
-    let printed = run_successfully(call);
+    let printed = ClientProcess::run_successfully(call);
     assert!(printed.contains("42"), "{printed}");
     let mut discover = judges.fastmcp();
     discover.args(["discover", "--json"]);
-    let found: Value = serde_json::from_str(&run_successfully(discover)).expect("a list");
+    let found: Value = serde_json::from_str(&ClientProcess::run_successfully(discover)).expect("a list");
     for source in ["claude-code", "cursor", "goose"] {
         let entry = found.as_array().and_then(|all| all.iter().find(|entry| entry["source"] == source));
         let summary = entry.and_then(|entry| entry["transport_summary"].as_str()).unwrap_or_default();
@@ -116,7 +116,7 @@ fn clients_use_one_shared_server() {
     for client in ["claude-code", "codex"] {
         uninstall(&judges, client);
     }
-    assert!(!run_successfully(claude(&judges, &["mcp", "list"])).contains("cove"));
+    assert!(!ClientProcess::run_successfully(claude(&judges, &["mcp", "list"])).contains("cove"));
 }
 
 /// Claude Code finds `cove` on the search path, and puts the variable into the header.
@@ -138,7 +138,7 @@ fn claude_code_uses_entries_of_a_project() {
     let list = |token: &str| {
         let mut list = claude(&judges, &["mcp", "list"]);
         list.env("PATH", format!("{}:/usr/bin:/bin", folder.display())).env("COVE_TOKEN", token);
-        run_successfully(list)
+        ClientProcess::run_successfully(list)
     };
     let is_connected =
         |listed: &str, start: &str| listed.lines().any(|line| line.starts_with(start) && line.ends_with("Connected"));
@@ -168,21 +168,12 @@ fn install(judges: &OutsideJudges, arguments: &[&str], own: Option<&Path>) {
         command.env("PATH", format!("{}:/usr/bin:/bin", folder.display()));
         command.env("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1").env("DISABLE_AUTOUPDATER", "1");
     }
-    run_successfully(command);
+    ClientProcess::run_successfully(command);
 }
 
 fn uninstall(judges: &OutsideJudges, client: &str) {
     let mut command = cove().command(TestUser::Root);
     command.env("HOME", judges.home()).current_dir(judges.home());
     command.args(["uninstall", client, "--no-client-command"]);
-    run_successfully(command);
-}
-
-/// Runs a command that must succeed. Returns what it printed.
-#[track_caller]
-fn run_successfully(command: Command) -> String {
-    let shown = format!("{command:?}");
-    let ExitedProcess { code, stdout, stderr } = ClientProcess::run_to_end(command);
-    assert_eq!(code, Some(0), "{shown}\n{stdout}\n{stderr}");
-    stdout
+    ClientProcess::run_successfully(command);
 }

@@ -62,6 +62,11 @@ impl OutsideJudges {
         self.npm_command("codex")
     }
 
+    /// Writes entries into the files of many clients.
+    pub(crate) fn add_mcp(&self) -> Command {
+        self.npm_command("add-mcp")
+    }
+
     pub(crate) fn inspector(&self) -> Command {
         let mut command = self.npm_command("mcp-inspector");
         command.arg("--cli");

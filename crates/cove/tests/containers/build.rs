@@ -239,7 +239,7 @@ fn reports_a_missing_stage_before_building() {
             report(built.unwrap_err()),
             "could not build the image `cove-test-stages`\n\
              caused by: line 2 of its Dockerfile copies from stage 3, and there is none before it\n\
-             hint: stages count from 0; `--from` takes one that comes before, by its number or its name"
+             hint: correct the file; stages count from 0, and `--from` takes one that comes before, by number or name"
         );
         assert!(nothing_was_built(&reported), "nothing was begun: {reported:?}");
     });

@@ -9,13 +9,14 @@ use bollard::models::ContainerCreateBody;
 use bollard::query_parameters::{CreateContainerOptionsBuilder, RemoveContainerOptionsBuilder};
 use cove_testkit::TestUser;
 use cove_testkit::containers::TestEngine;
+use cove_testkit::figures::sample_size;
 use cove_testkit::mcp::{ClientEra, TestStdioClient};
 use serde_json::json;
 
 use crate::{cove, for_each_engine, list_labelled, run_sh};
 
 /// Everything with a Cove label: containers, networks and volumes, each with its instance.
-async fn labelled(docker: &Docker) -> Vec<(String, String)> {
+pub(crate) async fn labelled(docker: &Docker) -> Vec<(String, String)> {
     let found = list_labelled(docker, "cove.instance").await;
     let row = |(name, mut labels): (String, HashMap<String, String>)| Some((name, labels.remove("cove.instance")?));
     found.into_iter().filter_map(row).collect()
@@ -31,14 +32,14 @@ volumes: {kept: {}}
 ";
 
 /// The environment of a server, and what it may leave there.
-struct KilledServerHome {
+pub(crate) struct KilledServerHome {
     engine: TestEngine,
     address: String,
     folder: tempfile::TempDir,
 }
 
 impl KilledServerHome {
-    fn new(engine: TestEngine, address: &str) -> Self {
+    pub(crate) fn new(engine: TestEngine, address: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::create_dir(folder.path().join("temporary")).expect("a folder");
         let images = folder.path().join("images");
@@ -49,7 +50,7 @@ impl KilledServerHome {
         Self { engine, address: address.to_owned(), folder }
     }
 
-    fn serve(&self) -> TestStdioClient {
+    pub(crate) fn serve(&self) -> TestStdioClient {
         let mut command = cove().command(TestUser::Root);
         command
             .args(["serve", "--tools", "all", "--backend", self.engine.name(), "--image-dir"])
@@ -63,20 +64,20 @@ impl KilledServerHome {
         TestStdioClient::start(command, ClientEra::Modern)
     }
 
-    fn files(&self) -> Vec<String> {
+    pub(crate) fn files(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.folder.path().join("temporary")).expect("it is there");
         entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
     }
 }
 
 /// The objects of a process, whose id is in the label.
-fn count_of_process(all: &[(String, String)], process: u32) -> usize {
+pub(crate) fn count_of_process(all: &[(String, String)], process: u32) -> usize {
     all.iter().filter(|(_, instance)| instance.split('/').nth(2) == Some(&process.to_string())).count()
 }
 
 #[test]
 fn next_start_removes_what_a_killed_server_left() {
-    let rounds = if std::env::var_os("COVE_TEST_FULL").is_some() { 50 } else { 6 };
+    let rounds = sample_size(6, 50) as u64;
     for_each_engine("next_start_removes_what_a_killed_server_left", async |engine, address, docker| {
         let foreign = create_foreign_resources(&docker).await;
         let place = KilledServerHome::new(engine, address);

@@ -2,6 +2,7 @@
 //! `cargo xtask test --all` starts. A test without its engine is skipped by name.
 
 mod build;
+mod chaos;
 mod cleanup;
 mod compose;
 mod compose_sessions;

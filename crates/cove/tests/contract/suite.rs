@@ -107,8 +107,8 @@ pub(crate) async fn reports_failures_in_every_language(backend: &dyn Backend) {
         (Language::Bash, "ls /missing", "exited", 2, "No such file"),
         (Language::Bash, "exit 5", "exited", 5, ""),
         (Language::Bash, "if", "exited", 2, "syntax error"),
-        (Language::Sh, "exit 6", "exited", 6, ""),
         (Language::Sh, "kill -9 $$", "interpreter_killed", 137, ""),
+        (Language::Sh, "exit 6", "exited", 6, ""),
     ] {
         let (end, collected) = run(&session, language, code).await;
         assert_eq!((end.kind(), end.exit_code()), (kind, exit), "{language} {code}: {collected:?}");

@@ -4,6 +4,7 @@
 
 mod canary;
 mod case;
+mod quotas;
 mod run;
 mod state;
 
@@ -81,11 +82,18 @@ cases! {
     a36_metadata => "A36-metadata",
     a46_fork_bomb => "A46-fork-bomb",
     a46_processors => "A46-processors",
+    a47_closed_sockets => "A47-closed-sockets",
+    a47_ended_leader => "A47-ended-leader",
+    a47_epoll_watches => "A47-epoll-watches",
     a47_forgotten_pages => "A47-forgotten-pages",
+    a47_hidden_sockets => "A47-hidden-sockets",
     a47_memory => "A47-memory",
     a47_nameless_memory => "A47-nameless-memory",
+    a47_odd_name => "A47-odd-name",
+    a47_pipes => "A47-pipes",
     a47_shared_mapping => "A47-shared-mapping",
     a47_socket_buffers => "A47-socket-buffers",
+    a47_unmapped_pages => "A47-unmapped-pages",
     a48_disk_fill => "A48-disk-fill",
     a49_output_flood => "A49-output-flood",
     a50_cpu_spin => "A50-cpu-spin",
@@ -97,6 +105,19 @@ cases! {
     a53_archive_bombs => "A53-archive-bombs",
     a54_archive_paths => "A54-archive-paths",
     a64_control_sequences => "A64-control-sequences",
+    k01_page_tables => "K01-page-tables",
+    k02_landlock_rules => "K02-landlock-rules",
+    k02_semaphores => "K02-semaphores",
+    k07_leases => "K07-leases",
+    k08_copies_on_write => "K08-copies-on-write",
+    k08_many_mappings => "K08-many-mappings",
+    k10_socket_filters => "K10-socket-filters",
+    k22_set_id_bits => "K22-set-id-bits",
+    k04_inotify => "K04-inotify",
+    k05_user_counts => "K05-user-counts",
+    k11_core_limit => "K11-core-limit",
+    k24_file_locks => "K24-file-locks",
+    k24_locks_of_threads => "K24-locks-of-threads",
 }
 
 #[test]

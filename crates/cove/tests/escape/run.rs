@@ -35,7 +35,7 @@ const REPORT: &str = "unfiltered report: ";
 /// Copies that every user can execute, made once. While a copy is being written, this process must not fork: the
 /// child would hold the file open for writing, and the kernel would refuse to execute it.
 pub(crate) struct CasePrograms {
-    cove: TestProgram,
+    pub(crate) cove: TestProgram,
     this: TestProgram,
     pub(crate) sleep: TestProgram,
 }
@@ -50,7 +50,7 @@ pub(crate) fn programs() -> &'static CasePrograms {
 }
 
 /// A directory with the image that has every language, as an operator would offer it.
-fn attacked_image_dir() -> TempDir {
+pub(crate) fn attacked_image_dir() -> TempDir {
     let ImageSource::Reference(reference) = recipe().source else { panic!("it has a name") };
     let folder = tempfile::tempdir_in("/tmp").expect("a folder");
     let image = folder.path().join("attacked");

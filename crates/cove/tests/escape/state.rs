@@ -50,7 +50,6 @@ impl ObservedMount {
     }
 }
 
-const USER: &str = "65534\t65534\t65534\t65534";
 /// All but `time`, whose clock offsets do not matter for isolation.
 const OWN_NAMESPACES: &[&str] = &["cgroup", "ipc", "mnt", "net", "pid", "user", "uts"];
 const WRITABLE: &[&str] = &["/dev/shm", "/tmp", "/workspace"];
@@ -94,9 +93,11 @@ fn containers_have_the_expected_state() {
             continue;
         }
         let state = observe_state(CaseEnvironment::Container(engine));
-        check_powerless(&state, CaseFiltering::Filtered);
-        // Docker and Podman add a user's own group to the supplementary groups.
-        assert!(["", "65534"].contains(&state.status["Groups"].as_str()), "{:?}", state.status);
+        let user = state.status["Uid"].split_whitespace().next().unwrap_or_default();
+        check_powerless(&state, CaseFiltering::Filtered, user);
+        // Each container has a user of its own. Docker and Podman add its group to the supplementary groups.
+        assert!((0x7100_0000..0x7200_0000).contains(&user.parse::<u32>().unwrap()), "{:?}", state.status);
+        assert!(["", user].contains(&state.status["Groups"].as_str()), "{:?}", state.status);
         // Podman creates no cgroup namespace on cgroup v1.
         let own: &[&str] = match engine {
             TestEngine::Docker => &["cgroup", "ipc", "mnt", "net", "pid", "uts"],
@@ -129,10 +130,11 @@ fn observe_state(way: CaseEnvironment) -> ObservedState {
     serde_json::from_str(line.unwrap_or_else(|| panic!("{}", report.describe()))).expect("it is JSON")
 }
 
-/// Asserts that the user is `nobody`, without privileges and without a way to gain any.
-fn check_powerless(state: &ObservedState, mode: CaseFiltering) {
+/// Asserts that the user is this one, without privileges and without a way to gain any.
+fn check_powerless(state: &ObservedState, mode: CaseFiltering, user: &str) {
     let status = |name: &str| state.status[name].as_str();
-    assert_eq!((status("Uid"), status("Gid")), (USER, USER));
+    let all = [user; 4].join("\t");
+    assert_eq!((status("Uid"), status("Gid")), (all.as_str(), all.as_str()));
     for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
         assert_eq!(u64::from_str_radix(status(set), 16), Ok(0), "{set}");
     }
@@ -144,10 +146,11 @@ fn check_powerless(state: &ObservedState, mode: CaseFiltering) {
 }
 
 fn check_identity(state: &ObservedState, who: TestUser, mode: CaseFiltering) {
-    check_powerless(state, mode);
+    check_powerless(state, mode, "65534");
     // The kernel lets an ordinary user drop no group. Inside they have no number of their own.
     let groups = state.status["Groups"].split_whitespace();
-    let foreign: Vec<&str> = groups.filter(|group| who == TestUser::Root || *group != "65534").collect();
+    let leaves_groups = who == TestUser::Root || crate::quotas::has_subordinate_ids();
+    let foreign: Vec<&str> = groups.filter(|group| leaves_groups || *group != "65534").collect();
     assert!(foreign.is_empty(), "{:?}", state.status);
     // NOROOT, NO_SETUID_FIXUP, NO_CAP_AMBIENT_RAISE, all four locked, and KEEP_CAPS off.
     assert_eq!(state.secure_bits, 0xef);
@@ -157,7 +160,9 @@ fn check_identity(state: &ObservedState, who: TestUser, mode: CaseFiltering) {
         // Root must not be root outside either, because the kernel would not apply the process limit to it.
         assert!(outside != 0, "{map:?}");
     }
-    assert_eq!(state.setgroups, if who == TestUser::Ordinary { "deny" } else { "allow" });
+    // Only with an id beside the user's own could the groups be left.
+    let is_shared = who == TestUser::Ordinary && !crate::quotas::has_subordinate_ids();
+    assert_eq!(state.setgroups, if is_shared { "deny" } else { "allow" });
 }
 
 fn check_namespaces(state: &ObservedState, own: &[&str]) {
@@ -185,7 +190,7 @@ fn check_mounts(mounts: &[ObservedMount]) {
         assert!(mount.has_flag("nodev"), "{mount:?}");
         match mount.kind.as_str() {
             "proc" => {
-                assert!(target == "/proc" && mount.has_flag("noexec"), "{mount:?}");
+                assert!(target == "/proc" && mount.has_flag("noexec") && mount.has_flag("ro"), "{mount:?}");
                 for option in ["hidepid=invisible", "subset=pid"] {
                     assert!(mount.options.iter().any(|found| found == option), "{mount:?}");
                 }
@@ -250,6 +255,6 @@ fn check_environment(state: &ObservedState) {
     // Kernels create these in every namespace, all of them down.
     let made = ["lo", "tunl0", "sit0", "ip6tnl0", "gre0"];
     assert!(state.interfaces.iter().all(|name| made.contains(&name.as_str())), "{:?}", state.interfaces);
-    assert_eq!(state.core, (0, 0));
+    assert_eq!(state.core, (1, 1));
     assert!(state.own_session);
 }

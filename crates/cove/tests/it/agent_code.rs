@@ -10,7 +10,11 @@ use serde_json::{Value, json};
 use crate::cove;
 
 fn serve(args: &[&str]) -> TestStdioClient {
-    let mut command = cove().command(TestUser::Root);
+    serve_as(TestUser::Root, args)
+}
+
+fn serve_as(who: TestUser, args: &[&str]) -> TestStdioClient {
+    let mut command = cove().command(who);
     command.arg("serve").args(args);
     TestStdioClient::start(command, ClientEra::Modern)
 }
@@ -82,17 +86,137 @@ fn typescript_runs_or_names_the_node_it_needs() {
 
 #[test]
 fn output_comes_back_after_a_cell_closed_its_descriptors() {
-    let mut client = serve(&[]);
+    let test = "output_comes_back_after_a_cell_closed_its_descriptors";
     let cells = [
-        ("python", "import os\nos.close(1); os.close(2)", "print('out')", "out\n"),
-        ("python", "import sys\nsys.stdout.close()", "print('out')", "out\n"),
-        ("node", "require('fs').closeSync(1); undefined", "console.log('out')", "out\n"),
-        ("bash", "exec >&- 2>&-", "echo out", "out\n"),
-        ("sh", "exec >&- 2>&-", "echo out", "out\n"),
+        ("python", "import os\nos.close(1); os.close(2)", "print('out')"),
+        ("python", "os.close(0); os.close(1); os.close(2)", "print('out')"),
+        ("python", "os.dup2(os.open('/dev/null', os.O_WRONLY), 1)", "print('out')"),
+        ("python", "os.close(1); f = open('/dev/null', 'w')", "print('out')"),
+        ("python", "os.closerange(4, 65536)", "print('out')"),
+        ("python", "os.close(232); os.close(233); os.dup2(os.open('x', os.O_CREAT), 234)", "print('out')"),
+        ("python", "import sys\nsys.stdout.close()", "print('out')"),
+        ("node", "require('fs').closeSync(1); undefined", "console.log('out')"),
+        (
+            "node",
+            "require('fs').closeSync(1); require('fs').openSync('/dev/null', 'w'); undefined",
+            "console.log('out')",
+        ),
+        ("node", "require('fs').closeSync(0); require('fs').closeSync(2); undefined", "console.log('out')"),
+        ("bash", "exec >&- 2>&-", "echo out"),
+        ("bash", "exec >/dev/null 2>&1", "echo out"),
+        ("bash", "exec 3>&- 2>/dev/null <&-; exec 1<&-", "echo out"),
+        ("sh", "exec >&- 2>&-", "echo out"),
+        ("sh", "exec >/dev/null 2>&1 </dev/null", "echo out"),
     ];
-    for (language, closing, code, expected) in cells {
-        client.call("execute_code", json!({"code": closing, "language": language}));
-        check(&mut client, Some(language), code, expected);
+    for who in TestUser::all(test) {
+        let mut client = serve_as(who, &[]);
+        for (language, closing, code) in cells {
+            client.call("execute_code", json!({"code": closing, "language": language})).ok();
+            check(&mut client, Some(language), code, "out\n");
+        }
+        check(&mut client, None, "import sys\nprint('err', file=sys.stderr)", "stderr:\nerr\n");
+    }
+}
+
+#[test]
+fn a_cell_that_closes_what_its_interpreter_needs_fails() {
+    let test = "a_cell_that_closes_what_its_interpreter_needs_fails";
+    let python_replaces = "import os\nnull = os.open('/dev/null', os.O_RDWR)\nfor fd in (1, 232): os.dup2(null, fd)";
+    // Each with the number of cells until one fails. The next one works again.
+    let cells = [
+        (
+            "python",
+            "import os\nprint('out')\nfor fd in range(3, 256):\n    try: os.close(fd)\n    except OSError: pass",
+            1,
+        ),
+        ("python", "import os\nos.closerange(0, 256)", 1),
+        ("python", "import os\nos.close(3); f = open('/workspace/f', 'w+'); f.write('x')", 1),
+        ("python", "import os\nos.dup2(os.open('/dev/null', os.O_RDWR), 3)", 1),
+        ("python", "import socket\nsocket.socket(fileno=3).shutdown(2)", 1),
+        ("python", python_replaces, 2),
+        ("node", "for (let fd = 3; fd < 256; fd += 1) try { require('fs').closeSync(fd) } catch {}", 1),
+        ("node", "require('fs').closeSync(3); require('fs').openSync('/dev/null', 'w+'); undefined", 1),
+        ("node", "await 1; require('fs').closeSync(3); require('fs').openSync('/dev/null', 'w+'); undefined", 1),
+        ("bash", "for ((i = 0; i < 256; i++)); do eval \"exec $i>&-\"; done", 1),
+        ("bash", "exec 230>&-", 1),
+        ("bash", "exec 232>&- 233>&-", 2),
+        ("sh", "i=3; while [ $i -lt 256 ]; do eval \"exec $i>&-\"; i=$((i + 1)); done", 1),
+    ];
+    for who in TestUser::all(test) {
+        let mut client = serve_as(who, &[]);
+        for (language, closing, fails) in cells {
+            let show = if language == "python" { "print('out')" } else { "echo out" };
+            let show = if language == "node" { "console.log('out')" } else { show };
+            let first = client.call("execute_code", json!({"code": closing, "language": language}));
+            let failed = match fails {
+                1 => first.failed(),
+                _ => {
+                    first.ok();
+                    client.call("execute_code", json!({"code": show, "language": language})).failed()
+                }
+            };
+            assert!(failed.contains("variables are lost"), "{language}: {closing}: {failed}");
+            check(&mut client, Some(language), show, "out\n");
+        }
+        let text = client.call("execute_code", json!({"code": "import os\nprint('out')\nos.close(3)"})).failed();
+        assert!(text.starts_with("out\n") && text.contains("a cell has closed or replaced descriptor 3"), "{text}");
+        // A program that replaces the interpreter runs to its end.
+        let exec = "import os\nos.execv('/bin/sh', ['sh', '-c', 'sleep 0.3; echo out; exit 7'])";
+        let text = client.call("execute_code", json!({"code": exec})).failed();
+        assert!(text.starts_with("out\n") && text.contains("exit code 7"), "{text}");
+    }
+}
+
+#[test]
+fn names_of_files_are_shown_as_they_can_be_read_back() {
+    let test = "names_of_files_are_shown_as_they_can_be_read_back";
+    let names = [
+        (r"b'\xff\n\x1b[31m'", r"\xff\x0a\x1b[31m"),
+        (r"b'a\\x0a'", r"a\x5cx0a"),
+        (r"b'a\\b'", r"a\b"),
+        (r"'zero\u200bwidth'.encode()", r"zero\xe2\x80\x8bwidth"),
+        (r"'right\u202eto left'.encode()", r"right\xe2\x80\xaeto left"),
+        (r"b'caf\xe9'", r"caf\xe9"),
+        (r"'caf\u00e9'.encode()", "café"),
+        (r"b'\xff' * 200", &r"\xff".repeat(200)),
+        // Characters that such names need.
+        (r"'\u2764\ufe0f.png'.encode()", "\u{2764}\u{fe0f}.png"),
+        (r"'\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645'.encode()", "می\u{200c}خواهم"),
+    ];
+    for who in TestUser::all(test) {
+        for output in ["compact", "json"] {
+            let mut client = serve_as(who, &["--tools", "all", "--output", output]);
+            let list: Vec<&str> = names.iter().map(|(python, _)| *python).collect();
+            let make = format!(
+                "import os\nos.mkdir(b'd\\xfe')\nos.chdir(b'd\\xfe')\nnames = [{}]\n\
+                 for n, name in enumerate(names): _ = open(name, 'w').write(f'file {{n}}')",
+                list.join(", ")
+            );
+            client.call("execute_code", json!({"code": make})).ok();
+            let folder = r"/workspace/d\xfe";
+            let listed = client.call("sandbox_list_files", json!({"path": folder}));
+            for (n, (_, shown)) in names.iter().enumerate() {
+                let is_listed = match output {
+                    "json" => {
+                        listed.structured()["entries"].as_array().unwrap().iter().any(|entry| entry["name"] == *shown)
+                    }
+                    _ => listed.ok().lines().any(|line| line == format!("file 6 {shown}")),
+                };
+                assert!(is_listed, "{shown}: {listed:?}");
+                let path = format!("{folder}/{shown}");
+                let read = client.call("sandbox_read_file", json!({"path": path})).ok();
+                assert_eq!(read, format!("file {n}"), "{shown}");
+                let written = client.call("sandbox_write_file", json!({"path": path, "content": "new"})).ok();
+                assert!(written.contains("wrote 3 bytes"), "{written}");
+            }
+            let code = "print(sorted(os.listdir(b'.')) == sorted(names), {open(name).read() for name in names})";
+            let checked = client.call("execute_code", json!({"code": code})).ok();
+            assert!(checked.contains("True {'new'}"), "{checked}");
+            for path in [r"/workspace/\x2e\x2e/etc/passwd", r"\x2fetc\x2fpasswd", r"/workspace/a\x00b"] {
+                let refused = client.call("sandbox_read_file", json!({"path": path})).failed();
+                assert!(refused.contains("could not read"), "{refused}");
+            }
+        }
     }
 }
 

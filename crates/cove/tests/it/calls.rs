@@ -269,8 +269,12 @@ async fn survives_call_floods_and_unread_replies() {
     let code = "stop = False\ndef flood():\n    k = Link(); k.s.settimeout(1)\n    try:\n        while not stop: k.send('length', text='y' * 1000)\n    \
                 except OSError: pass\n\
                 t = [threading.Thread(target=flood) for _ in range(8)]; [x.start() for x in t]\n\
-                print('o' * 50000); print(Link().ask('help')['ok']); stop = True; [x.join() for x in t]; print('end')";
-    assert_eq!(fixture.print(code).await, format!("{}\nthe manual\nend\n", "o".repeat(50000)));
+                print('o' * 50000); r = Link().ask('help'); stop = True; [x.join() for x in t]\n\
+                print(r.get('ok') or r['error']['kind'])";
+    let reported = fixture.print(code).await;
+    // Another connection is answered. On a busy machine the flood may have used up the cell's calls by then.
+    let answers = ["the manual", "limit"].map(|answer| format!("{}\n{answer}\n", "o".repeat(50000)));
+    assert!(answers.contains(&reported), "{reported}");
     // A connection with garbage is closed, and the next cell runs.
     let code = "g = Link(); g.s.sendall(b'GET / HTTP/1.1\\r\\n\\r\\n')\ntry:\n    print(g.hear()['error']['kind']); g.hear()\n\
                 except (EOFError, ConnectionResetError): print('closed')";

@@ -297,3 +297,36 @@ fn doctor_names_own_images_and_their_problems() {
     let fix = choice["fix"].as_str().unwrap();
     assert!(fix.contains("--image-dir") && line(choice).contains("/nothing/there"), "{choice}");
 }
+
+#[test]
+fn a_newuidmap_that_refuses_is_reported() {
+    const TEST: &str = "a_newuidmap_that_refuses_is_reported";
+    if TestUser::all(TEST) != [TestUser::Root, TestUser::Ordinary] {
+        return skip(TEST, "not on this machine: it takes root, and an ordinary user");
+    }
+    let explained = cove().run(TestUser::Ordinary, &["explain"]).expect_success();
+    if !explained.contains("that no other sandbox has") {
+        return skip(TEST, "the user has no subordinate ids");
+    }
+    let folder = tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o755)).tempdir().unwrap();
+    let program = folder.path().join("newuidmap");
+    fs::write(&program, "#!/bin/sh\necho 'uid range [65534-65535) -> [1-2) not allowed' >&2\nexit 1\n").unwrap();
+    // It looks like the real one.
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
+    let ordinary = cove().command(TestUser::Ordinary);
+    let mut command = TestProgram::new("/usr/bin/unshare").command(TestUser::Root);
+    let script = "for real in /usr/bin/newuidmap /bin/newuidmap; do\n\
+                  test ! -e $real || mount --bind \"$0\" $real || exit 99\ndone\nexec \"$@\"";
+    command.args(["--mount", "/bin/sh", "-c", script]).arg(&program).arg(ordinary.get_program());
+    command.args(ordinary.get_args()).args(["doctor", "--json"]);
+    let checks = checks(&FinishedProgram::from_output(command.output().unwrap()));
+    let users = line(find(&checks, "sandbox", "users"));
+    assert!(users.starts_with("sandbox note users: a sandbox has the user id "), "{users}");
+    assert!(users.ends_with("of this process: `newuidmap` gave it no other"), "{users}");
+    let start = line(find(&checks, "sandbox", "start"));
+    assert!(start.starts_with("sandbox ok start: "), "{start}");
+    // Where it permits the ids, there is nothing to report.
+    let ordinary = cove().run(TestUser::Ordinary, &["doctor", "--json"]);
+    let checks: Vec<Value> = serde_json::from_str(&ordinary.stdout).unwrap();
+    assert!(!checks.iter().any(|check| check["section"] == "sandbox" && check["check"] == "users"), "{checks:#?}");
+}

@@ -8,25 +8,26 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use cove_testkit::figures::sample_size;
 use cove_testkit::{TestProgram, TestUser, measure};
 
 use crate::{cove, wait_until};
 
-fn count(sample: usize, full: usize) -> usize {
-    if std::env::var_os("COVE_TEST_FULL").is_some() { full } else { sample }
+/// A copy that no other test runs, so that its processes can be identified.
+pub(crate) fn private_copy(name: &str) -> (tempfile::TempDir, TestProgram) {
+    copy_of(Path::new(env!("CARGO_BIN_EXE_cove")), name)
 }
 
-/// A copy that no other test runs, so that its processes can be identified.
-fn private_copy(name: &str) -> (tempfile::TempDir, TestProgram) {
+pub(crate) fn copy_of(program: &Path, name: &str) -> (tempfile::TempDir, TestProgram) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(name);
-    fs::copy(env!("CARGO_BIN_EXE_cove"), &path).unwrap();
+    fs::copy(program, &path).unwrap();
     let program = TestProgram::new(&path);
     (folder, program)
 }
 
 /// The processes that execute this very file, at whatever path they see it.
-fn processes_of(program: &Path) -> Vec<i32> {
+pub(crate) fn processes_of(program: &Path) -> Vec<i32> {
     let file = fs::metadata(program).unwrap();
     let same = |pid: &i32| {
         fs::metadata(format!("/proc/{pid}/exe"))
@@ -36,26 +37,19 @@ fn processes_of(program: &Path) -> Vec<i32> {
     all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(same).collect()
 }
 
-/// Cove's cgroups that no jail holds any more.
-fn abandoned_cgroups() -> BTreeSet<PathBuf> {
-    let mut found = BTreeSet::new();
-    let mut folders = vec![PathBuf::from("/sys/fs/cgroup")];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
-            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                continue;
-            }
-            let ours = entry.file_name().to_str().is_some_and(|name| name.starts_with("cove-"));
-            let lock = rustix::fs::FlockOperation::NonBlockingLockExclusive;
-            let is_free = || fs::File::open(entry.path()).is_ok_and(|dir| rustix::fs::flock(&dir, lock).is_ok());
-            if ours && is_free() {
-                found.insert(entry.path());
-            } else {
-                folders.push(entry.path());
-            }
-        }
-    }
-    found
+/// Cove's cgroups below those of this process that no jail holds any more. Tests that start Cove in a cgroup of their own
+/// look after it themselves: no start of this process's sandboxes would remove what is left there.
+pub(crate) fn abandoned_cgroups() -> BTreeSet<PathBuf> {
+    let own = fs::read_to_string("/proc/self/cgroup").unwrap();
+    let own: Vec<&str> = own.lines().filter_map(|line| line.splitn(3, ':').nth(2)).collect();
+    let hierarchies = fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten().map(|entry| entry.path());
+    let hierarchies = hierarchies.chain([PathBuf::from("/sys/fs/cgroup")]);
+    let parents = hierarchies.flat_map(|top| own.iter().map(move |own| top.join(own.trim_start_matches('/'))));
+    let entries = parents.filter_map(|parent| fs::read_dir(parent).ok()).flatten().flatten();
+    let lock = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+    let is_free = |folder: &PathBuf| fs::File::open(folder).is_ok_and(|dir| rustix::fs::flock(&dir, lock).is_ok());
+    let ours = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("cove-"));
+    ours.map(|entry| entry.path()).filter(is_free).collect()
 }
 
 #[test]
@@ -63,7 +57,7 @@ fn host_killed_at_any_moment_leaves_nothing() {
     for who in TestUser::all("host_killed_at_any_moment_leaves_nothing") {
         let (_folder, program) = private_copy(&format!("cove-killed-{who:?}"));
         let code = "import time, subprocess\nsubprocess.Popen(['sleep', '1000'])\ntime.sleep(0.02)";
-        let rounds = count(24, 200);
+        let rounds = sample_size(24, 200);
         for round in 0..rounds {
             let mut child = program
                 .command(who)
@@ -97,7 +91,7 @@ fn host_killed_at_any_moment_leaves_nothing() {
 fn jail_killed_at_any_moment_ends_its_sandbox() {
     for who in TestUser::all("jail_killed_at_any_moment_ends_its_sandbox") {
         let (_folder, program) = private_copy(&format!("cove-jail-killed-{who:?}"));
-        for round in 0..count(8, 100) {
+        for round in 0..sample_size(8, 100) {
             let mut child = program
                 .command(who)
                 .args(["run", "--timeout", "60s", "-c", "import time; time.sleep(50)"])
@@ -129,7 +123,7 @@ fn jail_killed_at_any_moment_ends_its_sandbox() {
 
 #[test]
 fn thousands_of_starts_leak_nothing() {
-    let rounds = count(60, 10_000);
+    let rounds = sample_size(60, 10_000);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (config, jail) = (measure::config(), measure::jail(cove().path()));
     let start_and_stop = || {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use cove_core::backend::{MemoryKiller, SandboxEnd};
 use cove_core::output::CellOutput;
-use cove_core::policy::{Policy, SandboxLimits, SandboxNetwork, SandboxRoot, SandboxUser};
+use cove_core::policy::{Policy, SandboxLimits};
 use cove_core::session::{
     Cell, CellEnd, CellProcess, NoCalls, ProgramRun, Session, SessionOptions, StopReason, SurvivingState,
 };
@@ -16,14 +16,8 @@ use cove_testkit::fake::FakeRunner;
 
 fn policy() -> Policy {
     Policy {
-        root: SandboxRoot::Host,
-        python: None,
-        mounts: vec![],
-        packages: Default::default(),
-        network: SandboxNetwork::None,
-        runtime: None,
-        user: SandboxUser { uid: 65534, gid: 65534 },
         limits: SandboxLimits { memory: 1 << 29, cpus: 1.0, pids: 256, workspace: 1 << 28, tmp: 1 << 26 },
+        ..Policy::default()
     }
 }
 

@@ -13,6 +13,8 @@ use tempfile::TempDir;
 
 use crate::cove;
 
+mod adopt;
+mod elsewhere;
 mod hostile;
 mod killed;
 mod project;
@@ -291,7 +293,7 @@ fn keeps_every_other_byte_of_a_client_file() {
     assert_eq!(home.text("dotfiles/zed.json"), SETTINGS);
     assert_snapshot!(home.stdout_of(&["install", "zed"]), @"
     added `cove` to [HOME]/.config/zed/settings.json (backup: [HOME]/dotfiles/zed.json.cove-backup)
-    1 other server is in the file, and the agent still sees it directly: to have it behind Cove, copy the file to `[HOME]/.config/mcp/servers/zed.json` and remove it here
+    1 other server is in the file, and the agent still sees it directly; `cove install zed --adopt` puts it behind Cove
     Next: check Settings, MCP servers in Zed, which starts it at once
     ");
     let own = "\t\t\"cove\": {\n\t\t\t\"source\": \"custom\",\n\t\t\t\"command\": \"[COVE]\",\n\t\t\t\"args\": [\"serve\"],\n\t\t\t\"env\": {}\n\t\t},\n";

@@ -119,3 +119,84 @@ fn mounts_are_read_only_by_default() {
         assert_eq!(out, "made\n", "{who:?}");
     }
 }
+
+/// A project whose files name programs of its own, each of which would leave a mark.
+struct HostileProject {
+    folder: tempfile::TempDir,
+}
+
+impl HostileProject {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let project = Self { folder };
+        let mark = project.mark();
+        for place in ["project/evil/bin", "project/node_modules/.bin", "project"] {
+            for name in ["python3", "node", "bash", "sh", "uv", "npm"] {
+                let script = format!("#!/bin/sh\necho \"$0\" >> {}\nexec /usr/bin/{name} \"$@\"\n", mark.display());
+                project.write_program(&format!("{place}/{name}"), &script);
+            }
+        }
+        let versions = "python path:./evil\nnodejs path:./evil\n";
+        fs::write(project.path("project/.tool-versions"), versions).unwrap();
+        fs::write(project.path("project/.python-version"), "./evil\n").unwrap();
+        // As the scripts of asdf: a file of the working directory, or a variable, chooses the program.
+        for (name, tool) in [("python3", "python"), ("node", "nodejs")] {
+            let shim = format!(
+                "#!/usr/bin/env bash\nversion=${{ASDF_VERSION_OF_TEST:-$(sed -n 's/^{tool} path://p' \
+                 \"${{PYENV_DIR:-$PWD}}/.tool-versions\" 2>/dev/null)}}\nif [ -n \"$version\" ]; then \
+                 cd \"${{PYENV_DIR:-$PWD}}\"; exec \"$version/bin/{name}\" \"$@\"; fi\nexec /usr/bin/{name} \"$@\"\n"
+            );
+            project.write_program(&format!("shims/{name}"), &shim);
+        }
+        project
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn mark(&self) -> std::path::PathBuf {
+        self.path("mark")
+    }
+
+    fn write_program(&self, name: &str, text: &str) {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+        make_readable(&path);
+    }
+}
+
+#[test]
+fn no_program_of_a_project_runs_outside_the_sandbox() {
+    let project = HostileProject::new();
+    let shims = project.path("shims").display().to_string();
+    let folder = project.path("project").display().to_string();
+    let system = "/usr/local/bin:/usr/bin:/bin";
+    let evil = project.path("project/evil").display().to_string();
+    let attacks = [
+        ("a version file", format!("{shims}:{system}"), None),
+        ("a relative search path", format!(".:evil/bin::{system}"), None),
+        ("programs of packages", format!("{folder}/node_modules/.bin:{system}"), None),
+        ("a variable", format!("{shims}:{system}"), Some(("ASDF_VERSION_OF_TEST", evil.as_str()))),
+        ("a variable with a folder", format!("{shims}:{system}"), Some(("PYENV_DIR", folder.as_str()))),
+    ];
+    for who in TestUser::all("no_program_of_a_project_runs_outside_the_sandbox") {
+        for (what, search_path, variable) in &attacks {
+            let command = |args: &[&str]| {
+                let mut command = cove().command(who);
+                command.current_dir(&folder).env("PATH", search_path).env("PWD", &folder).args(args);
+                command.envs(*variable);
+                cove_testkit::program::FinishedProgram::from_output(command.output().unwrap())
+            };
+            assert_eq!(command(&["run", "-c", "print(6 * 7)"]).expect_success(), "42\n", "{what}, {who:?}");
+            assert_eq!(command(&["run", "-l", "sh", "-c", "echo 1"]).expect_success(), "1\n", "{what}, {who:?}");
+            command(&["doctor"]);
+            command(&["explain"]);
+            command(&["install", "--list"]);
+            let ran = fs::read_to_string(project.mark()).unwrap_or_default();
+            assert_eq!(ran, "", "{what}, {who:?}");
+        }
+    }
+}

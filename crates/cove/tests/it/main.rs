@@ -4,35 +4,52 @@ mod agent_code;
 mod bad_input;
 mod broker;
 mod calls;
+mod chaos;
 mod command_line;
 mod doctor;
 mod elicitation;
 mod endurance;
+mod fair_share;
 mod guest_api;
+mod hidden_text;
 mod hostile_calls;
 mod hostile_runner;
 mod images;
+mod import;
 mod install;
 mod interpreters;
 mod layers;
 mod leftovers;
+mod memory;
 mod packages;
+mod parameter_headers;
+mod pins;
 mod process;
+mod protocol_edge;
+mod registry;
 mod repl;
 mod repl_editing;
 mod run;
 mod runner;
 mod script_files;
+mod secrets;
 mod serve;
 mod serve_http;
 mod server_features;
 mod server_mistakes;
+mod server_requests;
 mod server_starts;
 mod servers;
 mod sessions;
+mod shells;
+mod sign_in;
+mod state_files;
 mod terminal;
 mod tls;
+mod token_revocation;
 mod tool_documentation;
+mod upstream_budget;
+mod upstream_isolation;
 mod workloads;
 
 use std::time::{Duration, Instant};
@@ -44,7 +61,7 @@ fn cove() -> TestProgram {
 }
 
 /// Waits long enough for any machine. Fails if the condition never becomes true.
-fn wait_until(what: &str, done: impl Fn() -> bool) {
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
         assert!(start.elapsed() < Duration::from_secs(30), "{what}");

@@ -50,7 +50,7 @@ impl PackageFixture {
 
     fn new(who: TestUser) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o1777)).unwrap();
         fs::create_dir(folder.path().join("wheels")).unwrap();
         let made =
             Command::new("/usr/bin/python3").args(["-c", MAKE_WHEELS]).arg(folder.path().join("wheels")).status();

@@ -67,12 +67,12 @@ fn reports_the_exit_code_of_an_interpreter() {
 #[test]
 fn timeout_stops_an_endless_loop() {
     for who in TestUser::all("timeout_stops_an_endless_loop") {
-        let finished = cove().run(who, &["run", "--timeout", "1s", "-c", "while True: pass"]);
+        let finished = cove().run(who, &["run", "--timeout", "3s", "-c", "while True: pass"]);
         assert_eq!(finished.code, Some(124), "{finished:#?}");
         assert!(
             finished.stderr.ends_with(
                 "KeyboardInterrupt\n\
-                 cell stopped after 1 s (limit `timeout`)\n\
+                 cell stopped after 3 s (limit `timeout`)\n\
                  hint: pass a larger `--timeout` (at most 120 s)\n"
             ),
             "{finished:#?}"
@@ -274,8 +274,8 @@ fn explain_shows_the_effect_of_settings() {
         let out = cove().run(who, &["explain", "--memory", "128m"]).expect_success();
         assert!(out.starts_with("backend     jail, since nothing that was asked for needs a container\n"), "{out}");
         let held = match who {
-            TestUser::Root => "128 MiB memory, 1 cpu, 256 processes; held by cgroup",
-            TestUser::Ordinary => "128 MiB memory, 1 cpu, 256 processes; held by",
+            TestUser::Root => "128 MiB memory, 1 cpu, 256 processes, 16384 file locks; held by cgroup",
+            TestUser::Ordinary => "128 MiB memory, 1 cpu, 256 processes, 16384 file locks; held by",
         };
         assert!(out.contains(held), "{out}");
         let json = cove().run(who, &["explain", "--json"]).expect_success();

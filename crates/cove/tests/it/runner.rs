@@ -15,7 +15,7 @@ use cove_testkit::TestUser;
 use crate::{cove, process};
 
 /// A runner whose host is this test.
-struct BareRunner {
+pub(crate) struct BareRunner {
     child: Child,
     input: Option<ChildStdin>,
     output: ChildStdout,
@@ -23,12 +23,12 @@ struct BareRunner {
     cell: u64,
 }
 
-fn interpreter_path(language: Language, program: &str) -> InterpreterPath {
+pub(crate) fn interpreter_path(language: Language, program: &str) -> InterpreterPath {
     InterpreterPath { language, program: program.into() }
 }
 
 impl BareRunner {
-    fn start(who: TestUser, args: &[&str]) -> Self {
+    pub(crate) fn start(who: TestUser, args: &[&str]) -> Self {
         let mut command = cove().command(who);
         command.arg("runner").args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut child = command.spawn().unwrap();
@@ -46,7 +46,7 @@ impl BareRunner {
         bare
     }
 
-    fn greet(&mut self, interpreters: Vec<InterpreterPath>) -> RunnerReady {
+    pub(crate) fn greet(&mut self, interpreters: Vec<InterpreterPath>) -> RunnerReady {
         let hello = HostHello { version: VERSION, stdin: StdinSource::Empty, interpreters, warm: None, resume: None };
         self.send(&ToRunner::Hello(hello), b"");
         let (FromRunner::Ready(ready), _) = self.receive() else { panic!("it did not answer hello") };
@@ -72,7 +72,7 @@ impl BareRunner {
     }
 
     /// Returns how the current cell ended, and what it wrote on either stream.
-    fn wait_for_done(&mut self) -> (CellOutcome, String) {
+    pub(crate) fn wait_for_done(&mut self) -> (CellOutcome, String) {
         let mut written = Vec::new();
         loop {
             match self.receive() {
@@ -85,7 +85,7 @@ impl BareRunner {
         }
     }
 
-    fn begin(&mut self, language: Language, code: &str) {
+    pub(crate) fn begin(&mut self, language: Language, code: &str) {
         self.cell += 1;
         let run = CodeCell { cell: CellId(self.cell), language, name: "<cell>".into(), args: vec![] };
         self.send(&ToRunner::Run(run), code.as_bytes());
@@ -318,7 +318,7 @@ fn runner_runs_programs_as_cells() {
     bare.begin_program(&["sh", "-c", "kill -9 $$"]);
     let (outcome, _) = bare.wait_for_done();
     let CellOutcome::InterpreterKilled { signal: 9, out_of_memory } = outcome else { panic!("{outcome:?}") };
-    assert_ne!(out_of_memory, Some(true), "nobody ran out of memory");
+    assert_ne!(out_of_memory, Some(true), "there was memory left");
     bare.begin_program(&["sleep", "300"]);
     bare.send(&ToRunner::Interrupt { cell: CellId(bare.cell - 1) }, b"");
     bare.send(&ToRunner::Interrupt { cell: CellId(bare.cell) }, b"");

@@ -104,14 +104,16 @@ fn out_takes_no_links_and_nothing_that_is_too_large() {
     let out = fixture.path("kept");
     let code = "import os\nos.symlink('/etc/passwd', 'link'); os.mkfifo('pipe')\n\
                 open('large', 'wb').truncate(17 << 20); open('good', 'w').write('x')\n\
-                open(b'\\xff', 'w').write('x'); open('a\\nb', 'w').write('x')\n\
+                open(b'\\xff', 'w').write('x'); open('a\\nb', 'w').write('y')\n\
                 os.makedirs('/'.join(['deep'] * 40)); open('/'.join(['deep'] * 40) + '/x', 'w').write('x')";
     let finished = fixture.run(&["run", "--out", out.to_str().unwrap(), "-c", code]);
     assert_eq!(finished.code, Some(0), "{finished:#?}");
     assert!(finished.stderr.contains("not kept: `large`, which has more than"), "{finished:#?}");
     assert!(finished.stderr.contains("which lies too deep"), "{finished:#?}");
-    let kept: Vec<_> = fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(kept, ["good"]);
+    let mut kept: Vec<_> = fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    kept.sort();
+    assert_eq!(kept, ["\\xff", "a\\x0ab", "good"], "under the names that a listing shows");
+    assert_eq!(fs::read_to_string(out.join("a\\x0ab")).unwrap(), "y");
 }
 
 #[test]

@@ -567,7 +567,9 @@ fn file_tools_report_a_lost_session() {
     client.call("sandbox_write_file", json!({"path": "/workspace/f", "content": "x"})).ok();
     kill_sandboxes(&client);
     let text = client.call("sandbox_read_file", json!({"path": "/workspace/f"})).failed();
-    assert!(text.contains("note: the session before this one is gone"), "{text}");
+    // The server may not have seen the end of the sandbox yet, and learns it from this request.
+    let is_known = text.contains("note: the session before this one is gone");
+    assert!(is_known || text.contains("the sandbox is gone: it was lost: "), "{text}");
     // A long file is cut like long output; reading it by its address returns all of it.
     client.call("sandbox_write_file", json!({"path": "/workspace/f", "content": "line\n".repeat(20_000)})).ok();
     let read = client.call("sandbox_read_file", json!({"path": "/workspace/f"}));

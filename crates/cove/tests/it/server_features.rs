@@ -123,7 +123,9 @@ fn a_task_can_ask_between_two_polls() {
     assert_eq!(client.call_answer(call).ok(), "'Ada'\n");
     let code =
         "try: mcp.fixture.task(end='asks', ms=0)\nexcept mcp.ElicitationRequired as error: print(error.question)";
-    assert_eq!(run(&mut start(json!({})), "python", code).trim(), "Who are you?");
+    // The server must live until it has cancelled.
+    let mut silent = start(json!({}));
+    assert_eq!(run(&mut silent, "python", code).trim(), "Who are you?");
     wait_until("the task without an answer is cancelled", || received(&home).contains("tasks/cancel"));
 }
 

@@ -44,12 +44,12 @@ fn an_address_of_the_older_transport_is_recognised() {
     let old = front::listen(|_, stream| front::write(stream, "405 Method Not Allowed", "", b"Method Not Allowed"));
     let missing = front::listen(|_, stream| front::write(stream, "404 Not Found", "", b""));
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let server = |url: String| json!({ "url": url });
+    let server = |url: String, transport: &str| json!({ "url": url, "type": transport });
     let all = json!({"mcpServers": {
-        "old": server(format!("http://{old}/mcp")),
-        "path": server(format!("http://{missing}/sse")),
-        "wrong": server(format!("http://{missing}/mcp")),
-        "closed": server(format!("http://{closed}/mcp")),
+        "old": server(format!("http://{old}/mcp"), "http"),
+        "path": server(format!("http://{missing}/sse"), "http"),
+        "wrong": server(format!("http://{missing}/mcp"), "auto"),
+        "closed": server(format!("http://{closed}/mcp"), "http"),
     }});
     let home = ServersHome::new().with("MCPs/all.json", &all.to_string());
     let finished = home.run_servers(&["refresh", "--json"]);
@@ -61,8 +61,7 @@ fn an_address_of_the_older_transport_is_recognised() {
     }
     for name in ["old", "path"] {
         let hint = row(name)["hint"].as_str().unwrap();
-        assert!(hint.contains("the older SSE transport, which Cove does not support"), "{hint}");
-        assert!(hint.contains("`cove servers add NAME --force -- npx -y mcp-remote ADDRESS`"), "{hint}");
+        assert!(hint.contains("the older SSE transport: write `type` `auto` or `sse` in its definition"), "{hint}");
     }
     for name in ["wrong", "closed"] {
         let hint = row(name)["hint"].as_str().unwrap();
@@ -101,15 +100,15 @@ fn trust_shows_the_commands_on_one_line_each() {
 #[test]
 fn refresh_warns_only_of_the_servers_that_it_is_about() {
     let all = json!({"mcpServers": {
-        "fixture": fixture::definition(&[]), "linear": {"type": "sse", "url": "https://mcp.linear.app/sse"},
+        "fixture": fixture::definition(&[]), "linear": {"type": "ws", "url": "https://mcp.linear.app/ws"},
         "typo": {"comand": "x"},
     }});
     let home = ServersHome::new().with("MCPs/all.json", &all.to_string());
     let one = home.run_servers(&["refresh", "fixture"]);
     assert_eq!((one.stdout.as_str(), one.stderr.as_str()), ("fixture  21 tools\n", ""));
     let every = home.run_servers(&["refresh"]);
-    assert!(every.stderr.contains("the older SSE transport, which Cove does not support"), "{every:?}");
-    assert!(every.stderr.contains("npx -y mcp-remote ADDRESS") && every.stderr.contains("`typo`"), "{every:?}");
+    assert!(every.stderr.contains("`type` is `ws`, so `linear` is not used"), "{every:?}");
+    assert!(every.stderr.contains("`typo`"), "{every:?}");
     assert_eq!(every.stderr.lines().count(), 2, "{every:?}");
 }
 

@@ -311,12 +311,10 @@ fn cove_over_http_works_as_an_upstream_server() {
     home.stdout_of(&["add", "inner", "--url", &url]);
     let denied = home.run_servers(&["refresh"]);
     assert_eq!(denied.code, Some(1), "{denied:?}");
-    assert!(
-        denied
-            .stdout
-            .contains("server `inner` needs sign-in or a token (it answered HTTP 401 Unauthorized): add a header"),
-        "{denied:?}"
-    );
+    assert_eq!(denied.stdout, "inner  needs sign-in at 127.0.0.1: run `cove servers login inner`\n");
+    let refused = home.run_servers(&["login", "inner"]);
+    assert_eq!(refused.code, Some(125), "{refused:?}");
+    assert!(refused.stderr.contains("it publishes nothing about sign-in\nhint: it may want a token: add a header"));
     let tokens = fs::read_to_string(state.path().join("tokens")).unwrap();
     let token = tokens.lines().rfind(|line| !line.is_empty() && !line.starts_with('#')).unwrap();
     let token = token.split_whitespace().last().unwrap().to_owned();

@@ -170,6 +170,7 @@ fn results_are_learned_from_answers() {
     changed["tools"][0]["description"] = json!("Other words");
     define_replay(&home, "shop", &changed);
     home.run(&["servers", "refresh"]).expect_success();
+    home.run(&["servers", "accept", "shop"]).expect_success();
     let mut last = home.serve(&[]);
     assert!(result(&mut last, "words").starts_with("Any\n"), "{}", result(&mut last, "words"));
     assert_eq!(result(&mut last, "rows"), known[1].1);

@@ -1,5 +1,7 @@
 //! Real programs under the filter, as root and as an ordinary user: common work must succeed in a sandbox.
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use cove_testkit::TestUser;
@@ -103,6 +105,20 @@ fn git() {
     check("git", "bash", code, "one\n");
 }
 
+/// It refuses to work if it cannot forbid core files, and locks its files.
+#[test]
+fn gpg() {
+    let installed = std::process::Command::new("gpg").arg("--version").output().is_ok_and(|done| done.status.success());
+    if !installed {
+        return skip("gpg", "gpg is not installed");
+    }
+    let code = "export GNUPGHOME=/workspace/keys; mkdir -m 700 $GNUPGHOME; gpg --version | head -c 3; echo\n\
+                secret() { gpg --batch --quiet --pinentry-mode loopback --passphrase example \"$@\"; }\n\
+                echo text | secret --symmetric --output /workspace/sealed 2>&1\n\
+                secret --decrypt /workspace/sealed 2>/dev/null; gpgconf --kill all";
+    check("gpg", "bash", code, "gpg\ntext\n");
+}
+
 #[test]
 fn tar_and_xz() {
     let code = "mkdir d; seq 1000 > d/f; ln -s f d/l; tar cJf d.tar.xz d && rm -r d && tar xf d.tar.xz && tail -1 d/l";
@@ -128,5 +144,41 @@ fn numpy_and_pandas_in_a_virtual_environment() {
     for who in TestUser::all(test) {
         let args = ["run", "--timeout", "100s", "--python", python.to_str().unwrap(), "-c", code];
         assert_eq!(cove().run(who, &args).expect_success(), "499500 True\n", "{who:?}");
+    }
+}
+
+/// Programs that come across set-user-id bits go on without them; those that were asked for the bits say no.
+#[test]
+fn set_id_bits_fail_plainly() {
+    let code = "cp /usr/bin/env a; chmod u+s a 2>/dev/null; echo chmod $?; install -m 2755 a b 2>/dev/null; echo install $?\n\
+                mkdir c; chmod g+s c 2>/dev/null; echo folder $?; umask 022; chmod 1777 c; chmod 755 a; stat -c %a a c\n\
+                python3 -c 'import io, tarfile as t; o = t.open(\"p.tar\", \"w\"); i = t.TarInfo(\"packed\"); \
+                i.mode = 0o6755; o.addfile(i); o.close()'; tar xf p.tar && stat -c %a packed\n\
+                git init -q plain && echo git; for f in /usr/bin/*; do if [ -u $f ] && [ -r $f ]; then \
+                cp $f s || echo lost $f; cp -p $f t 2>/dev/null; cmp -s $f t || echo lost $f; find s t -perm /6000; fi; done";
+    check("set_id_bits_fail_plainly", "bash", code, "chmod 1\ninstall 1\nfolder 1\n755\n1777\n755\ngit\n");
+}
+
+/// What code does to the files of a mount shows outside.
+#[test]
+fn mounted_files_get_no_set_id_bits_and_no_leases() {
+    let code = "import fcntl, os\nopen('/data/program', 'w').close()\n\
+                for act in (lambda: os.chmod('/data/program', 0o6755), lambda: os.fchmod(fd, 0o4755),\n            \
+                lambda: os.close(os.open('/data/new', os.O_CREAT | os.O_WRONLY, 0o4755)),\n            \
+                lambda: fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)):\n    \
+                fd = os.open('/data/program', os.O_RDONLY)\n    \
+                try: act(); print('allowed')\n    \
+                except OSError as error: print(error.errno)\n    \
+                os.close(fd)";
+    for who in TestUser::all("mounted_files_get_no_set_id_bits_and_no_leases") {
+        let folder = tempfile::tempdir_in("/tmp").unwrap();
+        fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
+        let mount = format!("{}:/data:rw", folder.path().display());
+        let out = cove().run(who, &["run", "--mount", &mount, "-c", code]).expect_success();
+        assert_eq!(out, "1\n".repeat(4), "{who:?}");
+        for entry in fs::read_dir(folder.path()).unwrap() {
+            assert_eq!(entry.unwrap().metadata().unwrap().permissions().mode() & 0o6000, 0, "{who:?}");
+        }
+        assert!(folder.path().join("program").exists(), "{who:?}");
     }
 }

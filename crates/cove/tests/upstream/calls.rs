@@ -3,7 +3,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use cove_upstream::pool::{CallOptions, UpstreamError, UpstreamState};
+use cove_core::error::Hint;
+use cove_testkit::fixture;
+use cove_upstream::pool::{CallOptions, UpstreamError, UpstreamPool, UpstreamSettings, UpstreamState};
 use serde_json::{Value, json};
 
 use crate::{call, definitions, object, pool, pool_with, run, settings, text, wait_until};
@@ -111,6 +113,34 @@ fn delivers_progress_in_order() {
 }
 
 #[test]
+fn timeout_of_a_definition_bounds_every_call() {
+    run(async {
+        let mut definition = fixture::definition(&[]);
+        definition.insert("timeout".to_owned(), json!("400ms"));
+        let pool = UpstreamPool::new(definitions(&json!({ "fixture": definition })), settings());
+        call(&pool, "echo", json!({})).await.unwrap();
+        for (asked, after, is_defined) in [(None, 400, true), (Some(60_000), 400, true), (Some(200), 200, false)] {
+            let timeout = asked.map(Duration::from_millis);
+            let options = CallOptions { timeout, ..CallOptions::default() };
+            let late = pool.call("fixture", "never", object(json!({})), options).await.unwrap_err();
+            let after = Duration::from_millis(after);
+            assert_eq!(late, UpstreamError::Timeout { server: "fixture".into(), after, is_defined });
+            let words = "within 0.4 s, the `timeout` of its definition";
+            assert_eq!(late.to_string().contains(words), is_defined, "{late}");
+            assert!(late.hint().is_some_and(|hint| hint.contains("larger `timeout`")), "{late:?}");
+        }
+        pool.close().await;
+
+        // It may also be longer than the time that calls have otherwise.
+        definition.insert("timeout".to_owned(), json!("30s"));
+        let quick = UpstreamSettings { call_timeout: Duration::from_millis(100), ..settings() };
+        let pool = UpstreamPool::new(definitions(&json!({ "fixture": definition })), quick);
+        call(&pool, "slow", json!({"ms": 500})).await.unwrap();
+        pool.close().await;
+    });
+}
+
+#[test]
 fn abandoned_stdio_call_is_cancelled_at_the_server() {
     run(async {
         let folder = tempfile::tempdir().unwrap();
@@ -124,7 +154,10 @@ fn abandoned_stdio_call_is_cancelled_at_the_server() {
 
         let options = CallOptions { timeout: Some(Duration::from_millis(200)), ..CallOptions::default() };
         let late = pool.call("fixture", "never", object(json!({})), options).await.unwrap_err();
-        assert_eq!(late, UpstreamError::Timeout { server: "fixture".into(), after: Duration::from_millis(200) });
+        assert_eq!(
+            late,
+            UpstreamError::Timeout { server: "fixture".into(), after: Duration::from_millis(200), is_defined: false }
+        );
         wait_until("and of the next", || cancelled() == 2).await;
         // The server still works.
         call(&pool, "echo", json!({})).await.unwrap();

@@ -1,9 +1,11 @@
 //! Servers over HTTP: the same calls, in both eras, answered in one piece and as events.
 
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cove_testkit::fixture::front::{FixtureFront, FrontForm};
+use cove_testkit::fixture::front::{self, FixtureFront, FrontForm};
 use cove_upstream::pool::{CallOptions, ProtocolEra, ServerQuery, UpstreamPool, UpstreamState};
 use serde_json::{Value, json};
 
@@ -183,6 +185,45 @@ fn restarts_a_session_the_server_forgot() {
         assert_eq!(echoed.structured, Some(json!({"again": true})));
         let greetings = front.requests().iter().filter(|asked| asked.body["method"] == "initialize").count();
         assert_eq!(greetings, 2);
+        pool.close().await;
+    });
+}
+
+/// A server that opens its stream late drops what it would have sent there before, as the official SDK does.
+#[test]
+fn calls_wait_for_the_stream_of_the_server() {
+    run(async {
+        let is_open = Arc::new(AtomicBool::new(false));
+        let opened = Arc::clone(&is_open);
+        let address = front::listen(move |request, stream| {
+            let json = "Content-Type: application/json\r\nMcp-Session-Id: s1\r\n";
+            let result = match (request.method.as_str(), request.body["method"].as_str()) {
+                ("GET", _) => {
+                    std::thread::sleep(Duration::from_millis(700));
+                    opened.store(true, Ordering::SeqCst);
+                    let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n: hello\n\n");
+                    std::thread::sleep(Duration::from_secs(20));
+                    return;
+                }
+                (_, Some("initialize")) => json!({
+                    "protocolVersion": "2025-11-25",
+                    "capabilities": {"tools": {}},
+                    "serverInfo": {"name": "late", "version": "1"},
+                }),
+                (_, Some("tools/list")) => json!({"tools": [{"name": "look", "inputSchema": {"type": "object"}}]}),
+                (_, Some("tools/call")) => json!({"content": [], "structuredContent": {
+                    "open": opened.load(Ordering::SeqCst),
+                }}),
+                (_, Some("server/discover")) => return front::write(stream, "400 Bad Request", "", b""),
+                _ => return front::write(stream, "202 Accepted", "", b""),
+            };
+            let answer = json!({"jsonrpc": "2.0", "id": request.body["id"], "result": result});
+            front::write(stream, "200 OK", json, answer.to_string().as_bytes());
+        });
+        let definition = json!({"fixture": {"url": format!("http://{address}/mcp")}});
+        let pool = UpstreamPool::new(definitions(&definition), settings());
+        let seen = call(&pool, "look", json!({})).await.unwrap();
+        assert_eq!(seen.structured, Some(json!({"open": true})));
         pool.close().await;
     });
 }

@@ -63,8 +63,8 @@ fn reports_servers_that_need_a_token() {
                 let (error, shown) = call_failure(&pool).await;
                 assert!(matches!(error, UpstreamError::Needs { .. }), "{error:?}");
                 let expected = format!(
-                    "server `fixture` needs sign-in or a token (it answered HTTP {status}): \
-                     add a header such as `Authorization` to its definition"
+                    "server `fixture` needs another token or permission (it answered HTTP {status}): see the headers in \
+                     its definition"
                 );
                 assert_eq!(shown, expected);
                 assert!(matches!(pool.summaries()[0].state, UpstreamState::Failed(_)));

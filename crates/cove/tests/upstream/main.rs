@@ -8,6 +8,7 @@ mod lists;
 mod logs;
 mod protocol_eras;
 mod server_lifecycle;
+mod sse;
 mod subscriptions;
 mod tasks;
 

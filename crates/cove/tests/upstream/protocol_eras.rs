@@ -16,6 +16,7 @@ fn speaks_to_each_server_in_its_own_era() {
             ("modern", ProtocolEra::Modern),
             ("legacy", ProtocolEra::Legacy),
             ("fragile", ProtocolEra::Legacy),
+            ("vague", ProtocolEra::Legacy),
         ];
         for (flag, era) in cases {
             let pool = pool(&["--era", flag]);

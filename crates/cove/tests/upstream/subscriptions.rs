@@ -122,3 +122,30 @@ fn subscription_fails_when_its_server_dies() {
         }
     });
 }
+
+#[test]
+fn one_principal_cannot_take_every_subscription() {
+    run(async {
+        for era in ERAS {
+            let pool = pool(&["--extended", "--era", era]);
+            let subscribe = async |who: &str, number: usize| {
+                let options = CallOptions { principal: Some(Principal(who.into())), ..CallOptions::default() };
+                pool.subscribe("fixture", format!("fixture://{who}/{number}"), &options).await
+            };
+            let mut open = Vec::new();
+            for number in 0..32 {
+                open.push(subscribe("greedy", number).await.unwrap());
+            }
+            assert!(subscribe("greedy", 32).await.is_err(), "{era}");
+            let other = subscribe("other", 0).await.unwrap();
+            touch(&pool, "fixture://other/0").await;
+            assert_eq!(wait_for(&other, 0).await, Ok(1), "{era}");
+            // The latest of the greedy one is gone, and says why. The others stay.
+            let lost = wait_for(&open[31], 0).await.unwrap_err().to_string();
+            assert!(lost.contains("another client needed the place"), "{era}: {lost}");
+            touch(&pool, "fixture://greedy/0").await;
+            assert_eq!(wait_for(&open[0], 0).await, Ok(1), "{era}");
+            pool.close().await;
+        }
+    });
+}

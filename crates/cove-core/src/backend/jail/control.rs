@@ -1,7 +1,10 @@
 //! The host's end of the control socket: sends requests to the jail process, kills it and reads its events.
 
+use std::path::PathBuf;
+use std::time::Duration;
+
 use crate::error::Failure;
-use cove_jail::report::RunnerExit;
+use cove_jail::report::{RunnerExit, read_kill_counter};
 use cove_jail::{JailEvent, JailRequest};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -13,6 +16,7 @@ use tokio::task::JoinHandle;
 
 use crate::BoxFuture;
 use crate::backend::jail::hints;
+use crate::backend::jail::processors::ProcessorClaim;
 use crate::backend::{MemoryKiller, SandboxControl, SandboxEnd};
 
 /// How many of the last bytes on the standard error of jail and runner are kept for a report.
@@ -28,10 +32,20 @@ pub(super) struct JailControl {
     write: Option<OwnedWriteHalf>,
     stderr_tail: Option<JoinHandle<String>>,
     ending: Option<SandboxEnd>,
+    /// The user id of this process, if the plan gives the sandbox another one.
+    pub(super) avoided_user: Option<u32>,
+    /// The sandbox has that id.
+    has_avoided_user: bool,
+    /// Kept until the sandbox is gone.
+    _processors: Option<ProcessorClaim>,
+    /// The file in which the kernel counts the processes that it has killed for memory, and the count at the last look.
+    kill_counter: Option<(PathBuf, u64)>,
+    /// The watchdog has killed since the last call of `new_memory_killer`.
+    watchdog_killed: bool,
 }
 
 impl JailControl {
-    pub(super) fn new(mut jail: Child, socket: UnixStream) -> Self {
+    pub(super) fn new(mut jail: Child, socket: UnixStream, processors: Option<ProcessorClaim>) -> Self {
         let stderr_tail = jail.stderr.take().map(|stderr| tokio::spawn(read_stderr_tail(stderr)));
         let (read, write) = socket.into_split();
         Self {
@@ -41,6 +55,11 @@ impl JailControl {
             write: Some(write),
             stderr_tail,
             ending: None,
+            avoided_user: None,
+            has_avoided_user: false,
+            _processors: processors,
+            kill_counter: None,
+            watchdog_killed: false,
         }
     }
 
@@ -54,7 +73,27 @@ impl JailControl {
     /// Returns the next event, or None if the socket has closed or the event is malformed. Cancel-safe.
     pub(super) async fn next_event(&mut self) -> Option<JailEvent> {
         self.read.read_until(b'\n', &mut self.line).await.ok()?;
-        serde_json::from_slice(&std::mem::take(&mut self.line)).ok()
+        let event = serde_json::from_slice(&std::mem::take(&mut self.line)).ok()?;
+        match &event {
+            JailEvent::Started { host_uid, kill_counter } => {
+                self.has_avoided_user = self.avoided_user == Some(*host_uid);
+                if let Some(unmet) = self.unmet_plan() {
+                    tracing::warn!("a sandbox {unmet}");
+                }
+                self.kill_counter = kill_counter.clone().map(|file| (file, 0));
+            }
+            JailEvent::MemoryKill {} => self.watchdog_killed = true,
+            JailEvent::Ended { exit, exceeded } => self.ending = Some(sandbox_end(*exit, *exceeded)),
+            _ => {}
+        }
+        Some(event)
+    }
+
+    /// Returns whether the kernel has killed anything for memory since the last call.
+    fn kernel_has_killed(&mut self) -> bool {
+        let Some((file, seen)) = &mut self.kill_counter else { return false };
+        let count = read_kill_counter(file).unwrap_or(*seen);
+        std::mem::replace(seen, count) < count
     }
 
     /// Returns the last lines on standard error, for a jail process that ended without an `Ended` event.
@@ -85,11 +124,7 @@ impl SandboxControl for JailControl {
         Box::pin(async {
             match self.next_event().await {
                 Some(JailEvent::Failed { failure }) => Some(hints::explain_failure(&failure)),
-                Some(JailEvent::Ended { exit, exceeded }) => {
-                    self.ending = Some(sandbox_end(exit, exceeded));
-                    None
-                }
-                Some(JailEvent::Started { .. } | JailEvent::Memory { .. }) => None,
+                Some(_) => None,
                 None => Some(Failure::operator("could not start a sandbox").because(self.take_stderr_tail().await)),
             }
         })
@@ -108,11 +143,21 @@ impl SandboxControl for JailControl {
         })
     }
 
+    fn unmet_plan(&self) -> Option<String> {
+        let user = self.avoided_user.filter(|_| self.has_avoided_user)?;
+        Some(format!("has the user id {user} of this process: `newuidmap` gave it no other"))
+    }
+
     /// Asks the socket itself, because the runtime learns only later that it has something to read.
     fn may_have_ended(&self) -> bool {
         let socket: &UnixStream = self.read.get_ref().as_ref();
         let next = rustix::net::recv(socket, &mut [0_u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
         self.ending.is_some() || !self.read.buffer().is_empty() || !matches!(next, Err(Errno::AGAIN))
+    }
+
+    fn notice_time(&self) -> Duration {
+        // The jail process has to be reaped, and its last words read.
+        Duration::from_millis(50)
     }
 
     fn memory_killer(&mut self) -> BoxFuture<'_, Option<MemoryKiller>> {
@@ -122,15 +167,23 @@ impl SandboxControl for JailControl {
             }
             loop {
                 match self.next_event().await {
-                    Some(JailEvent::Started { .. }) => {}
-                    Some(JailEvent::Memory { exceeded }) => return exceeded,
-                    Some(JailEvent::Ended { exit, exceeded }) => {
-                        self.ending = Some(sandbox_end(exit, exceeded));
-                        return exceeded;
-                    }
+                    Some(JailEvent::Started { .. } | JailEvent::MemoryKill {}) => {}
+                    Some(JailEvent::Memory { exceeded } | JailEvent::Ended { exceeded, .. }) => return exceeded,
                     Some(JailEvent::Failed { .. }) | None => return None,
                 }
             }
+        })
+    }
+
+    /// The kernel counts before it kills, and the watchdog reports before it kills: what a cell can have noticed is
+    /// already there to be read.
+    fn new_memory_killer(&mut self) -> BoxFuture<'_, Option<MemoryKiller>> {
+        Box::pin(async {
+            while self.ending.is_none() && self.may_have_ended() && self.next_event().await.is_some() {}
+            if std::mem::take(&mut self.watchdog_killed) {
+                return Some(MemoryKiller::Watchdog);
+            }
+            self.kernel_has_killed().then_some(MemoryKiller::Kernel)
         })
     }
 }

@@ -7,7 +7,7 @@
 use crate::error::Failure;
 use std::path::Path;
 
-use cove_jail::probe::{ContainerKind, MachineProbe};
+use cove_jail::probe::{CgroupManager, ContainerKind, MachineProbe};
 use cove_jail::{JailStep, StepFailure};
 use rustix::io::Errno;
 
@@ -28,16 +28,38 @@ pub(super) fn explain_failure(failure: &StepFailure) -> Failure {
     }
 }
 
-/// Returns the hint for a machine where the watchdog enforces the limits, because Cove may not make cgroups.
+/// What the watchdog cannot do, and cgroups can.
+pub const WATCHDOG_WEAKNESSES: &str = "it looks 10 to 200 times a second, so a burst of memory can pass the limit for a \
+    moment; `--cpus` takes whole ones only";
+
+/// Returns the hint for a machine where the watchdog enforces the limits, because Cove may not make cgroups: the lines
+/// that give it one.
 pub fn delegation_hint(machine: &MachineProbe) -> String {
     if is_known_container(machine) {
         // Cove may not divide the container's cgroup, but that cgroup limits everything in the container together.
-        "bound the container itself, such as with `--memory 4g --pids-limit 1024 --cpus 2`, and the kernel holds all \
-         sandboxes together to that"
-    } else {
-        "run it as `systemd-run --user --scope -p Delegate=yes cove …` or as root, and the kernel holds the limits"
+        return "bound the container itself, such as with `--memory 4g --pids-limit 1024 --cpus 2`, and the kernel holds \
+                all sandboxes together to that"
+            .into();
     }
-    .into()
+    let user = machine.user_name.clone().unwrap_or_else(|| machine.user.to_string());
+    let lines = match machine.manager {
+        CgroupManager::UserSystemd => "run it as `systemd-run --user --scope -p Delegate=yes cove …`".to_owned(),
+        CgroupManager::Systemd => format!(
+            "run `sudo loginctl enable-linger {user}` once, then start it as `XDG_RUNTIME_DIR=/run/user/{} systemd-run \
+             --user --scope -p Delegate=yes cove …`",
+            machine.user
+        ),
+        CgroupManager::Unified => format!(
+            "run `sudo sh -c 'cd /sys/fs/cgroup && echo \"+cpu +memory +pids\" > cgroup.subtree_control && mkdir -p cove \
+             && cd cove && chown {user} . cgroup.procs cgroup.subtree_control && echo $$ > cgroup.procs && exec su {user} \
+             -c \"cove …\"'`"
+        ),
+        CgroupManager::Legacy => format!(
+            "run `sudo sh -c 'for c in memory pids cpu; do d=/sys/fs/cgroup/$c/cove; mkdir -p $d && chown {user} $d && \
+             echo $$ > $d/cgroup.procs; done; exec su {user} -c \"cove …\"'`"
+        ),
+    };
+    format!("{lines}, or run it as root, and the kernel holds the limits")
 }
 
 /// True if this process certainly runs in a container. A guess must not decide the hint.
@@ -367,8 +389,13 @@ mod tests {
 
     #[test]
     fn delegation_hint_fits_machine_or_container() {
-        assert!(delegation_hint(&user_machine()).contains("Delegate=yes"));
         assert!(delegation_hint(&docker_machine()).contains("`--memory 4g --pids-limit 1024 --cpus 2`"));
+        let hint =
+            |manager| delegation_hint(&MachineProbe { manager, user_name: Some("ada".into()), ..user_machine() });
+        insta::assert_snapshot!(hint(CgroupManager::UserSystemd), @"run it as `systemd-run --user --scope -p Delegate=yes cove …`, or run it as root, and the kernel holds the limits");
+        insta::assert_snapshot!(hint(CgroupManager::Systemd), @"run `sudo loginctl enable-linger ada` once, then start it as `XDG_RUNTIME_DIR=/run/user/1000 systemd-run --user --scope -p Delegate=yes cove …`, or run it as root, and the kernel holds the limits");
+        insta::assert_snapshot!(hint(CgroupManager::Unified), @r#"run `sudo sh -c 'cd /sys/fs/cgroup && echo "+cpu +memory +pids" > cgroup.subtree_control && mkdir -p cove && cd cove && chown ada . cgroup.procs cgroup.subtree_control && echo $$ > cgroup.procs && exec su ada -c "cove …"'`, or run it as root, and the kernel holds the limits"#);
+        insta::assert_snapshot!(hint(CgroupManager::Legacy), @r#"run `sudo sh -c 'for c in memory pids cpu; do d=/sys/fs/cgroup/$c/cove; mkdir -p $d && chown ada $d && echo $$ > $d/cgroup.procs; done; exec su ada -c "cove …"'`, or run it as root, and the kernel holds the limits"#);
     }
 
     #[test]

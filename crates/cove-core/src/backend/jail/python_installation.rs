@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use cove_jail::guest::{MountAccess, SandboxMount};
 
+use crate::host_query::{WorkingFolder, query_command};
 use crate::policy::{Policy, SandboxRoot};
 use crate::search_path::{program_in_tree, programs};
 
@@ -184,9 +184,13 @@ pub(super) fn is_script(path: &Path) -> bool {
 }
 
 /// Returns the interpreter that such a script chooses, by running the script with arguments that make the interpreter
-/// write its own path. Fails if it does not name one.
+/// write its own path. It runs outside any sandbox, so a script of the project is not run, and no other script learns of
+/// the project. Fails if it does not name an interpreter.
 pub(super) fn resolve_script(script: &Path, args: &[&str]) -> Result<PathBuf, String> {
-    let output = Command::new(script).args(args).stdin(Stdio::null()).output().map_err(|error| error.to_string())?;
+    if WorkingFolder::current().contains(script) {
+        return Err("it is a script of the working directory, which is not run outside the sandbox".to_owned());
+    }
+    let output = query_command(script).args(args).output().map_err(|error| error.to_string())?;
     let named = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
     if output.status.success() && named.is_absolute() && !is_script(&named) {
         Ok(named)

@@ -124,7 +124,7 @@ fn accepts_only_image_names_that_engines_accept() {
 #[test]
 fn a_changed_export_is_an_operator_image() {
     let directory = tempfile::tempdir().unwrap();
-    crate::image::export::export(directory.path()).unwrap();
+    crate::image::export::export(directory.path(), directory.path()).unwrap();
     let origin = |name: &str| {
         let found = read_images(directory.path(), &[], no_compose_check);
         found.images.iter().find(|image| image.name() == name).unwrap().origin

@@ -248,20 +248,11 @@ impl Drop for UseGuard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::Policy;
     use crate::policy::SessionLifetime;
-    use crate::policy::{Policy, SandboxLimits, SandboxNetwork, SandboxRoot, SandboxUser};
 
     fn test_entry() -> Arc<SessionEntry> {
-        let policy = Policy {
-            root: SandboxRoot::Host,
-            python: None,
-            mounts: Vec::new(),
-            packages: Default::default(),
-            network: SandboxNetwork::None,
-            runtime: None,
-            user: SandboxUser { uid: 1, gid: 1 },
-            limits: SandboxLimits { memory: 0, cpus: 0.0, pids: 0, workspace: 0, tmp: 0 },
-        };
+        let policy = Policy::default();
         let blueprint = SessionBlueprint {
             image: None,
             policy,

@@ -91,7 +91,7 @@ fn digest_depends_on_names_modes_and_contents() {
 #[test]
 fn exported_folder_has_the_built_in_digest() {
     let folder = tempfile::tempdir().unwrap();
-    export::export(folder.path()).unwrap();
+    export::export(folder.path(), folder.path()).unwrap();
     for built_in in built_in::BUILT_IN_IMAGES {
         let exported = folder.path().join(built_in.name);
         for (file, _) in built_in.files {

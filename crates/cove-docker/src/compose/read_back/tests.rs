@@ -86,7 +86,7 @@ fn compose_document_always_has_the_policy_limits() {
         "restart": "no",
         "logging": {"driver": "json-file", "options": {"max-size": "1m", "max-file": "1"}},
         "mem_limit": 1000, "memswap_limit": 1000, "cpus": 2.0, "pids_limit": 10,
-        "ulimits": {"core": 0, "nofile": {"soft": 4096, "hard": 4096}},
+        "ulimits": {"core": 1, "nofile": {"soft": 4096, "hard": 4096}},
         "runtime": "runsc",
         "security_opt": ["no-new-privileges:true", "seccomp=/p/seccomp.json"],
         "cap_drop": ["ALL"],
@@ -131,6 +131,7 @@ fn docker_inspect(place: &VerifyFixture) -> Value {
     json!({
         "HostConfig": {
             "Privileged": false, "Memory": 1000, "MemorySwap": 1000, "PidsLimit": 10, "NanoCpus": 2_000_000_000,
+            "Ulimits": [{"Name": "core", "Soft": 1, "Hard": 1}],
             "CapAdd": ["CHOWN"], "CapDrop": ["ALL"], "Runtime": "runsc",
             "SecurityOpt": ["no-new-privileges:true", "seccomp={\"defaultAction\":\"SCMP_ACT_ERRNO\"}"],
             "PidMode": "", "IpcMode": "private", "UTSMode": "", "UsernsMode": "", "NetworkMode": "p_default",
@@ -176,6 +177,8 @@ fn compose_read_back_detects_differences() {
         ("/HostConfig/Memory", json!(2000), "limit of memory"),
         ("/HostConfig/MemorySwap", json!(5000), "swap"),
         ("/HostConfig/PidsLimit", json!(null), "limit of processes"),
+        ("/HostConfig/Ulimits/0/Soft", json!(0), "limit on core files"),
+        ("/HostConfig/Ulimits", json!(null), "limit on core files"),
         ("/HostConfig/NanoCpus", json!(0), "limit of processors"),
         ("/HostConfig/CapAdd", json!(["CHOWN", "CAP_SYS_ADMIN"]), "the capabilities SYS_ADMIN"),
         ("/HostConfig/CapDrop", json!([]), "AUDIT_WRITE"),

@@ -238,7 +238,7 @@ export const withBroker = (run) => async () => {
   const shim = new Shim({ env: { COVE_MCP: broker.path } });
   try {
     await run(shim, broker);
-    assert.equal(await shim.close(), 0);
+    assert.equal(await shim.close(), 3);
   } catch (error) {
     shim.child.kill("SIGKILL");
     await shim.close();

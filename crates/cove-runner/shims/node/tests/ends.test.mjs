@@ -9,6 +9,16 @@ const never = "await new Promise(() => {})";
 const LONG = 600;
 const pause = (milliseconds) => `await new Promise((r) => setTimeout(r, ${milliseconds}))`;
 
+// Runs a cell that one interrupt must end. On a busy machine it may come before the cell has begun: then again.
+async function interruptOnce(shim, code) {
+  for (let attempt = 1; ; attempt += 1) {
+    const done = await shim.run(code, { interrupt: 100 });
+    assert.equal(done.kind, "i", code);
+    if (done.interrupts === 1) return done;
+    assert(attempt < 5, `${code}: ${done.interrupts} interrupts`);
+  }
+}
+
 test(
   "process.exit() ends the cell and keeps the state",
   withShim(async (shim) => {
@@ -46,13 +56,14 @@ test(
 test(
   "process.exit() between cells only prints a message",
   withShim(async (shim) => {
-    await shim.check("void setTimeout(() => process.exit(1), 100); const kept = 1", "");
-    await sleep(250);
-    const next = await shim.run("kept");
-    assert.deepEqual(
-      [next.kind, next.out, next.err],
-      ["c", "1\n", "process.exit(1) between cells was ignored\n"],
-    );
+    await shim.check("void process.on('SIGUSR2', () => process.exit(1)); const kept = 1", "");
+    shim.child.kill("SIGUSR2");
+    for (let tries = 0; tries < 1000 && shim.output[1].length === 0; tries += 1) {
+      await sleep(10);
+      shim.drain();
+    }
+    assert.equal(Buffer.concat(shim.output[1]).toString(), "process.exit(1) between cells was ignored\n");
+    await shim.check("kept", "1\n");
   }),
 );
 
@@ -76,9 +87,7 @@ for (const [what, first] of [
         "for (;;) console.log('x')",
         "({ [Symbol.for('nodejs.util.inspect.custom')]() { for (;;); } })",
       ]) {
-        const done = await shim.run(code, { interrupt: 100 });
-        assert.equal(done.kind, "i", code);
-        assert(done.took < 1000, `${code}: ${done.took}`);
+        const done = await interruptOnce(shim, code);
         assert.doesNotMatch(done.out, /caught|finally/, code);
         await shim.check("kept", "1\n");
       }
@@ -91,10 +100,13 @@ test(
   withShim(async (shim) => {
     const code = "require('child_process').execSync('sleep 10')";
     await shim.check("0", "0\n");
-    assert.equal((await shim.run(code, { interrupt: 100 })).kind, "i");
-    await shim.out(pause(LONG));
-    // The cell may have thrown before the thread's message arrived. The runner knows that it was interrupted.
+    // The child may have ended, and the cell thrown, before Node noticed the signal. The runner knows that it was sent.
     assert.match((await shim.run(code, { interrupt: 100 })).kind, /[ir]/);
+    // Then Node may keep the signal for the next script that it watches long enough.
+    await shim.run(`Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, ${LONG})`);
+    await shim.out(pause(LONG));
+    assert.match((await shim.run(code, { interrupt: 100 })).kind, /[ir]/);
+    await sleep(LONG);
     await shim.check(`${pause(100)}; 1`, "1\n");
   }),
 );
@@ -110,6 +122,8 @@ test(
       `${pause(10)}; for (;;);`,
       `${pause(10)}; for (;;) await 0`,
       `setTimeout(() => { for (;;); }, 10); ${never}`,
+      `setTimeout(new Function("for (;;);"), 10); ${never}`,
+      `${pause(10)}; throw { [Symbol.for("nodejs.util.inspect.custom")]() { for (;;); } }`,
       `setTimeout(() => { process.nextTick(() => {}); for (;;); }, 10); ${never}`,
       `setImmediate(() => { for (;;); }); ${never}`,
       `require("fs").stat("/", () => { for (;;); }); ${never}`,
@@ -117,13 +131,23 @@ test(
         require("net").connect(this.address().port);
       }); ${never}`,
     ]) {
-      const done = await shim.run(code, { interrupt: 100 });
-      assert.equal(done.kind, "i", code);
-      assert(done.took < 1100, `${code}: ${done.took}`);
+      const done = await interruptOnce(shim, code);
       assert.equal(done.err, "", code);
       await shim.check("kept", "1\n");
     }
     await shim.check(`${pause(20)}; "timers still work"`, "'timers still work'\n");
+  }),
+);
+
+test(
+  "an interrupt does not stop the shim while it prints an error",
+  withShim(async (shim) => {
+    await shim.check(`const kept = 1; ${pause(LONG)}; undefined`, "");
+    const code = `${pause(10)}; throw new Error("x".repeat(300_000))`;
+    const done = await shim.run(code, { interrupt: 200, hold: 800 });
+    assert.match(done.kind, /[ir]/);
+    assert.match(done.err, /Error: x{60000,}/);
+    await shim.check("kept", "1\n");
   }),
 );
 
@@ -214,15 +238,15 @@ test("the end of the socket is the end of the process", async () => {
     const shim = new Shim();
     await shim.out(code);
     const began = performance.now();
-    assert.equal(await shim.close(), 0);
+    assert.equal(await shim.close(), 3);
     assert(performance.now() - began < 1000, code);
   }
-  assert.equal(await new Shim().close(), 0);
+  assert.equal(await new Shim().close(), 3);
   // Also while a cell waits, and during the first cell.
   const waiting = new Shim();
   const done = waiting.run(never);
   await sleep(LONG);
-  assert.equal(await waiting.close(), 0);
+  assert.equal(await waiting.close(), 3);
   assert.equal((await done).kind, "gone");
 });
 
@@ -244,7 +268,9 @@ test("a closed descriptor 3 causes no busy loop", async () => {
   assert.equal(done.kind, "gone");
   await shim.close();
   const later = new Shim();
-  await later.out("setTimeout(() => require('fs').closeSync(3), 10); undefined");
+  // A signal, not a timer: the descriptor stays open until the cell has ended.
+  await later.out("process.on('SIGUSR2', () => require('fs').closeSync(3)); undefined");
+  later.child.kill("SIGUSR2");
   await sleep(300);
   if (later.status === null) {
     const ticks = () => {

@@ -235,7 +235,8 @@ ReferenceError: missing is not defined
 test(
   "a failure in the background ends the running cell",
   withShim(async (shim) => {
-    const wait = "await new Promise((r) => setTimeout(r, 2000))";
+    // Longer than the driver has patience.
+    const wait = "await new Promise((r) => setTimeout(r, 1e6))";
     for (const code of [
       `setTimeout(() => { throw new Error("bg") }, 5); ${wait}`,
       `Promise.reject(new Error("bg")); ${wait}`,
@@ -248,7 +249,6 @@ test(
     ]) {
       const done = await shim.run(code);
       assert.deepEqual([done.kind, done.message], ["r", "bg"], code);
-      assert(done.took < 1000, code);
       assert.match(done.err, /^Error: bg\n {4}at .*<cell \d+>:1:/m, code);
       assert.doesNotMatch(done.err, /node:|cove:/, code);
     }
@@ -263,15 +263,15 @@ test(
   "a failure between cells is printed with the next one",
   withShim(async (shim) => {
     await shim.check(
-      "void setTimeout(() => { throw new Error('between') }, 100); const kept = 1",
+      "void setTimeout(() => { throw new Error('between') }, 1000); const kept = 1",
       "",
     );
-    await sleep(250);
+    await sleep(1500);
     const next = await shim.run("kept");
     assert.deepEqual([next.kind, next.out], ["c", "1\n"]);
     assert.match(next.err, /^Error: between$/m);
-    await shim.check("setTimeout(() => Promise.reject(new Error('rejected')), 100); 1", "1\n");
-    await sleep(250);
+    await shim.check("setTimeout(() => Promise.reject(new Error('rejected')), 1000); 1", "1\n");
+    await sleep(1500);
     assert.match((await shim.run("2")).err, /^Error: rejected$/m);
     await shim.check("3", "3\n");
   }),

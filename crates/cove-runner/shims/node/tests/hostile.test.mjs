@@ -38,7 +38,7 @@ test("globals set to null", async () => {
   assert.equal((await shim.run("missing")).type, "ReferenceError");
   assert.equal((await shim.run("process.exit(3)")).code, 3);
   assert.equal((await shim.run("for (;;);", { interrupt: 60 })).kind, "i");
-  assert.equal(await shim.close(), 0);
+  assert.equal(await shim.close(), 3);
 });
 
 for (const [group, codes] of Object.entries({

@@ -95,7 +95,8 @@ test(
       ...{ tool: "ToolError", unknown_server: "UnknownServer", unknown_tool: "UnknownTool" },
       ...{ bad_arguments: "BadArguments", refused: "Refused", unavailable: "ServerUnavailable" },
       ...{ gone: "ServerGone", timeout: "CallTimeout", protocol: "ProtocolError", limit: "LimitExceeded" },
-      ...{ elicitation_required: "ElicitationRequired" },
+      ...{ elicitation_required: "ElicitationRequired", sign_in_needed: "SignInNeeded" },
+      ...{ tool_changed: "ToolChanged", server_held: "ServerHeld" },
       ...{ internal: "MCPError", brand_new: "MCPError", constructor: "MCPError" },
     };
     for (const [kind, name] of Object.entries(kinds)) {
@@ -212,6 +213,10 @@ test(
       // It must not fail the next cell.
       await shim.check("await mcp.github.slow({ n: 2, ms: 50 })", "{ n: 2, ms: 50 }\n");
     }
+    // The host answers before its interrupt arrives, which must not meet the next cell.
+    setTimeout(() => broker.cancelAll(), 150);
+    const done = await shim.run("await mcp.github.slow({ ms: 60000 })", { interrupt: 400 });
+    assert.equal(done.kind, "i", JSON.stringify(done));
   }),
 );
 
@@ -226,5 +231,5 @@ test(
 test("without a host", async () => {
   const shim = new Shim();
   assert.match((await raises(shim, "await mcp.github.echo()", "ServerUnavailable")).message, /COVE_MCP/);
-  assert.equal(await shim.close(), 0);
+  assert.equal(await shim.close(), 3);
 });

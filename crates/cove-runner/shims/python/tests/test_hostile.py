@@ -23,7 +23,7 @@ class Socket(Case):
             if code:
                 shim.run(code)
             shim.socket.shutdown(socket.SHUT_RDWR)
-            self.assertEqual(shim.wait(), 0)
+            self.assertEqual(shim.wait(), 3)
             self.assertEqual(shim.drain(shim.stderr), b"")
 
     def test_runner_leaves_during_a_cell(self):
@@ -31,7 +31,7 @@ class Socket(Case):
         self.shim.finish(until=b"on\n")
         self.shim.load("errors_and_await")
         self.shim.socket.shutdown(socket.SHUT_RD)
-        self.assertEqual(self.shim.wait(), 0)
+        self.assertEqual(self.shim.wait(), 3)
         self.assertIn(b"end", self.shim.drain(self.shim.stdout))
 
     def test_user_closes_it(self):
@@ -44,7 +44,7 @@ class Socket(Case):
     def test_user_replaces_it(self):
         with self.assertRaises(Ended) as ended:
             self.shim.run("import os\nos.dup2(os.open('/dev/null', os.O_RDWR), 3)")
-        self.assertEqual(ended.exception.status, 0)
+        self.assertEqual(ended.exception.status, 3)
 
 
 class Hostile(Case):

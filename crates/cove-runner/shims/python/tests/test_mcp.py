@@ -348,7 +348,8 @@ class Errors(Calls):
             **{"tool": "ToolError", "unknown_server": "UnknownServer", "unknown_tool": "UnknownTool"},
             **{"bad_arguments": "BadArguments", "refused": "Refused", "unavailable": "ServerUnavailable"},
             **{"gone": "ServerGone", "timeout": "CallTimeout", "protocol": "ProtocolError"},
-            **{"elicitation_required": "ElicitationRequired"},
+            **{"elicitation_required": "ElicitationRequired", "sign_in_needed": "SignInNeeded"},
+            **{"tool_changed": "ToolChanged", "server_held": "ServerHeld"},
             **{"limit": "LimitExceeded", "cancelled": "MCPError", "internal": "MCPError", "new": "MCPError"},
         }
         for kind, name in kinds.items():

@@ -29,7 +29,7 @@ def commands():
     bash = shutil.which("bash")
     if bash:
         found["bash"] = [bash, "--norc", "--noprofile", "-c", START, "bash", BASH]
-        found["posix"] = [bash, "--posix", "-c", START, "sh", SH, BASH]
+        found["posix"] = [bash, "--posix", "--norc", "--noprofile", "-c", START, "sh", BASH]
     if shutil.which("dash"):
         found["dash"] = [shutil.which("dash"), "-c", START, "sh", SH, BASH]
     busybox = os.environ.get("BUSYBOX") or shutil.which("busybox")
@@ -39,6 +39,8 @@ def commands():
 
 
 COMMANDS = commands()
+# Shells with a process for each cell.
+FRESH = ("dash", "busybox")
 LINKS = tempfile.TemporaryDirectory()
 
 
@@ -83,37 +85,50 @@ class Done:
 
 
 class Shell:
+    """A session: one process, or one for each cell of a shell that leaves its state as text."""
+
     def __init__(self, command, cwd="/", env=None):
+        self.command, self.cwd = command, cwd
+        self.env = env or {"PATH": os.environ["PATH"]}
         self.program = command[0]
         if os.path.basename(self.program) == "busybox":
             # It looks at its name to know that it is a shell.
             self.program = os.path.join(LINKS.name, "sh")
             if not os.path.lexists(self.program):
                 os.symlink(command[0], self.program)
-        ours, theirs = socket.socketpair()
-        self.socket = ours
         self.moves = 0
         self.count = 0
+        # What the last process has left for the next one; and whether this process has left something.
+        self.state, self.left = None, False
+        self.interrupted = False
+        self.child_stdin, self.stdin = os.pipe()
+        self.stdout, self.child_stdout = os.pipe()
+        self.stderr, self.child_stderr = os.pipe()
+        self.socket = None
+        self.spawn()
+
+    def spawn(self):
+        if self.socket:
+            self.socket.close()
+        ours, theirs = socket.socketpair()
+        self.socket = ours
         self.buffer = b""
-        stdin, self.stdin = os.pipe()
-        self.stdout, stdout = os.pipe()
-        self.stderr, stderr = os.pipe()
+        self.left = False
         self.pid = os.fork()
         if self.pid == 0:
             try:
-                os.chdir(cwd)
+                os.chdir(self.cwd)
                 os.setpgid(0, 0)
                 # As the runner does, because the process that runs these tests may ignore signals.
                 for number in (signal.SIGPIPE, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
                     signal.signal(number, signal.SIG_DFL)
-                high = [
-                    fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 300)
-                    for fd in (stdin, stdout, stderr, theirs.fileno())
-                ]
+                streams = (self.child_stdin, self.child_stdout, self.child_stderr, theirs.fileno())
+                high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 300) for fd in streams]
                 for target, fd in enumerate(high):
                     os.dup2(fd, target)
                 os.closerange(4, 300)
-                os.execve(command[0], command, env or {"PATH": os.environ["PATH"]})
+                env = self.env if self.state is None else {}
+                os.execve(self.command[0], self.command, env)
             finally:
                 os._exit(99)
         self.group = self.pid
@@ -123,11 +138,14 @@ class Shell:
         except PermissionError:
             pass
         theirs.close()
-        for fd in (stdin, stdout, stderr):
-            os.close(fd)
+        if self.state is not None:
+            self.send(b"%d %d =\n" % (len(self.state), self.state.count(b"\n")) + self.state)
 
     def start(self, code, name=None, args=()):
         self.count += 1
+        self.interrupted = False
+        if self.left:
+            self.spawn()
         self.send(request(name or f"<cell {self.count}>", code, *args))
 
     def send(self, data):
@@ -142,6 +160,8 @@ class Shell:
 
     def ask(self, letter, code):
         """Asks about code between two cells."""
+        if self.left:
+            self.spawn()
         self.send(request(QUESTIONS, letter, self.program, code, ending=b" ?"))
         while (frame := self.frame()) is None:
             self.socket.settimeout(PATIENCE)
@@ -160,6 +180,8 @@ class Shell:
             ready = select.select(fds, [], [], 0.02)[0]
             if not ready:
                 if (closed or not select.select(fds, [], [], 0)[0]) and self.ended():
+                    if self.left and self.status >= 0:
+                        return self.done(out, err)
                     raise Ended(self.status, out, err)
                 if time.monotonic() > deadline:
                     raise AssertionError(f"nothing came in time: {out[-2000:]!r} {err[-2000:]!r}")
@@ -185,7 +207,9 @@ class Shell:
                 fds.discard(self.socket.fileno())
             self.buffer += data
             while (frame := self.frame()) is not None:
-                if frame[:1] == b"P":
+                if frame[:1] == b"S":
+                    self.state, self.left = frame[1:], True
+                elif frame[:1] == b"P":
                     (self.pid,) = struct.unpack(">I", frame[1:])
                     self.moves += 1
                 elif frame[:1] == b"D":
@@ -194,9 +218,21 @@ class Shell:
                 else:
                     raise AssertionError(f"unknown frame {frame!r}")
 
+    def done(self, out, err):
+        """Returns the end of a cell whose process has ended with it."""
+        if self.interrupted and self.status == 130:
+            return Done(b"i", out, err)
+        return Done(b"x" + struct.pack(">i", self.status) if self.status else b"c", out, err)
+
     def frame(self):
-        if len(self.buffer) < 4:
+        if len(self.buffer) < 5:
             return None
+        if self.buffer[:5] == b"\0\0\0\0S":
+            end = self.buffer.find(b"\0", 5)
+            if end < 0:
+                return None
+            frame, self.buffer = self.buffer[4:end], self.buffer[end + 1 :]
+            return frame
         size = 4 + struct.unpack(">I", self.buffer[:4])[0]
         if len(self.buffer) < size:
             return None
@@ -211,7 +247,7 @@ class Shell:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                pid, status = self.pid, 0
+                raise AssertionError("another process took the status of the shell") from None
             if pid == 0:
                 return False
             if pid == self.pid:
@@ -224,7 +260,12 @@ class Shell:
         return self.finish(patience)
 
     def interrupt(self):
-        os.killpg(self.group, signal.SIGINT)
+        self.interrupted = True
+        try:
+            os.killpg(self.group, signal.SIGINT)
+        except ProcessLookupError:
+            # Between two cells of a shell with a process for each.
+            assert self.left
 
     def close(self):
         try:
@@ -235,9 +276,8 @@ class Shell:
         while self.pid and not self.ended() and time.monotonic() < deadline:
             time.sleep(0.001)
         self.socket.close()
-        for fd in (self.stdin, self.stdout, self.stderr):
-            if fd is not None:
-                os.close(fd)
+        for fd in (self.stdin, self.stdout, self.stderr, self.child_stdin, self.child_stdout, self.child_stderr):
+            os.close(fd)
 
 
 def adopt():

@@ -39,6 +39,9 @@ fn reads_each_command() {
     check(&["find", "--limit=3", "x"], found);
     check(&["find", "--", "--limit"], json!({"ask": "find", "query": "--limit", "language": "shell"}));
     check(&["servers"], json!({"ask": "servers"}));
+    check(&["servers", "find", "a", "b", "--limit", "2"], json!({"ask": "find_servers", "query": "a b", "limit": 2}));
+    let request = json!({"ask": "request_server", "name": "com.example/x", "why": "to see"});
+    check(&["servers", "request", "com.example/x", "to", "see"], request);
     check(&["help"], json!({"ask": "help"}));
     check(&["help", "a.b"], json!({"ask": "help", "topic": "a.b", "language": "shell"}));
     check(&["tools", "github"], json!({"ask": "tools", "server": "github"}));
@@ -171,5 +174,7 @@ fn explains_wrong_command_lines() {
     check_wrong(&["call", "s.t", "a=1", "{\"a\":2}"], "`a` is given twice");
     check_wrong(&["call", "s.t", "--timeout", "soon"], "number of seconds");
     check_wrong(&["servers", "x"], "does not take these arguments");
+    check_wrong(&["servers", "request"], "does not take these arguments");
+    check_wrong(&["servers", "--limit", "2"], "does not take these arguments");
     check_wrong(&["tools"], "does not take these arguments");
 }

@@ -36,7 +36,9 @@ async fn first_start_creates_and_shows_a_token_once() {
     assert!(!format!("{first:?}{second:?}").replace(first.greeting(), "").contains(&format!("token: \"{token}")));
     // The shown token is accepted.
     let headers = HeaderMap::from_iter([(AUTHORIZATION, format!("Bearer {token}").parse().unwrap())]);
-    assert_eq!(second.front.admit(&headers, Instant::now()), Ok(&Principal("owner".into())));
+    let place = Arc::new(connection_table::ConnectionTable::new(1, Duration::ZERO)).enter([127, 0, 0, 1].into()).0;
+    let admitted = second.front.admit(&place, &headers, Instant::now()).unwrap();
+    assert_eq!(admitted.principal, Principal("owner".into()));
 }
 
 #[tokio::test]
@@ -88,4 +90,16 @@ async fn bind_errors_have_hints() {
     caused by: there is no home directory, so there is no state directory
     hint: name one with `--state-dir`, name a file with `--token-file`, or set `COVE_TOKEN`
     ");
+}
+
+#[tokio::test]
+async fn many_connections_may_wait_to_be_accepted() {
+    let most = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap().trim().parse().unwrap_or(0);
+    let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut waiting = Vec::new();
+    while waiting.len() < 500.min(most) {
+        let connected = timeout(PATIENCE, TcpStream::connect(address)).await;
+        waiting.push(connected.expect("the kernel has room for another").unwrap());
+    }
 }

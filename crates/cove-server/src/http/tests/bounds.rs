@@ -117,7 +117,8 @@ async fn closes_a_request_body_that_does_not_end() {
 
 #[tokio::test]
 async fn request_bodies_share_a_memory_limit() {
-    let bounds = HttpBounds { body: 5 * SHORT, body_bytes: 4096, memory: 4096, ..HttpBounds::default() };
+    let bounds =
+        HttpBounds { body: 5 * SHORT, body_bytes: 4096, free_body_bytes: 0, memory: 4096, ..HttpBounds::default() };
     let mut server = TestFront::start_with(config(), bounds).await;
     let mut first = server.connect().await;
     first.send(&post("do: wait\r\n", &"x".repeat(4096))).await;
@@ -162,7 +163,6 @@ async fn refuses_connections_beyond_the_limit() {
         serde_json::from_str::<serde_json::Value>(&reply.body).unwrap();
     }
     assert_eq!(server.count("cove_http_refused_total{reason=\"connections\"}"), 3);
-    assert_eq!(server.count("cove_http_connections"), 2);
     // Connections that have a place keep it.
     held[0].send(&post("", "")).await;
     assert_eq!(held[0].reply().await.status, 200);
@@ -186,6 +186,105 @@ async fn public_responses_close_the_connection() {
         client.send(&get(path, "")).await;
         assert_eq!(client.reply().await.header("connection"), Some("close"), "{path}");
         assert_eq!(client.read_to_end().await, "");
+    }
+    server.stop().await;
+}
+
+/// Connects again and again without a token: silent, with half a head, or with a head that grows by single bytes.
+async fn flood(address: SocketAddr, number: usize) {
+    let part = ["", "POST /mcp HTTP/1.1\r\nHost: loc", "POST /mcp HTTP/1.1\r\na: b"][number % 3];
+    loop {
+        let Ok(mut stream) = TcpStream::connect(address).await else { continue };
+        let _ = stream.write_all(part.as_bytes()).await;
+        // Until the server closes it.
+        while number % 3 == 2 && stream.write_all(b"c").await.is_ok() {
+            tokio::time::sleep(SHORT / 20).await;
+        }
+        let _ = stream.read(&mut [0]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_clients_without_a_token_keep_no_client_with_one_out() {
+    let bounds = HttpBounds { token_grace: Duration::from_millis(100), ..HttpBounds::default() };
+    let server = TestFront::start_with(HttpConfig { max_connections: 64, ..config() }, bounds).await;
+    let floods: Vec<_> = (0..400).map(|number| tokio::spawn(flood(server.address, number))).collect();
+    let full = async {
+        while server.count("cove_http_refused_total{reason=\"no_token_in_time\"}") < 300 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, full).await.expect("the flood closed nothing");
+    let mut kept = server.connect().await;
+    for _ in 0..10 {
+        assert_eq!(server.request(&post("", "x")).await.status, 200);
+        kept.send(&post("", "y")).await;
+        assert_eq!(kept.reply().await.status, 200);
+    }
+    assert_eq!(server.request(&get("/healthz", "")).await.status, 200);
+    floods.iter().for_each(JoinHandle::abort);
+    server.stop().await;
+}
+
+/// An answer in flight has its time. Half a head has none, with and without a token.
+#[tokio::test]
+async fn a_stop_waits_for_answers_and_not_for_heads() {
+    let forever = Duration::from_secs(24 * 3600);
+    let bounds = HttpBounds { head: forever, drain: forever, ..HttpBounds::default() };
+    let mut server = TestFront::start_with(config(), bounds).await;
+    let [mut unknown, mut known, mut answered] =
+        [server.connect().await, server.connect().await, server.connect().await];
+    known.send(&post("", "x")).await;
+    assert_eq!(known.reply().await.status, 200);
+    known.send("POST /mcp HTTP/1.1\r\nHost: loc").await;
+    unknown.send("POST /mcp HTTP/1.1\r\nHost: loc").await;
+    answered.send(&post("Do: wait\r\n", "xy")).await;
+    while server.event().await != FakeMcpEvent::Came("alice".into(), 2) {}
+    server.stop.cancel();
+    assert_eq!((known.read_to_end().await, unknown.read_to_end().await), (String::new(), String::new()));
+    assert!(!server.task.is_finished());
+    server.release.notify_one();
+    assert_eq!(answered.reply().await.body, "alice sent 2");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn slow_bodies_of_one_principal_leave_room_for_others() {
+    let bounds = HttpBounds { body_bytes: 1 << 20, memory: 4 << 20, ..HttpBounds::default() };
+    let server = TestFront::start_with(HttpConfig { max_connections: 32, ..config() }, bounds).await;
+    let mut slow = Vec::new();
+    for number in 0..64 {
+        let mut client = server.connect().await;
+        let declared = post("", "").replace("Content-Length: 0", "Content-Length: 1048576");
+        let head = if number % 2 == 0 { declared } else { chunked_head(ALICE) };
+        client.send(&head).await;
+        slow.push(client);
+    }
+    let held = async {
+        while server.count("cove_http_refused_total{reason=\"connections\"}") < 32 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, held).await.expect("one principal has more than all places");
+    // Another principal has places and memory, for small and for large bodies.
+    for size in [1, 1 << 20] {
+        let reply = server.request(&post("", &"x".repeat(size)).replace(ALICE, BOB)).await;
+        assert_eq!((reply.status, reply.body), (200, format!("bob sent {size}")));
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn small_bodies_need_no_shared_memory() {
+    let bounds = HttpBounds { body_bytes: 1 << 20, memory: 1 << 20, ..HttpBounds::default() };
+    let server = TestFront::start_with(config(), bounds).await;
+    let mut slow = server.connect().await;
+    slow.send(&post("", "").replace("Content-Length: 0", "Content-Length: 1048576")).await;
+    slow.send(&"x".repeat(100_000)).await;
+    for body in ["x".to_owned(), "x".repeat(60_000)] {
+        assert_eq!(server.request(&post("", &body)).await.status, 200);
+        let chunk = format!("{}{:x}\r\n{body}\r\n0\r\n\r\n", chunked_head(ALICE), body.len());
+        assert_eq!(server.request(&chunk).await.status, 200);
     }
     server.stop().await;
 }

@@ -1,6 +1,7 @@
 //! Tests of how requests end: clients that disconnect, servers that stop, and panics.
 
 use super::*;
+use cove_core::private_file::{ExistingFile, write_private_file};
 
 #[tokio::test]
 async fn cancels_the_answer_when_the_client_disconnects() {
@@ -108,5 +109,73 @@ async fn a_panic_ends_only_its_own_connection() {
     server.event().await;
     assert_eq!(client.read_to_end().await, "");
     assert_eq!(server.request(&post("", "")).await.status, 200);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn streams_end_when_their_token_is_revoked() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tokens");
+    let write = |text: String| {
+        write_private_file(&path, text, ExistingFile::Replace).unwrap();
+    };
+    write(format!("alice {ALICE}\nbob {BOB}\n"));
+    let mut server = TestFront::start_with_file(config(), &path).await;
+    let mut streams = Vec::new();
+    for token in [ALICE, BOB] {
+        for wanted in ["stream", "wait"] {
+            let mut client = server.connect().await;
+            client.send(&post(&format!("do: {wanted}\r\n"), "").replace(ALICE, token)).await;
+            server.event().await;
+            streams.push(client);
+        }
+    }
+    // Bob gets another token: his streams end, but nothing else of his.
+    let other = "bob-fedcba9876543210";
+    write(format!("alice {ALICE}\nbob {other}\n"));
+    assert_eq!((server.event().await, server.event().await), (FakeMcpEvent::Dropped, FakeMcpEvent::Dropped));
+    assert_eq!(server.request(&post("", "").replace(ALICE, BOB)).await.status, 401);
+    assert_eq!(server.request(&post("", "").replace(ALICE, other)).await.status, 200);
+    assert_eq!(server.event().await, FakeMcpEvent::Came("bob".into(), 0));
+    // Alice has no token any more: everything of hers ends.
+    write(format!("bob {other}\n"));
+    assert_eq!(server.request(&post("", "")).await.status, 401);
+    let mut seen = [server.event().await, server.event().await, server.event().await];
+    seen.sort_by_key(|event| *event != FakeMcpEvent::Dropped);
+    assert_eq!(seen, [FakeMcpEvent::Dropped, FakeMcpEvent::Dropped, FakeMcpEvent::Ended("alice".into())]);
+    for mut client in streams {
+        client.read_to_end().await;
+    }
+    // Without its file the server accepts no token, and again when the file is back.
+    std::fs::remove_file(&path).unwrap();
+    let reply = server.request(&post("", "").replace(ALICE, other)).await;
+    assert_eq!(reply.status, 401);
+    assert!(reply.body.contains("token file cannot be used"), "{}", reply.body);
+    write(format!("bob {other}\n"));
+    assert_eq!(server.request(&post("", "").replace(ALICE, other)).await.status, 200);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_token_file_that_cannot_be_used_ends_no_session() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tokens");
+    let write = |text: String| {
+        write_private_file(&path, text, ExistingFile::Replace).unwrap();
+    };
+    write(format!("alice {ALICE}\nbob {BOB}\n"));
+    let mut server = TestFront::start_with_file(config(), &path).await;
+    let mut stream = server.connect().await;
+    stream.send(&post("do: wait\r\n", "")).await;
+    server.event().await;
+    // A line is mistyped: no token works and no stream stays, but nothing that cannot be had back is ended.
+    write(format!("alice {ALICE}\nbob {BOB}\ncarol short\n"));
+    assert_eq!(server.request(&post("", "")).await.status, 401);
+    assert_eq!(server.event().await, FakeMcpEvent::Dropped);
+    // Longer than the server needs to look at the file again.
+    assert!(timeout(Duration::from_secs(1), server.events.recv()).await.is_err());
+    // Then the file says who is gone.
+    write(format!("bob {BOB}\n"));
+    assert_eq!(server.event().await, FakeMcpEvent::Ended("alice".into()));
     server.stop().await;
 }

@@ -1,16 +1,13 @@
 //! The token file: created once, readable by its owner only, and refused if another user could have read or changed
 //! it.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
-
-use rustix::fs::OFlags;
+use std::io;
+use std::path::Path;
 
 use super::{OWNER, TokenFileError, TokenLine, TokenSet, parse_lines};
 use cove_core::document::read_limited;
 use cove_core::error::{Failure, display_path, display_value, write_hint};
+use cove_core::private_file::{ExistingFile, UnsafeFileError, open_private_file, write_private_file};
 use cove_core::random::random_bits;
 
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
@@ -49,6 +46,11 @@ pub(in super::super) fn load(path: &Path) -> Result<LoadedTokens, Failure> {
     }
 }
 
+/// Returns the tokens of a file. Fails if there is no file, or if it is unsafe, unreadable or malformed.
+pub(super) fn read_existing_tokens(path: &Path) -> Result<TokenSet, Failure> {
+    TokenSet::parse(&read_existing(path)?).map_err(|error| malformed_error(path, error))
+}
+
 /// Returns the first token of a file. Fails if there is no file, or if it is unsafe, unreadable or malformed.
 pub fn read_first_token(path: &Path) -> Result<String, Failure> {
     let text = read_existing(path)?;
@@ -73,7 +75,7 @@ fn read_existing(path: &Path) -> Result<String, Failure> {
 }
 
 /// Replaces the token that [`read_token`] returns with a new one, and returns it. Other lines stay as they are. Makes the
-/// file if there is none. Servers that are running do not read the file again.
+/// file if there is none. Servers that are running accept the new token at once, and the old one no longer.
 pub fn rotate_token(path: &Path, name: Option<&str>) -> Result<String, Failure> {
     let token = new_token();
     let unwritable = |error: io::Error| {
@@ -97,9 +99,7 @@ pub fn rotate_token(path: &Path, name: Option<&str>) -> Result<String, Failure> 
         _ => line.to_owned(),
     };
     let lines: Vec<String> = text.lines().enumerate().map(line).collect();
-    let fresh = prepare_file(path, &(lines.join("\n") + "\n")).map_err(unwritable)?;
-    fresh.persist(path).map_err(|failed| unwritable(failed.error))?;
-    sync_directory(path).map_err(unwritable)?;
+    write_private_file(path, lines.join("\n") + "\n", ExistingFile::Replace).map_err(unwritable)?;
     Ok(token)
 }
 
@@ -147,81 +147,33 @@ fn read_text(path: &Path) -> Result<Option<String>, Failure> {
     let refused = |cause: String, hint: String| refused_error(path, cause, hint);
     let unreadable =
         |error: io::Error| Failure::usage(format!("could not read the token file `{name}`")).because(error);
-    // Does not follow a link, and does not block on a pipe.
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = match OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(_) if path.is_symlink() => {
-            return Err(refused("it is a symbolic link".into(), "name the file itself with `--token-file`".into()));
+    let file = match open_private_file(path) {
+        Ok(Some(file)) => file,
+        Ok(None) => return Ok(None),
+        Err(UnsafeFileError::Io(error)) => return Err(unreadable(error)),
+        Err(error) => {
+            let hint = match &error {
+                UnsafeFileError::OtherOwner { user, .. } => {
+                    format!("`chown {user} {name}`, or name another file with `--token-file`")
+                }
+                UnsafeFileError::OpenToOthers { .. } => {
+                    format!("`chmod 600 {name}`, and replace the tokens if others were here")
+                }
+                UnsafeFileError::Link | UnsafeFileError::NotAFile => {
+                    "name the file itself with `--token-file`".to_owned()
+                }
+                _ => format!("{}; `--token-file` names it", error.hint(path)),
+            };
+            return Err(refused(error.to_string(), hint));
         }
-        Err(error) => return Err(unreadable(error)),
     };
-    // Checks the opened file, not the file that has the name now.
-    let found = file.metadata().map_err(unreadable)?;
-    let us = rustix::process::geteuid().as_raw();
-    if !found.is_file() {
-        return Err(refused("it is not a file".into(), "name a file with `--token-file`".into()));
-    }
-    if found.uid() != us {
-        return Err(refused(
-            format!("it belongs to user {}, and this is user {us}", found.uid()),
-            format!("`chown {us} {name}`, or name another file with `--token-file`"),
-        ));
-    }
-    if found.mode() & 0o077 != 0 {
-        let cause = format!("others may use it: its mode is {:03o}", found.mode() & 0o777);
-        return Err(refused(cause, format!("`chmod 600 {name}`, and replace the tokens if others were here")));
-    }
-    check_directory(path, us).map_err(|(cause, hint)| refused(cause, hint))?;
     read_limited(file, MAX_FILE_BYTES).map(Some).map_err(unreadable)
-}
-
-/// Fails if another user could replace the file: a user who may rename files in its directory can.
-fn check_directory(path: &Path, us: u32) -> Result<(), (String, String)> {
-    let directory = directory_of(path);
-    let name = display_path(&directory);
-    let found = fs::metadata(&directory)
-        .map_err(|error| (format!("its directory could not be looked at: {error}"), format!("look at `{name}`")))?;
-    // In a sticky directory such as `/tmp`, only the owner of a file can rename it.
-    let shared = found.mode() & 0o022 != 0 && found.mode() & 0o1000 == 0;
-    if shared || ![0, us].contains(&found.uid()) {
-        let cause = format!("others may replace it: its directory `{name}` is not yours alone");
-        return Err((cause, format!("`chmod go-w {name}`, or name a file elsewhere with `--token-file`")));
-    }
-    Ok(())
-}
-
-fn directory_of(path: &Path) -> PathBuf {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
-        _ => PathBuf::from("."),
-    }
 }
 
 /// Writes the file atomically and never replaces another, so the name always leads to a complete file.
 fn write_new(path: &Path, token: &str) -> io::Result<()> {
     let text = format!("# Tokens that may ask over HTTP, one `TOKEN` or `NAME TOKEN` a line.\n{token}\n");
-    prepare_file(path, &text)?.persist_noclobber(path).map_err(|failed| failed.error)?;
-    sync_directory(path)
-}
-
-/// Writes a file beside `path`, for its owner alone, that is complete on the disk.
-fn prepare_file(path: &Path, text: &str) -> io::Result<tempfile::NamedTempFile> {
-    let directory = directory_of(path);
-    DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
-    let mut file = tempfile::Builder::new()
-        .prefix(".tokens-")
-        .permissions(Permissions::from_mode(0o600))
-        .tempfile_in(&directory)?;
-    file.write_all(text.as_bytes())?;
-    file.as_file().sync_all()?;
-    Ok(file)
-}
-
-/// Makes the name of a new file survive a crash.
-fn sync_directory(path: &Path) -> io::Result<()> {
-    File::open(directory_of(path))?.sync_all()
+    write_private_file(path, text, ExistingFile::Keep)
 }
 
 /// Returns a token with 256 random bits. The prefix helps scanners for leaked secrets.
@@ -231,8 +183,11 @@ fn new_token() -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+    use std::path::PathBuf;
 
+    use cove_core::private_file::create_private_folder;
     use tempfile::TempDir;
 
     use super::*;
@@ -246,7 +201,7 @@ mod tests {
     }
 
     fn write(path: &Path, text: &str, mode: u32) {
-        DirBuilder::new().recursive(true).mode(0o700).create(path.parent().unwrap()).unwrap();
+        create_private_folder(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
         fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
     }
@@ -317,8 +272,8 @@ mod tests {
         assert!(load_error(&link).contains("it is a symbolic link"));
         symlink(dir.path().join("nowhere"), dir.path().join("dangling")).unwrap();
         assert!(load_error(&dir.path().join("dangling")).contains("it is a symbolic link"));
-        assert!(load_error(dir.path()).contains("it is not a file"));
-        assert!(load_error(Path::new("/dev/null")).contains("it is not a file"));
+        assert!(load_error(dir.path()).contains("it is not a regular file"));
+        assert!(load_error(Path::new("/dev/null")).contains("it is not a regular file"));
         assert!(load_error(&path.join("below")).contains("could not"));
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(&path, Some(1234), None).unwrap();

@@ -20,12 +20,13 @@ use cove_core::image::library::ImageLibraryConfig;
 use cove_core::image::library::{ImageLibrary, SandboxProbe};
 use cove_core::image::{BackendChoice, ImagesConfig};
 use cove_core::policy::grants::Grants;
-use cove_core::policy::{CellLimits, SandboxLimits, SandboxNetwork, SandboxUser};
+use cove_core::policy::{CellLimits, SandboxLimits};
 use cove_core::policy::{Policy, SandboxRoot};
 use cove_core::process_env::ProcessEnv;
 use cove_core::session::registry::{Principal, SessionRef};
 use cove_upstream::broker::BrokerConfig;
 use cove_upstream::catalog::SearchMode;
+use cove_upstream::catalog::pins::PinPolicy;
 
 /// The outcome of a preparation; `None` never finishes.
 type PrepareOutcome = Option<Result<Option<String>, String>>;
@@ -90,14 +91,8 @@ struct StartFixture {
 fn setup() -> ServerSetup {
     ServerSetup {
         policy: Policy {
-            root: SandboxRoot::Host,
-            python: None,
-            mounts: Vec::new(),
-            packages: Default::default(),
-            network: SandboxNetwork::None,
-            runtime: None,
-            user: SandboxUser { uid: 65534, gid: 65534 },
             limits: SandboxLimits { memory: 512 << 20, cpus: 1.0, pids: 256, workspace: 256 << 20, tmp: 64 << 20 },
+            ..Policy::default()
         },
         cell: CellLimits {
             timeout: Duration::from_secs(30),
@@ -117,6 +112,10 @@ fn setup() -> ServerSetup {
             grants: Grants::default(),
             start_timeout: Duration::from_secs(1),
             search: SearchMode::default(),
+            allow_requests: false,
+            secrets_helper: None,
+            pins: PinPolicy::default(),
+            isolate_upstreams: false,
         },
     }
 }
@@ -143,6 +142,7 @@ fn start_fixture(outcome: PrepareOutcome) -> StartFixture {
         progress: None,
         cancellation: CancellationToken::new(),
         knows_links: true,
+        is_local: true,
         questions: None,
     };
     StartFixture { _directory: directory, backend, server, caller }

@@ -157,9 +157,9 @@ pub(super) fn to_pascal_case(name: &str) -> String {
     out
 }
 
-/// Also hides joiners: outside strings, code is ASCII.
+/// Also hides joiners and selectors that other texts need: outside strings, code is ASCII.
 fn is_hidden(c: char) -> bool {
-    c.is_control() || is_invisible(c) || matches!(c, '\u{200c}' | '\u{200d}')
+    c.is_control() || is_invisible(c)
 }
 
 #[cfg(test)]

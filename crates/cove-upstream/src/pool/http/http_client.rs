@@ -11,35 +11,38 @@ use http::header::{ACCEPT, CONTENT_TYPE, LOCATION, RETRY_AFTER};
 use http::{HeaderName, HeaderValue, StatusCode};
 use reqwest::redirect::Policy;
 use reqwest::{Client, RequestBuilder, Response};
-use rmcp::model::{ClientJsonRpcMessage, CustomResult, JsonRpcMessage, RequestId, ServerJsonRpcMessage, ServerResult};
+use rmcp::model::{ClientJsonRpcMessage, JsonRpcMessage, RequestId, ServerJsonRpcMessage};
 use rmcp::transport::DynamicTransportError;
 use rmcp::transport::streamable_http_client::{
     SseError, StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse,
 };
-use serde_json::{Map, Value};
 use sse_stream::Sse;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 
+use super::command_headers::CommandHeaders;
+use super::parameter_headers::ParameterHeaders;
 use super::sse::SseDecoder;
 use super::target::HttpTarget;
 use crate::pool::call_logs::{AttachedLogs, MessageOrigin};
+use crate::pool::intake::LARGE_MESSAGE;
 use crate::pool::message::MessageReader;
 use crate::pool::notifications::NotificationRouter;
 use crate::pool::redaction::ServerSecrets;
+use crate::pool::sign_in::{ServerSignIn, SignInError, SignInNeed};
 use crate::pool::stdio::{JunkOutput, MAX_LINE};
 use crate::pool::text;
 use cove_core::sync::lock;
 
 const MAX_REDIRECTS: usize = 5;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long a call waits for the server to open its stream. Some servers open it only with its first message.
+const STREAM_OPEN_TIMEOUT: Duration = Duration::from_secs(3);
 /// Most bytes of a body that is only quoted in an error.
 const MAX_QUOTED_BODY: usize = 2 * 1024;
 const SESSION_HEADER: HeaderName = HeaderName::from_static("mcp-session-id");
 const LAST_EVENT_HEADER: HeaderName = HeaderName::from_static("last-event-id");
-/// Methods whose results rmcp parses itself: it reads the list of tools to learn which arguments it must also send as
-/// headers.
-const TYPED_METHODS: &[&str] = &["initialize", "server/discover", "subscriptions/listen", "tools/list"];
-/// Key that hides a result from rmcp, whose types would lose fields that they do not know.
-const RESULT_WRAPPER_KEY: &str = "cove/result";
+/// Methods whose results rmcp parses itself.
+const TYPED_METHODS: &[&str] = &["initialize", "server/discover", "subscriptions/listen"];
 
 /// Why a request has no answer. The message may be shown; it contains no secrets.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -47,6 +50,8 @@ const RESULT_WRAPPER_KEY: &str = "cove/result";
 pub(in crate::pool) struct HttpClientError {
     pub(in crate::pool) kind: HttpErrorKind,
     pub(in crate::pool) message: String,
+    /// What a person must do before the server answers.
+    pub(in crate::pool) sign_in: Option<Box<SignInNeed>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +66,7 @@ pub(in crate::pool) enum HttpErrorKind {
     Unreachable,
 }
 
-type HttpTransportError = StreamableHttpError<HttpClientError>;
+pub(super) type HttpTransportError = StreamableHttpError<HttpClientError>;
 
 impl HttpClientError {
     /// Returns the error of this client inside an error of rmcp, if there is one.
@@ -82,14 +87,20 @@ impl HttpErrorKind {
 /// Clones share all state.
 #[derive(Clone)]
 pub(super) struct UpstreamHttpClient {
-    client: Client,
-    shared: Arc<HttpClientState>,
+    pub(super) client: Client,
+    pub(super) shared: Arc<HttpClientState>,
 }
 
-struct HttpClientState {
-    reader: MessageReader,
-    junk: Arc<Mutex<JunkOutput>>,
-    secrets: ServerSecrets,
+pub(super) struct HttpClientState {
+    pub(super) reader: MessageReader,
+    pub(super) junk: Arc<Mutex<JunkOutput>>,
+    pub(super) secrets: ServerSecrets,
+    /// None if the definition has no `headers_cmd`.
+    command_headers: Option<CommandHeaders>,
+    /// None if the definition itself says what authorizes the requests.
+    sign_in: Option<Arc<ServerSignIn>>,
+    /// The session whose server has answered the request for its stream, or was given up waiting for.
+    streaming_session: watch::Sender<Option<Arc<str>>>,
 }
 
 impl UpstreamHttpClient {
@@ -98,6 +109,7 @@ impl UpstreamHttpClient {
         notices: Arc<NotificationRouter>,
         junk: Arc<Mutex<JunkOutput>>,
         secrets: ServerSecrets,
+        sign_in: Option<Arc<ServerSignIn>>,
     ) -> Result<Self, String> {
         // Installs the process-wide provider. This fails, harmlessly, for every client but the first.
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -118,10 +130,13 @@ impl UpstreamHttpClient {
         let client =
             client.build().map_err(|error| format!("no connection can be made: {}", innermost_cause(&error)))?;
         let reader = MessageReader::new(TYPED_METHODS, notices);
-        Ok(Self { client, shared: Arc::new(HttpClientState { reader, junk, secrets }) })
+        let command_headers = target.headers_command.clone().map(CommandHeaders::new);
+        let streaming_session = watch::Sender::default();
+        let shared = HttpClientState { reader, junk, secrets, command_headers, sign_in, streaming_session };
+        Ok(Self { client, shared: Arc::new(shared) })
     }
 
-    async fn send(
+    pub(super) async fn send(
         &self,
         mut request: RequestBuilder,
         session: Option<&str>,
@@ -131,6 +146,39 @@ impl UpstreamHttpClient {
             request = request.header(SESSION_HEADER, session);
         }
         let request = headers.into_iter().fold(request, |request, (name, value)| request.header(name, value));
+        let Some(sign_in) = &self.shared.sign_in else { return self.send_with_headers(request).await };
+        let failed = |error: SignInError| self.shared.error(HttpErrorKind::Broken, &error.to_line());
+        let token = sign_in.bearer().await.map_err(failed)?;
+        let again = request.try_clone().filter(|_| token.is_some());
+        let request = token.iter().fold(request, RequestBuilder::bearer_auth);
+        let answer = self.send_with_headers(request).await?;
+        match again {
+            // The server has not looked at the message, so it can be sent once more.
+            Some(again) if answer.status() == StatusCode::UNAUTHORIZED => {
+                match sign_in.renew(token).await.map_err(failed)? {
+                    Some(token) => self.send_with_headers(again.bearer_auth(token)).await,
+                    None => Ok(answer),
+                }
+            }
+            _ => Ok(answer),
+        }
+    }
+
+    /// Sends a request with the headers of `headers_cmd`, and once more if the server refuses them.
+    async fn send_with_headers(&self, request: RequestBuilder) -> Result<Response, HttpTransportError> {
+        let Some(command_headers) = &self.shared.command_headers else { return self.send_once(request).await };
+        let sent = command_headers.latest().await;
+        let again = request.try_clone();
+        let response = self.send_once(request.headers(sent.headers.clone())).await?;
+        if let Some(again) = again.filter(|_| response.status() == StatusCode::UNAUTHORIZED)
+            && let Some(headers) = command_headers.replace(&sent, &self.shared.secrets).await
+        {
+            return self.send_once(again.headers(headers)).await;
+        }
+        Ok(response)
+    }
+
+    async fn send_once(&self, request: RequestBuilder) -> Result<Response, HttpTransportError> {
         request.send().await.map_err(|error| {
             let (kind, what) = match error.is_connect() {
                 true => (HttpErrorKind::Unreachable, "no connection"),
@@ -141,7 +189,7 @@ impl UpstreamHttpClient {
     }
 
     /// Describes an answer that is not a result.
-    async fn refusal_error(&self, response: Response) -> HttpTransportError {
+    pub(super) async fn refusal_error(&self, response: Response) -> HttpTransportError {
         let status = response.status();
         let header = |name| {
             let value = response.headers().get(name).and_then(|value: &HeaderValue| value.to_str().ok());
@@ -150,8 +198,14 @@ impl UpstreamHttpClient {
         let mut words = format!("it answered HTTP {}", text::to_line(&status.to_string(), 100));
         match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                let words =
-                    format!("sign-in or a token ({words}): add a header such as `Authorization` to its definition");
+                if let Some(sign_in) = &self.shared.sign_in
+                    && let Some(need) = sign_in.record_refusal(status, response.headers()).await
+                {
+                    let (message, sign_in) = (format!("it needs {need}"), Some(Box::new(need)));
+                    let kind = HttpErrorKind::Denied;
+                    return StreamableHttpError::Client(HttpClientError { kind, message, sign_in });
+                }
+                let words = format!("another token or permission ({words}): see the headers in its definition");
                 return self.shared.error(HttpErrorKind::Denied, &words);
             }
             _ if status.is_redirection() => {
@@ -176,10 +230,11 @@ impl UpstreamHttpClient {
         &self,
         mut response: Response,
         id: &RequestId,
+        logs: Option<AttachedLogs>,
     ) -> Result<ServerJsonRpcMessage, HttpTransportError> {
         let is_success = response.status().is_success();
         let broken = |words: &str| self.shared.error(HttpErrorKind::Broken, words);
-        let mut body = Vec::new();
+        let (mut body, mut turn) = (Vec::new(), None);
         while let Some(piece) = response.chunk().await.map_err(|error| {
             broken(&format!("the connection ended in the middle of an answer: {}", innermost_cause(&error)))
         })? {
@@ -187,9 +242,13 @@ impl UpstreamHttpClient {
                 let words = format!("its answer has more than {MAX_LINE} bytes");
                 return Err(self.shared.error(HttpErrorKind::Refused(0), &words));
             }
+            if body.len() > LARGE_MESSAGE && turn.is_none() {
+                turn = self.shared.reader.intake().large_turn().await;
+            }
             body.extend_from_slice(&piece);
         }
-        let Some(messages) = self.shared.reader.parse_line(&body) else {
+        let origin = MessageOrigin::Body(id.clone(), logs);
+        let Some(messages) = self.shared.reader.parse_from(&body, &origin) else {
             let quoted = text::to_line(&String::from_utf8_lossy(&body[..body.len().min(MAX_QUOTED_BODY)]), 200);
             return Err(broken(&format!("its answer is no message: `{quoted}`")));
         };
@@ -209,13 +268,8 @@ impl UpstreamHttpClient {
         response: Response,
         origin: MessageOrigin,
     ) -> stream::BoxStream<'static, Result<Sse, SseError>> {
-        let events = EventStream {
-            response: Some(response),
-            origin,
-            shared: Arc::clone(&self.shared),
-            decoder: SseDecoder::default(),
-            ready_events: VecDeque::new(),
-        };
+        let decoded = DecodedEvents::new(response, Arc::clone(&self.shared));
+        let events = EventStream { decoded, origin, ready_events: VecDeque::new() };
         Box::pin(stream::unfold(events, |mut events| async move {
             let next = events.next().await?;
             Some((next, events))
@@ -232,7 +286,7 @@ impl StreamableHttpClient for UpstreamHttpClient {
         message: ClientJsonRpcMessage,
         session_id: Option<Arc<str>>,
         _: Option<String>,
-        custom_headers: HashMap<HeaderName, HeaderValue>,
+        mut custom_headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<StreamableHttpPostResponse, HttpTransportError> {
         self.shared.reader.note_sent(&message);
         let request = self
@@ -241,15 +295,19 @@ impl StreamableHttpClient for UpstreamHttpClient {
             .header(ACCEPT, "application/json, text/event-stream")
             .header(CONTENT_TYPE, "application/json")
             .body(serde_json::to_vec(&message)?);
+        if let ClientJsonRpcMessage::Request(request) = &message {
+            if let Some(session) = session_id.as_ref().filter(|_| request.request.method() == "tools/call") {
+                self.shared.wait_for_stream(session).await;
+            }
+            custom_headers.extend(ParameterHeaders::find_in(&request.request));
+        }
         let response = self.send(request, session_id.as_deref(), custom_headers).await?;
         let status = response.status();
         if status == StatusCode::NOT_FOUND && session_id.is_some() {
             return Err(StreamableHttpError::SessionExpired);
         }
-        let (id, origin) = match message {
-            ClientJsonRpcMessage::Request(request) => {
-                (request.id, MessageOrigin::Request(AttachedLogs::find_in(&request.request)))
-            }
+        let (id, logs) = match message {
+            ClientJsonRpcMessage::Request(request) => (request.id, AttachedLogs::find_in(&request.request)),
             _ if status.is_success() => return Ok(StreamableHttpPostResponse::Accepted),
             _ => return Err(self.refusal_error(response).await),
         };
@@ -257,7 +315,7 @@ impl StreamableHttpClient for UpstreamHttpClient {
         let kind = content_type(&response);
         let is_denied = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
         if kind.starts_with("application/json") && !is_denied && !status.is_redirection() {
-            return match self.read_json_answer(response, &id).await {
+            return match self.read_json_answer(response, &id, logs).await {
                 Ok(message) => Ok(StreamableHttpPostResponse::Json(message, session)),
                 // A JSON body that is not a message says less than the status.
                 Err(StreamableHttpError::Client(error)) if !status.is_success() => {
@@ -272,6 +330,7 @@ impl StreamableHttpClient for UpstreamHttpClient {
             StatusCode::ACCEPTED | StatusCode::NO_CONTENT => Ok(StreamableHttpPostResponse::Accepted),
             _ if !status.is_success() => Err(self.refusal_error(response).await),
             _ if kind.starts_with("text/event-stream") => {
+                let origin = MessageOrigin::Stream(id, logs);
                 Ok(StreamableHttpPostResponse::Sse(self.event_stream(response, origin), session))
             }
             _ => {
@@ -307,7 +366,9 @@ impl StreamableHttpClient for UpstreamHttpClient {
         if let Some(last) = last_event_id {
             request = request.header(LAST_EVENT_HEADER, last);
         }
-        let response = self.send(request, session_id.as_deref(), custom_headers).await?;
+        let answer = self.send(request, session_id.as_deref(), custom_headers).await;
+        self.shared.streaming_session.send_replace(session_id);
+        let response = answer?;
         let is_stream = content_type(&response).starts_with("text/event-stream");
         match response.status() {
             status if status.is_success() && is_stream => Ok(self.event_stream(response, MessageOrigin::Server)),
@@ -320,26 +381,49 @@ impl StreamableHttpClient for UpstreamHttpClient {
     }
 }
 
-/// The events of one answer, or of the separate stream for notifications.
-struct EventStream {
+/// The events of one body, within bounds.
+pub(super) struct DecodedEvents {
     /// None once it has ended.
     response: Option<Response>,
-    origin: MessageOrigin,
     shared: Arc<HttpClientState>,
     decoder: SseDecoder,
     ready_events: VecDeque<Sse>,
+    /// Why the events end after those that are ready.
+    broken: Option<String>,
+    /// Held while an event is large.
+    turn: Option<OwnedSemaphorePermit>,
 }
 
-impl EventStream {
-    async fn next(&mut self) -> Option<Result<Sse, SseError>> {
+impl DecodedEvents {
+    pub(super) fn new(response: Response, shared: Arc<HttpClientState>) -> Self {
+        let (decoder, ready_events) = (SseDecoder::default(), VecDeque::new());
+        Self { response: Some(response), shared, decoder, ready_events, broken: None, turn: None }
+    }
+
+    pub(super) fn close(&mut self) {
+        self.response = None;
+    }
+
+    /// Returns the next event, an error if the stream breaks, and then `None`. No bytes are lost if the future is dropped.
+    pub(super) async fn next(&mut self) -> Option<Result<Sse, String>> {
         loop {
             if let Some(event) = self.ready_events.pop_front() {
                 return Some(Ok(event));
             }
-            let mut events = VecDeque::new();
-            let broken = match self.response.as_mut()?.chunk().await {
+            let intake = self.shared.reader.intake();
+            intake.wait_for_pace().await;
+            match (self.decoder.buffered_bytes() > LARGE_MESSAGE, self.turn.is_some()) {
+                (true, false) => self.turn = intake.large_turn().await,
+                (false, true) => self.turn = None,
+                _ => {}
+            }
+            if let Some(broken) = self.broken.take() {
+                lock(&self.shared.junk).give_up(&broken);
+                return Some(Err(broken));
+            }
+            self.broken = match self.response.as_mut()?.chunk().await {
                 Ok(Some(piece)) => {
-                    let decoded = self.decoder.push(&piece, MAX_LINE, &mut events);
+                    let decoded = self.decoder.push(&piece, MAX_LINE, &mut self.ready_events);
                     decoded.err().map(|_| format!("it sent a message of more than {MAX_LINE} bytes"))
                 }
                 Ok(None) => {
@@ -351,21 +435,48 @@ impl EventStream {
                     Some(format!("its connection ended in the middle of an answer: {words}"))
                 }
             };
-            self.ready_events
-                .extend(events.into_iter().flat_map(|event| self.shared.convert_event(event, &self.origin)));
-            if let Some(broken) = broken {
+            if self.broken.is_some() {
                 self.response = None;
-                lock(&self.shared.junk).give_up(&broken);
-                return Some(Err(SseError::Body(broken.into())));
+            }
+        }
+    }
+}
+
+/// The events of one answer, or of the separate stream for notifications, as rmcp reads them.
+struct EventStream {
+    decoded: DecodedEvents,
+    origin: MessageOrigin,
+    ready_events: VecDeque<Sse>,
+}
+
+impl EventStream {
+    async fn next(&mut self) -> Option<Result<Sse, SseError>> {
+        loop {
+            if let Some(event) = self.ready_events.pop_front() {
+                return Some(Ok(event));
+            }
+            match self.decoded.next().await? {
+                Ok(event) => self.ready_events.extend(self.decoded.shared.convert_event(event, &self.origin)),
+                Err(broken) => return Some(Err(SseError::Body(broken.into()))),
             }
         }
     }
 }
 
 impl HttpClientState {
+    /// Waits until the server has opened the stream for its own messages, or refused it. Servers drop what they would
+    /// send on it before, such as the question that a call leads to.
+    async fn wait_for_stream(&self, session: &Arc<str>) {
+        let mut streaming = self.streaming_session.subscribe();
+        let opened = streaming.wait_for(|streaming| streaming.as_ref() == Some(session));
+        if tokio::time::timeout(STREAM_OPEN_TIMEOUT, opened).await.is_err() {
+            self.streaming_session.send_replace(Some(Arc::clone(session)));
+        }
+    }
+
     /// Returns an error whose message contains no secrets.
-    fn error(&self, kind: HttpErrorKind, words: &str) -> HttpTransportError {
-        StreamableHttpError::Client(HttpClientError { kind, message: self.secrets.redact(words) })
+    pub(super) fn error(&self, kind: HttpErrorKind, words: &str) -> HttpTransportError {
+        StreamableHttpError::Client(HttpClientError { kind, message: self.secrets.redact(words), sign_in: None })
     }
 
     /// Converts an event for rmcp. Data that is not a message is counted and quoted.
@@ -378,35 +489,16 @@ impl HttpClientState {
             lock(&self.junk).add(self.secrets.redact(&data).as_bytes());
             Vec::new()
         });
-        let converted = messages.into_iter().filter_map(|mut message| {
-            if let JsonRpcMessage::Response(response) = &mut message {
-                wrap_result(&mut response.result);
-            }
-            Some(Sse { data: Some(serde_json::to_string(&message).ok()?), ..Sse::default() })
-        });
+        let converted = messages
+            .into_iter()
+            .filter_map(|message| Some(Sse { data: Some(serde_json::to_string(&message).ok()?), ..Sse::default() }));
         // The event's own id and retry time follow its messages.
         converted.chain([event]).collect()
     }
 }
 
-fn wrap_result(result: &mut ServerResult) {
-    if let ServerResult::CustomResult(CustomResult(value)) = result {
-        *value = Value::Object(Map::from_iter([(RESULT_WRAPPER_KEY.to_owned(), value.take())]));
-    }
-}
-
-/// Returns the result that [`wrap_result`] hid.
-pub(in crate::pool) fn unwrap_result(value: Value) -> Value {
-    match value {
-        Value::Object(mut fields) if fields.len() == 1 && fields.contains_key(RESULT_WRAPPER_KEY) => {
-            fields.remove(RESULT_WRAPPER_KEY).unwrap_or_default()
-        }
-        other => other,
-    }
-}
-
 /// Returns the media type in lower case; empty if there is none.
-fn content_type(response: &Response) -> String {
+pub(super) fn content_type(response: &Response) -> String {
     let kind = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     kind.unwrap_or_default().to_ascii_lowercase()
 }
@@ -428,7 +520,7 @@ async fn quote_body(mut response: Response) -> String {
 }
 
 /// Returns the innermost cause. The outer ones repeat it and name the address, which may hold a secret.
-fn innermost_cause(error: &reqwest::Error) -> String {
+pub(crate) fn innermost_cause(error: &reqwest::Error) -> String {
     let mut innermost: &dyn std::error::Error = error;
     while let Some(source) = innermost.source() {
         innermost = source;

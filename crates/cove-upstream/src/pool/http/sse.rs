@@ -1,5 +1,9 @@
 //! Decodes a stream of server-sent events within bounds. It does not interpret their data.
 
+#[cfg(any(test, fuzzing))]
+#[path = "../../../tests/exercise/sse.rs"]
+pub(super) mod exercise;
+
 use std::collections::VecDeque;
 
 use sse_stream::Sse;
@@ -20,7 +24,15 @@ pub(super) struct SseDecoder {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct EventTooLarge;
 
+/// Longest id of an event. rmcp keeps the last one of each stream.
+const MAX_EVENT_ID: usize = 1024;
+
 impl SseDecoder {
+    /// Returns how many bytes of an event wait for its end.
+    pub(super) fn buffered_bytes(&self) -> usize {
+        self.size
+    }
+
     /// Decodes the next bytes and appends complete events to `whole`. Fails if an event exceeds `most` bytes.
     pub(super) fn push(
         &mut self,
@@ -36,7 +48,8 @@ impl SseDecoder {
             }
             let end = bytes.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
             let taken = end.unwrap_or(bytes.len());
-            self.size += taken + 1;
+            // The end of a line counts once, however many pieces the line arrives in.
+            self.size += taken + usize::from(end.is_some());
             if self.size > most {
                 return Err(EventTooLarge);
             }
@@ -52,6 +65,7 @@ impl SseDecoder {
 
     fn finish_line(&mut self) -> Option<Sse> {
         let line = std::mem::take(&mut self.line);
+        let size = line.len() + 1;
         let line = match line.strip_prefix("\u{feff}".as_bytes()) {
             Some(rest) if !self.started => rest,
             _ => line.as_slice(),
@@ -66,7 +80,7 @@ impl SseDecoder {
         let (name, value) = match line.iter().position(|byte| *byte == b':') {
             // A comment. Keep-alive comments may arrive without end, so they do not count.
             Some(0) => {
-                self.size = self.size.saturating_sub(line.len() + 1);
+                self.size = self.size.saturating_sub(size);
                 return None;
             }
             Some(colon) => (&line[..colon], &line[colon + 1..]),
@@ -83,8 +97,10 @@ impl SseDecoder {
                 None => self.data = Some(value.to_vec()),
             },
             b"event" => self.event.event = Some(text()),
-            b"id" if !value.contains(&0) => self.event.id = Some(text()),
-            b"retry" => self.event.retry = text().parse().ok(),
+            b"id" if !value.contains(&0) && value.len() <= MAX_EVENT_ID => self.event.id = Some(text()),
+            b"retry" if value.iter().all(u8::is_ascii_digit) => {
+                self.event.retry = text().parse().ok().or(self.event.retry);
+            }
             _ => {}
         }
         None

@@ -6,7 +6,9 @@ use std::fmt;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::Url;
 
-use crate::definition::{is_loopback_url, parse_url};
+use super::parameter_headers::HEADER_PREFIX;
+use crate::definition::{HttpTransport, OAuthSettings, is_loopback_url, parse_url};
+use crate::pool::resolve::HeadersCommand;
 
 /// Headers that the protocol sets itself.
 const PROTOCOL_HEADERS: &[&str] = &[
@@ -25,10 +27,19 @@ const PROTOCOL_HEADERS: &[&str] = &[
     "upgrade",
 ];
 
+fn is_protocol_header(name: &str) -> bool {
+    PROTOCOL_HEADERS.contains(&name) || name.starts_with(HEADER_PREFIX)
+}
+
 #[derive(Clone)]
 pub(in crate::pool) struct HttpTarget {
     pub(in crate::pool) url: Url,
     pub(in crate::pool) headers: HeaderMap,
+    pub(in crate::pool) transport: HttpTransport,
+    /// How Cove signs in, with all values.
+    pub(in crate::pool) oauth: Box<OAuthSettings>,
+    /// Prints more headers, again after the server refused those that it printed.
+    pub(in crate::pool) headers_command: Option<HeadersCommand>,
 }
 
 /// Leaves out values: both the address and the headers may hold secrets.
@@ -54,25 +65,13 @@ impl HttpTarget {
             }
             _ => Ok(url),
         });
-        let mut needs: Vec<String> = url.as_ref().err().cloned().into_iter().collect();
-        let mut ready = HeaderMap::new();
-        for (name, value) in headers {
-            let shown = cove_core::error::display_value(name);
-            match (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value)) {
-                (Err(_), _) => needs.push(format!("another name than `{shown}` for that header")),
-                (Ok(name), _) if PROTOCOL_HEADERS.contains(&name.as_str()) => {
-                    needs.push(format!("no header `{shown}`, which the protocol itself decides"));
-                }
-                (Ok(_), Err(_)) => needs.push(format!("a value of one plain line for the header `{shown}`")),
-                (Ok(name), Ok(mut value)) => {
-                    value.set_sensitive(true);
-                    ready.insert(name, value);
-                }
-            }
-        }
+        let (headers, needs) = parse_headers(headers);
         match url {
-            Ok(url) if needs.is_empty() => Ok(Self { url, headers: ready }),
-            _ => Err(needs),
+            Ok(url) if needs.is_empty() => {
+                let (transport, oauth) = (HttpTransport::default(), Box::default());
+                Ok(Self { url, headers, transport, oauth, headers_command: None })
+            }
+            url => Err(url.err().into_iter().chain(needs).collect()),
         }
     }
 
@@ -89,6 +88,26 @@ impl HttpTarget {
         let behind = headers.filter_map(|value| Some(value.split_once(' ')?.1.trim().to_owned()));
         query.chain(behind).chain(self.url.password().map(str::to_owned)).collect()
     }
+}
+
+/// Returns the headers that can be sent, and what is wrong with the others.
+pub(super) fn parse_headers(headers: &BTreeMap<String, String>) -> (HeaderMap, Vec<String>) {
+    let (mut ready, mut needs) = (HeaderMap::new(), Vec::new());
+    for (name, value) in headers {
+        let shown = cove_core::error::display_value(name);
+        match (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value)) {
+            (Err(_), _) => needs.push(format!("another name than `{shown}` for that header")),
+            (Ok(name), _) if is_protocol_header(name.as_str()) => {
+                needs.push(format!("no header `{shown}`, which the protocol itself decides"));
+            }
+            (Ok(_), Err(_)) => needs.push(format!("a value of one plain line for the header `{shown}`")),
+            (Ok(name), Ok(mut value)) => {
+                value.set_sensitive(true);
+                ready.insert(name, value);
+            }
+        }
+    }
+    (ready, needs)
 }
 
 #[cfg(test)]
@@ -144,6 +163,7 @@ mod tests {
             ("Host", "evil"),
             ("Content-Length", "0"),
             ("MCP-Session-Id", "x"),
+            ("Mcp-Param-Region", "x"),
         ] {
             let needs = parse_target(url, &[(name, value)], false).unwrap_err();
             assert!(!needs[0].contains("Evil") && needs[0].contains("header"), "{name}: {needs:?}");

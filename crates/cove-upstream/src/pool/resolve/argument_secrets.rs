@@ -2,7 +2,8 @@
 //! X"`, `scheme://user:X@host`, `https://host/?key=X`. People put secrets there although the environment is the
 //! better place.
 
-use super::super::redaction::is_secret_name;
+use super::proxy_secrets::decode_percent;
+use crate::secrets::is_secret_name;
 
 /// Returns values that no message may repeat.
 pub(super) fn find_argument_secrets(args: &[String]) -> Vec<String> {
@@ -40,13 +41,18 @@ fn secret_variants(value: &str) -> Vec<String> {
     words
 }
 
-/// Returns the password of an address, and query values with secret names.
-fn find_url_secrets(arg: &str) -> Vec<String> {
+/// Returns the password of an address as it is written and as it is meant, the credentials as they stand in it, and
+/// query values with secret names.
+pub(super) fn find_url_secrets(arg: &str) -> Vec<String> {
     let Some((_, rest)) = arg.split_once("://") else { return Vec::new() };
     let (authority, tail) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
     let mut secrets = Vec::new();
     if let Some((user, _)) = authority.rsplit_once('@') {
-        secrets.push(user.split_once(':').map_or(user, |(_, password)| password).to_owned());
+        let password = user.split_once(':').map_or(user, |(_, password)| password);
+        secrets.push(password.to_owned());
+        secrets.extend(Some(decode_percent(password)).filter(|decoded| decoded != password));
+        // Even a short password is recognised between its user and its host.
+        secrets.push(format!("{user}@"));
     }
     let query = tail.split_once('?').map_or("", |(_, query)| query);
     let members = query.split(['&', '#']).filter_map(|member| member.split_once('='));
@@ -71,8 +77,8 @@ mod tests {
         check(&["-c", "API_KEY=s3cret"], &["s3cret"]);
         let header = ["Authorization: Bearer s3cret", "Bearer s3cret", "s3cret"];
         check(&["--header", header[0]], &header);
-        check(&["postgres://me:s3cret@db/x?sslmode=off"], &["s3cret"]);
-        check(&["https://s3cret@host", "https://host/?a=b&api_key=s3cret#x"], &["s3cret", "s3cret"]);
+        check(&["postgres://me:s3cr%65t@db/x?sslmode=off"], &["s3cr%65t", "s3cret", "me:s3cr%65t@"]);
+        check(&["https://s3cret@host", "https://host/?a=b&api_key=s3cret#x"], &["s3cret", "s3cret@", "s3cret"]);
     }
 
     #[test]

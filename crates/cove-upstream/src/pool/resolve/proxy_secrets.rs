@@ -19,7 +19,7 @@ pub(super) fn find_proxy_secrets(address: &str) -> Vec<String> {
 }
 
 /// Decodes `%2D` and the like. Leaves text that is not such an escape as it is.
-fn decode_percent(text: &str) -> String {
+pub(super) fn decode_percent(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [first, tail @ ..] = rest {

@@ -25,7 +25,7 @@ fn test_settings() -> UpstreamSettings {
 
 fn expand_text(text: &str) -> Result<String, Vec<String>> {
     let settings = test_settings();
-    let mut expansion = VariableExpansion::new(&settings);
+    let mut expansion = ReferenceExpansion::new(&settings, DefinitionOwner::Person, &ValueSource::Unfetched);
     let text = expansion.expand(text);
     expansion.check_missing().map(|()| text)
 }
@@ -61,7 +61,7 @@ fn variables() {
 
 fn resolve_server(server: &str) -> Result<(ResolvedLaunch, ServerSecrets), Vec<String>> {
     let all = ServerDefinitions::from_text(Path::new("/s.json"), &format!("{{\"a\": {server}}}"));
-    resolve(&all.servers[0], &test_settings())
+    check(&all.servers[0], &test_settings()).map(|resolved| (resolved.launch, resolved.secrets))
 }
 
 #[test]

@@ -69,7 +69,10 @@ fn level_check(config: &Config) -> DoctorCheck {
     match HostFacts::gather(&JailRoot::Host).map(|facts| facts.cgroup) {
         Ok(CgroupFacts::None { reason }) => {
             let level = CgroupFacts::None { reason: String::new() }.level();
-            check.note(format!("{level}, since {reason}")).fix(hints::delegation_hint(&MachineProbe::gather()))
+            let weaknesses = hints::WATCHDOG_WEAKNESSES;
+            check
+                .note(format!("{level}, since {reason}: {weaknesses}"))
+                .fix(hints::delegation_hint(&MachineProbe::gather()))
         }
         Ok(cgroup @ (CgroupFacts::V2 { cpu: true, .. } | CgroupFacts::V1 { cpu: Some(_), .. })) => {
             check.ok(cgroup.level())
@@ -103,7 +106,7 @@ async fn check_memory(session: &Session) -> DoctorCheck {
         CellEnd::OutOfMemory { killer, .. } | CellEnd::SandboxEnded(SandboxEnd::OutOfMemory(killer)) => {
             let killer = match killer {
                 MemoryKiller::Kernel => "kernel",
-                MemoryKiller::Watchdog => "watchdog",
+                MemoryKiller::Watchdog | MemoryKiller::DescriptorBound => "watchdog",
             };
             check.ok(format!("a program beyond {} was ended by the {killer}", show_size(MEMORY)))
         }

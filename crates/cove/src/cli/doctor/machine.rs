@@ -22,6 +22,17 @@ pub(super) fn machine_checks(machine: &MachineProbe) -> Vec<DoctorCheck> {
             None => check("landlock").note("none in this kernel; the mounts stand alone"),
         },
     ];
+    if let Some(reason) = &machine.shared_id {
+        let name = machine.user_name.clone().unwrap_or_else(|| machine.user.to_string());
+        checks.push(check("sandbox users").note(format!("sandboxes have your own user id, since {reason}")).fix(
+            format!(
+                "as root: `apt install uidmap` (`shadow-utils` elsewhere), then `usermod --add-subuids 100000-165535 \
+             --add-subgids 100000-165535 {name}` with a range that is free; else code can use up what the kernel \
+             counts for your user"
+            ),
+        ));
+    }
+    checks.extend(core_check(machine));
     if machine.filtered {
         checks.push(check("filter").note("this process is under a system call filter itself"));
     }
@@ -33,6 +44,24 @@ pub(super) fn machine_checks(machine: &MachineProbe) -> Vec<DoctorCheck> {
         checks.push(check("proc").note(format!("masked: {}", paths.join(" "))));
     }
     checks
+}
+
+/// Reports a crash handler that a crash in a sandbox would reach in spite of the limit on core files.
+fn core_check(machine: &MachineProbe) -> Option<DoctorCheck> {
+    let check = ReportSection::Machine.check("core files");
+    match machine.core_pattern.chars().next()? {
+        '|' if machine.core_limit == Some(0) && machine.user != 0 => Some(
+            check
+                .note("a crash in a sandbox starts the program of `kernel.core_pattern` as root, outside")
+                .fix("raise the hard limit on core files above 0 (`hard core 1` in `/etc/security/limits.conf`)"),
+        ),
+        '@' => Some(
+            check.note("the kernel connects to the socket of `kernel.core_pattern` for a crash in a sandbox too").fix(
+                "let `kernel.core_pattern` name a file or a program (`|`): the limit on core files does not stop a socket",
+            ),
+        ),
+        _ => None,
+    }
 }
 
 fn describe_container(container: &DetectedContainer) -> String {

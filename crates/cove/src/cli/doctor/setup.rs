@@ -6,8 +6,10 @@ use crate::cli::install;
 use crate::cli::servers::KnownServers;
 use crate::config::{Config, SETTINGS, SettingOrigin, misspelled_variables};
 use cove_core::error::display_path;
+use cove_core::private_file::{UnsafeFileError, check_private_file};
 use cove_core::process_env::ProcessEnv;
 use cove_core::text::format_count;
+use cove_upstream::broker::audit::audit_path;
 use cove_upstream::pool::{UpstreamState, UpstreamSummary};
 
 /// More lines of one kind than a person reads.
@@ -38,6 +40,15 @@ fn configuration_checks(config: &Config, env: &ProcessEnv) -> Vec<DoctorCheck> {
             changed => format!("not the default: {}", changed.join(", ")),
         }),
     ];
+    if let Some(state_dir) = &config.server.state_dir {
+        let path = audit_path(state_dir);
+        if let Err(error) = check_private_file(&path).or_else(UnsafeFileError::ignore_io) {
+            let note = format!("`{}` is refused: {error}", display_path(&path));
+            checks.push(check("state").note(note).fix(error.hint(&path)));
+        }
+    }
+    let fix = "make the file yours alone, or use a flag";
+    checks.extend(config.warnings.iter().map(|warning| check("line").note(warning).fix(fix)));
     let fix = "correct the name, or unset the variable";
     checks.extend(misspelled_variables(env).into_iter().map(|warning| check("variable").note(warning).fix(fix)));
     checks
@@ -55,6 +66,7 @@ fn server_checks(known: &KnownServers) -> Vec<DoctorCheck> {
     }];
     let broken = summaries.iter().filter_map(|UpstreamSummary { name, state, .. }| match state {
         UpstreamState::Needs(_) => Some((name, state, "`cove servers list` shows where it is defined".to_owned())),
+        UpstreamState::NeedsSignIn(need) => Some((name, state, format!("run `{}`", need.command(name)))),
         UpstreamState::Failed(_) => Some((name, state, format!("`cove servers refresh {name}` tries it again"))),
         _ => None,
     });

@@ -100,7 +100,7 @@ async fn probes_the_machine_once_and_only_if_needed() {
 #[tokio::test]
 async fn operator_images_are_reread_and_use_containers() {
     let directory = tempfile::tempdir().unwrap();
-    export::export(directory.path()).unwrap();
+    export::export(directory.path(), directory.path()).unwrap();
     let dir = directory.path().to_str().unwrap();
     let shelf = shelf(&[("image-dir", dir), ("memory", "256m")], machine(true));
     assert_eq!(summary(&shelf.list().await).0[1], ("python", SandboxKind::Embedded), "as exported");
@@ -166,7 +166,7 @@ async fn default_environment_follows_settings_and_machine() {
     write(own.path(), &[("tools/Dockerfile", "FROM a\n"), ("tools/image.toml", "oneshot = false\n")]);
     write(own.path(), &[("once/Dockerfile", "FROM a\n")]);
     let changed = tempfile::tempdir().unwrap();
-    export::export(changed.path()).unwrap();
+    export::export(changed.path(), changed.path()).unwrap();
     write(changed.path(), &[("ubuntu/README", "mine\n"), ("tools/compose.yaml", "services: {web: {image: x}}\n")]);
     let many = tempfile::tempdir().unwrap();
     write(

@@ -16,7 +16,8 @@ use cove_server::http;
 use super::clients::{self, CLIENTS};
 use super::server_url::{self, SecretToken, ServerUrl, UrlCredential, UrlReach};
 use super::{
-    ClientSelection, DEFAULT_NAME, EntryRequest, InstallAction, InstallRequest, InstallScope, RequestedServer,
+    AdoptionRule, AdoptionSelection, ClientSelection, DEFAULT_NAME, EntryRequest, InstallAction, InstallRequest,
+    InstallScope, RequestedServer,
 };
 
 const MAX_NAME: usize = 64;
@@ -50,10 +51,20 @@ pub(in crate::cli) struct InstallArgs {
     /// Drop the arguments or the URL of an earlier install, which otherwise stay
     #[arg(long)]
     reset: bool,
+    /// Put the client's other servers behind Cove: each that starts under Cove leaves the client's file, until `cove
+    /// uninstall` puts it back
+    #[arg(long, conflicts_with_all = ["url", "print", "list"])]
+    adopt: bool,
+    /// Adopt also the servers that do not start
+    #[arg(long, requires = "adopt")]
+    even_failing: bool,
+    /// Adopt servers that take a value from a command, such as `headersHelper`, without asking
+    #[arg(long, requires = "adopt")]
+    yes: bool,
     /// Print the entry, ready to paste, and write nothing
     #[arg(long, conflicts_with = "dry_run")]
     print: bool,
-    /// Print the list of clients as an array of objects [env: COVE_JSON]
+    /// Print the list of clients, or with `--adopt` what was done, as an array of objects [env: COVE_JSON]
     #[arg(long)]
     json: bool,
     /// Arguments that the client starts `cove serve` with
@@ -93,7 +104,7 @@ pub struct EntryFlags {
     pub no_client_command: bool,
 }
 
-fn scope_values() -> impl TypedValueParser<Value = InstallScope> {
+pub(in crate::cli) fn scope_values() -> impl TypedValueParser<Value = InstallScope> {
     let scope = |name: String| InstallScope::parse(&name).map_err(|refusal| refusal.cause);
     PossibleValuesParser::new(InstallScope::ALL.map(InstallScope::as_str)).try_map(scope)
 }
@@ -105,7 +116,7 @@ pub(in crate::cli) fn install_request(
     last_word: Option<&OsStr>,
     env: &ProcessEnv,
 ) -> Result<InstallRequest, Failure> {
-    let InstallArgs { clients, all, flags, url, token_file, no_token, reset, print, json, server_args, list: _ } = args;
+    let InstallArgs { clients, all, flags, url, token_file, no_token, reset, print, json, server_args, .. } = args;
     if clients.is_empty() && !all {
         let needs_client = [
             ("--print", print),
@@ -114,6 +125,7 @@ pub(in crate::cli) fn install_request(
             ("--no-client-command", flags.no_client_command),
             ("--url", url.is_some()),
             ("--reset", reset),
+            ("--adopt", args.adopt),
         ];
         if let Some((flag, _)) = needs_client.into_iter().find(|(_, is_set)| *is_set) {
             return Err(Failure::usage(format!("could not use `{flag}` without a client"))
@@ -122,11 +134,13 @@ pub(in crate::cli) fn install_request(
         }
         return Ok(InstallRequest::List { json: json || wants_json(env)?, env: env.clone() });
     }
-    if json {
+    if json && !args.adopt {
         return Err(Failure::usage("could not use `--json` with a client")
-            .because("it is for the list of clients")
+            .because("it is for the list of clients and for `--adopt`")
             .with_hint("leave out `--json`"));
     }
+    let selection = if args.even_failing { AdoptionSelection::All } else { AdoptionSelection::Started };
+    let adoption = args.adopt.then_some(AdoptionRule { selection, allows_commands: args.yes });
     check_name(&flags.name)?;
     let server = match (url, server_args) {
         (Some(url), _) => {
@@ -143,7 +157,8 @@ pub(in crate::cli) fn install_request(
     };
     let action = if print { InstallAction::Print } else { InstallAction::Install };
     let clients = if all { ClientSelection::Present } else { select_clients(&clients)? };
-    Ok(InstallRequest::Change(EntryRequest { clients, action, flags, server, env: env.clone() }))
+    let json = args.adopt && (json || wants_json(env)?);
+    Ok(InstallRequest::Change(EntryRequest { clients, action, flags, server, adoption, json, env: env.clone() }))
 }
 
 /// The request of an `uninstall` command line.
@@ -152,12 +167,13 @@ pub(in crate::cli) fn uninstall_request(args: UninstallArgs, env: &ProcessEnv) -
     check_name(&flags.name)?;
     let clients = if all { ClientSelection::Present } else { select_clients(&clients)? };
     let (action, server) = (InstallAction::Uninstall, RequestedServer::Earlier);
-    Ok(InstallRequest::Change(EntryRequest { clients, action, flags, server, env: env.clone() }))
+    let (adoption, json) = (None, false);
+    Ok(InstallRequest::Change(EntryRequest { clients, action, flags, server, adoption, json, env: env.clone() }))
 }
 
 /// The clients that a command line names, each once. Fails at the first name that no client has, so that a typing error
 /// changes nothing.
-fn select_clients(words: &[String]) -> Result<ClientSelection, Failure> {
+pub(super) fn select_clients(words: &[String]) -> Result<ClientSelection, Failure> {
     let mut ids: Vec<&'static str> = Vec::new();
     for word in words {
         let client = clients::find(word).map_err(|near| unknown_client(word, near))?;
@@ -168,7 +184,7 @@ fn select_clients(words: &[String]) -> Result<ClientSelection, Failure> {
     Ok(ClientSelection::Named(ids))
 }
 
-fn unknown_client(word: &str, near: Option<&str>) -> Failure {
+pub(super) fn unknown_client(word: &str, near: Option<&str>) -> Failure {
     let known: Vec<&str> = CLIENTS.iter().map(|client| client.id()).collect();
     let near = if word == "all" { Some("--all") } else { near };
     let meant = near.map_or(String::new(), |near| format!("did you mean `{near}`? "));
@@ -236,7 +252,21 @@ pub(super) fn check_server_args(args: &[String], env: &ProcessEnv) -> Result<Vec
         return Ok(Vec::new());
     }
     let args = map_paths(args, |_, value| make_absolute(value, env))?;
-    // The client starts the server with another environment.
+    let config = serve_config(&args, env)?;
+    // A value without a slash may be a name, as of a Python on the search path. The setting knows its path.
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    map_paths(&args, |setting, value| {
+        let Some(setting) = setting else { return Ok(value.to_owned()) };
+        let count = counts.entry(setting.key).or_default();
+        let index = if setting.kind.is_list() { *count } else { 0 };
+        *count += 1;
+        let path = setting.show(&config).into_iter().nth(index).filter(|_| !value.contains('/'));
+        Ok(path.unwrap_or_else(|| value.to_owned()))
+    })
+}
+
+/// The configuration of a server with these arguments, in the environment that a client gives it.
+pub(super) fn serve_config(args: &[String], env: &ProcessEnv) -> Result<Config, Failure> {
     let mut env = env.clone();
     env.env.retain(|name, _| !name.starts_with("COVE_"));
     let line = ["cove", "serve"].into_iter().map(OsString::from).chain(args.iter().map(OsString::from));
@@ -245,16 +275,7 @@ pub(super) fn check_server_args(args: &[String], env: &ProcessEnv) -> Result<Vec
             .because("it prints a text and exits")
             .with_hint("leave it out"));
     };
-    // A value without a slash may be a name, as of a Python on the search path. The setting knows its path.
-    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    map_paths(&args, |setting, value| {
-        let Some(setting) = setting else { return Ok(value.to_owned()) };
-        let count = counts.entry(setting.key).or_default();
-        let index = if setting.kind.is_list() { *count } else { 0 };
-        *count += 1;
-        let path = setting.show(&context.config).into_iter().nth(index).filter(|_| !value.contains('/'));
-        Ok(path.unwrap_or_else(|| value.to_owned()))
-    })
+    Ok(context.config)
 }
 
 /// The arguments with every value changed that begins with a path: that of a setting, or of `--config`.

@@ -27,15 +27,22 @@ pub(super) struct ClientCommandLine {
     pub(super) program: &'static str,
     pub(super) words: &'static [&'static str],
     pub(super) args: Vec<String>,
+    /// True if the working directory says what the command changes. Otherwise it runs in `/`, where no file of a project
+    /// can choose another program.
+    is_of_project: bool,
 }
 
 impl ClientCommandLine {
-    fn new(
+    pub(super) fn new(
         program: &'static str,
         words: &'static [&'static str],
         args: impl IntoIterator<Item = impl Into<String>>,
     ) -> Self {
-        Self { program, words, args: args.into_iter().map(Into::into).collect() }
+        Self { program, words, args: args.into_iter().map(Into::into).collect(), is_of_project: false }
+    }
+
+    fn of_scope(self, scope: InstallScope) -> Self {
+        Self { is_of_project: scope != InstallScope::User, ..self }
     }
 
     /// The name that messages use.
@@ -61,7 +68,7 @@ pub(super) fn add(
         [DocumentMember::new("command", program), DocumentMember::new("args", args)]
     };
     let then_args = |words: &[&str]| [&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>(), args].concat();
-    match (tool, scope) {
+    let line = match (tool, scope) {
         (ClientTool::Claude, scope) => {
             let args = ["-s", scope.as_str(), name, &object(fields())];
             Some(ClientCommandLine::new("claude", &["mcp", "add-json"], args))
@@ -79,7 +86,8 @@ pub(super) fn add(
             Some(ClientCommandLine::new("gemini", &["mcp", "add"], args))
         }
         (ClientTool::Codex | ClientTool::VsCode(_) | ClientTool::Gemini, _) => None,
-    }
+    };
+    line.map(|line| line.of_scope(scope))
 }
 
 /// A JSON object on one line.
@@ -91,12 +99,13 @@ fn object(fields: impl IntoIterator<Item = DocumentMember>) -> String {
 pub(super) fn remove(tool: ClientTool, scope: InstallScope, name: &str) -> Option<ClientCommandLine> {
     let scoped = ["-s", scope.as_str(), name];
     let line = |program, args: &[&str]| ClientCommandLine::new(program, &["mcp", "remove"], args.to_vec());
-    match (tool, scope) {
+    let line = match (tool, scope) {
         (ClientTool::Claude, _) => Some(line("claude", &scoped)),
         (ClientTool::Codex, InstallScope::User) => Some(line("codex", &[name])),
         (ClientTool::Gemini, InstallScope::User | InstallScope::Project) => Some(line("gemini", &scoped)),
         (ClientTool::Codex | ClientTool::VsCode(_) | ClientTool::Gemini, _) => None,
-    }
+    };
+    line.map(|line| line.of_scope(scope))
 }
 
 /// Runs a command until it ends or its deadline passes. Returns the reason if it failed.
@@ -114,7 +123,7 @@ fn run_for(program: &Path, line: &ClientCommandLine, env: &ProcessEnv, deadline:
     let mut child = Command::new(program)
         .args(line.words)
         .args(&line.args)
-        .current_dir(&env.cwd)
+        .current_dir(if line.is_of_project { env.cwd.as_path() } else { Path::new("/") })
         .stdin(Stdio::null())
         .stdout(handle(&output)?)
         .stderr(handle(&output)?)

@@ -66,9 +66,17 @@ impl AgentClient {
         };
         let credential = match (&server.credential, form.variable) {
             (UrlCredential::Absent, _) => None,
+            (UrlCredential::Token(_), TokenVariable::OnlyKey(key)) => {
+                return Err(Refusal::new(
+                    format!("{} takes a token from a variable alone", self.title),
+                    format!("use `--no-token`, and name the variable with the token in `{key}`"),
+                ));
+            }
             (UrlCredential::Token(token), _) => Some(header(format!("Bearer {}", token.0))),
             (UrlCredential::Variable, TokenVariable::Reference(text)) => Some(header(format!("Bearer {text}"))),
-            (UrlCredential::Variable, TokenVariable::Key(key)) => Some(text(key, TOKEN_VARIABLE)),
+            (UrlCredential::Variable, TokenVariable::Key(key) | TokenVariable::OnlyKey(key)) => {
+                Some(text(key, TOKEN_VARIABLE))
+            }
             (UrlCredential::Variable, TokenVariable::Unsupported) => {
                 return Err(Refusal::new(
                     format!(

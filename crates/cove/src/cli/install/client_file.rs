@@ -6,12 +6,14 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::fs::{FlockOperation, Gid, OFlags, Uid, fchown, flock};
+use rustix::fs::{Gid, OFlags, Uid, fchown};
 
 use cove_core::document::position;
 use cove_core::error::{Failure, display_path};
+use cove_core::link_path::check_inside;
+use cove_core::private_file::lock_within;
 
 /// Some clients keep histories in the same file. A file larger than this is not a configuration.
 pub(super) const MAX_FILE: u64 = 64 << 20;
@@ -74,6 +76,16 @@ pub(super) fn read(path: &Path) -> Result<ClientFile, Failure> {
     }
 }
 
+/// Fails if a link leads from a project to a file outside it. The project may come from a stranger, who must not choose
+/// which of the user's files Cove edits.
+pub(super) fn check_in_project(path: &Path, project: &Path) -> Result<(), Failure> {
+    check_inside(project, path).map_err(|error| {
+        Failure::usage(format!("could not use `{}`", display_path(path)))
+            .because(error)
+            .with_hint("nothing was changed; remove the link, or use `--scope user`")
+    })
+}
+
 /// Follows symbolic links. The file at the end need not exist yet.
 fn follow(path: &Path) -> Result<PathBuf, Failure> {
     let mut path = path.to_path_buf();
@@ -117,13 +129,10 @@ pub(super) fn lock_folder(path: &Path, protection: FileProtection) -> Result<Opt
             .with_hint("create it by hand, or see `--print`")
     })?;
     let Ok(lock) = File::open(folder) else { return Ok(None) };
-    let started = Instant::now();
-    // A lock that is never released must not block Cove: `replace` checks again for what it guards against.
-    while flock(&lock, FlockOperation::NonBlockingLockExclusive) == Err(rustix::io::Errno::WOULDBLOCK) {
-        if started.elapsed() >= LOCK_TIMEOUT {
-            return Ok(Some(lock));
-        }
-        std::thread::sleep(Duration::from_millis(10));
+    // A lock that is never released must not block Cove: `replace` checks again for what it guards against. Some file
+    // systems have no locks.
+    if lock_within(&lock, LOCK_TIMEOUT).is_err_and(|error| error.kind() == io::ErrorKind::TimedOut) {
+        return Ok(Some(lock));
     }
     remove_leftovers(folder);
     Ok(Some(lock))
@@ -180,8 +189,44 @@ impl ClientFile {
 
     /// The texts of the backups that can be read, newest first.
     pub(super) fn backups(&self) -> Vec<String> {
-        let text = |age| read(&self.backup_path(age)).ok()?.text;
+        let text = |age| read_copy(&self.backup_path(age));
         (1..=BACKUPS).filter_map(text).collect()
+    }
+
+    /// Keeps a text as the file without Cove, beside the file and until `remove_pinned`. It may hold secrets.
+    pub(super) fn pin(&self, text: &str) -> Result<(), Failure> {
+        let path = self.pinned_path();
+        self.write_as(&path, text, FileProtection::Secret).map_err(|error| failed("write", &path, error))
+    }
+
+    /// The path of that copy, whether or not it exists.
+    pub(super) fn pinned_path(&self) -> PathBuf {
+        let mut name = self.target.clone().into_os_string();
+        name.push(".cove-adopted");
+        PathBuf::from(name)
+    }
+
+    /// The text of that copy, if it can be read.
+    pub(super) fn pinned(&self) -> Option<String> {
+        read_copy(&self.pinned_path())
+    }
+
+    pub(super) fn remove_pinned(&self) {
+        // A copy that stays does no harm.
+        let _ = fs::remove_file(self.pinned_path());
+    }
+
+    /// The paths of everything that Cove keeps of earlier contents.
+    pub(super) fn kept_copies(&self) -> Vec<PathBuf> {
+        let backups = (1..=BACKUPS).map(|age| self.backup_path(age));
+        [self.pinned_path()].into_iter().chain(backups).filter(|path| path.is_file()).collect()
+    }
+
+    /// Fails if the file could not be replaced. Changes nothing.
+    pub(super) fn check_writable(&self) -> Result<(), Failure> {
+        let folder = self.target.parent().unwrap_or(Path::new("/"));
+        let probe = tempfile::Builder::new().prefix(TEMPORARY.0).suffix(TEMPORARY.1).tempfile_in(folder);
+        probe.map(drop).map_err(|error| failed("write", &self.target, error))
     }
 
     /// Removes the backups, unless a link led out of the folder: there they may be of the user's own file.
@@ -248,6 +293,11 @@ impl ClientFile {
         let _ = File::open(folder).and_then(|folder| folder.sync_all());
         Ok(())
     }
+}
+
+/// The text of a copy that Cove wrote. A link under its name is not one.
+fn read_copy(path: &Path) -> Option<String> {
+    if path.is_symlink() { None } else { read(path).ok()?.text }
 }
 
 fn failed(verb: &str, path: &Path, error: io::Error) -> Failure {

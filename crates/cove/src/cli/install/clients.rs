@@ -60,6 +60,26 @@ pub(super) enum TokenVariable {
     Reference(&'static str),
     /// This key, whose value is the name of the variable.
     Key(&'static str),
+    /// The same, in a client that refuses a token in its file.
+    OnlyKey(&'static str),
+}
+
+/// How a client's file refers to values that are not in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ReferenceForm {
+    /// Not at all: every text stands for itself.
+    Literal,
+    /// `${V}`, `${V:-default}`, and what editors have: `${env:V}`, `${userHome}`, `${workspaceFolder}`, `${input:x}`,
+    /// `${file:PATH}`.
+    Braces,
+    /// The same, and `$V`.
+    Dollar,
+    /// The same, and `$(command)`.
+    Shell,
+    /// As `Braces`, and `$env:V`.
+    DollarEnv,
+    /// `{env:V}` and `{file:PATH}`.
+    PlainBraces,
 }
 
 /// A program of the client that registers servers.
@@ -93,6 +113,13 @@ pub(super) struct AgentClient {
     pub(super) programs: &'static [&'static str],
     /// What the user does after an install.
     pub(super) next: &'static str,
+    /// Further files and folders that it reads servers from. Cove reads them too, and installs itself in none of them.
+    pub(super) also: &'static [ClientPath],
+    /// The same below a project's folder.
+    pub(super) project_also: &'static [&'static str],
+    pub(super) references: ReferenceForm,
+    /// The milliseconds that a `timeout` of 1 means.
+    pub(super) timeout_unit: Option<u64>,
 }
 
 use BaseFolder::{Apps, Config, Home, Var};
@@ -101,6 +128,9 @@ const CLAUDE: BaseFolder = Var("CLAUDE_CONFIG_DIR", "");
 const CODEX: BaseFolder = Var("CODEX_HOME", ".codex");
 const COPILOT: BaseFolder = Var("COPILOT_HOME", ".copilot");
 const CLINE: BaseFolder = Var("CLINE_DIR", ".cline");
+const KIMI: BaseFolder = Var("KIMI_CODE_HOME", ".kimi-code");
+const PI: BaseFolder = Var("PI_CODING_AGENT_DIR", ".pi/agent");
+const GROK: BaseFolder = Var("GROK_HOME", ".grok");
 const MCP_SERVERS: &[&str] = &["mcpServers"];
 const HTTP: HttpForm = HttpForm { kind: None, url: "url", headers: "headers", variable: TokenVariable::Unsupported };
 const TYPED_HTTP: HttpForm = HttpForm { kind: Some("http"), ..HTTP };
@@ -121,6 +151,10 @@ const COMMON: AgentClient = AgentClient {
     signs: &[],
     programs: &[],
     next: "",
+    also: &[],
+    project_also: &[],
+    references: ReferenceForm::Braces,
+    timeout_unit: None,
 };
 
 pub(super) const CLIENTS: &[AgentClient] = &[
@@ -134,6 +168,7 @@ pub(super) const CLIENTS: &[AgentClient] = &[
         signs: &[ClientPath(CLAUDE, ".claude.json"), ClientPath(Home, ".claude")],
         programs: &["claude"],
         next: "restart Claude Code and check `/mcp`",
+        timeout_unit: Some(1),
         ..COMMON
     },
     AgentClient {
@@ -144,6 +179,7 @@ pub(super) const CLIENTS: &[AgentClient] = &[
         signs: &[ClientPath(Apps, "Claude")],
         programs: &["claude-desktop"],
         next: "quit Claude Desktop and start it again",
+        references: ReferenceForm::Literal,
         ..COMMON
     },
     AgentClient {
@@ -170,6 +206,8 @@ pub(super) const CLIENTS: &[AgentClient] = &[
         signs: &[ClientPath(Apps, "Code")],
         programs: &["code"],
         next: "run `MCP: List Servers` in VS Code and start it",
+        also: &[ClientPath(Apps, "Code/User/profiles/*/mcp.json")],
+        project_also: &[".mcp.json"],
         ..COMMON
     },
     AgentClient {
@@ -184,6 +222,7 @@ pub(super) const CLIENTS: &[AgentClient] = &[
         signs: &[ClientPath(Apps, "Code - Insiders")],
         programs: &["code-insiders"],
         next: "run `MCP: List Servers` in VS Code and start it",
+        also: &[ClientPath(Apps, "Code - Insiders/User/profiles/*/mcp.json")],
         ..COMMON
     },
     AgentClient {
@@ -208,6 +247,7 @@ pub(super) const CLIENTS: &[AgentClient] = &[
         signs: &[ClientPath(CODEX, "")],
         programs: &["codex"],
         next: "restart Codex and check `/mcp`",
+        references: ReferenceForm::Literal,
         ..COMMON
     },
     AgentClient {
@@ -220,6 +260,8 @@ pub(super) const CLIENTS: &[AgentClient] = &[
         signs: &[ClientPath(Home, ".gemini/settings.json")],
         programs: &["gemini"],
         next: "restart Gemini CLI and check `/mcp`",
+        references: ReferenceForm::Dollar,
+        timeout_unit: Some(1),
         ..COMMON
     },
     AgentClient {
@@ -242,6 +284,8 @@ pub(super) const CLIENTS: &[AgentClient] = &[
         user: &[ClientPath(Apps, "Code/User/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json")],
         signs: &[ClientPath(Apps, "Code/User/globalStorage/saoudrizwan.claude-dev")],
         next: "check the MCP servers tab of Cline, which starts it at once",
+        also: &[ClientPath(Apps, "Cursor/User/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json")],
+        timeout_unit: Some(1000),
         ..COMMON
     },
     AgentClient {
@@ -253,6 +297,7 @@ pub(super) const CLIENTS: &[AgentClient] = &[
         signs: &[ClientPath(CLINE, "")],
         programs: &["cline"],
         next: "restart Cline CLI",
+        timeout_unit: Some(1000),
         ..COMMON
     },
     AgentClient {
@@ -266,6 +311,7 @@ pub(super) const CLIENTS: &[AgentClient] = &[
         signs: &[ClientPath(Config, "goose")],
         programs: &["goose"],
         next: "start a new Goose session",
+        timeout_unit: Some(1000),
         ..COMMON
     },
     AgentClient {
@@ -279,6 +325,8 @@ pub(super) const CLIENTS: &[AgentClient] = &[
         signs: &[ClientPath(Config, "opencode")],
         programs: &["opencode"],
         next: "restart opencode",
+        references: ReferenceForm::PlainBraces,
+        timeout_unit: Some(1),
         ..COMMON
     },
     AgentClient {
@@ -302,6 +350,8 @@ pub(super) const CLIENTS: &[AgentClient] = &[
         project: &[".roo/mcp.json"],
         signs: &[ClientPath(Apps, "Code/User/globalStorage/rooveterinaryinc.roo-cline")],
         next: "check the MCP servers tab of Roo Code, which starts it at once",
+        also: &[ClientPath(Apps, "Cursor/User/globalStorage/rooveterinaryinc.roo-cline/settings/mcp_settings.json")],
+        timeout_unit: Some(1000),
         ..COMMON
     },
     AgentClient {
@@ -315,6 +365,8 @@ pub(super) const CLIENTS: &[AgentClient] = &[
         signs: &[ClientPath(Config, "kilo")],
         programs: &["kilo"],
         next: "restart Kilo Code",
+        references: ReferenceForm::PlainBraces,
+        timeout_unit: Some(1),
         ..COMMON
     },
     AgentClient {
@@ -324,6 +376,7 @@ pub(super) const CLIENTS: &[AgentClient] = &[
         signs: &[ClientPath(Home, ".lmstudio")],
         programs: &["lms"],
         next: "enable it in LM Studio under Program",
+        also: &[ClientPath(Home, ".cache/lm-studio/mcp.json")],
         ..COMMON
     },
     AgentClient {
@@ -336,6 +389,7 @@ pub(super) const CLIENTS: &[AgentClient] = &[
         signs: &[ClientPath(Home, ".kiro")],
         programs: &["kiro", "kiro-cli"],
         next: "check the MCP servers panel of Kiro, which starts it at once",
+        timeout_unit: Some(1),
         ..COMMON
     },
     AgentClient {
@@ -382,6 +436,134 @@ pub(super) const CLIENTS: &[AgentClient] = &[
         signs: &[ClientPath(Home, ".continue")],
         programs: &["cn"],
         next: "reload Continue and use its agent mode",
+        also: &[ClientPath(Home, ".continue/mcpServers/*"), ClientPath(Home, ".continue/config.yaml")],
+        project_also: &[".continue/mcpServers/*", ".continue/config.yaml"],
+        ..COMMON
+    },
+    AgentClient {
+        names: &["qwen", "qwen-code"],
+        title: "Qwen Code",
+        http: Some(HttpForm { url: "httpUrl", variable: SHELL_REFERENCE, ..HTTP }),
+        user: &[ClientPath(Home, ".qwen/settings.json")],
+        project: &[".qwen/settings.json"],
+        signs: &[ClientPath(Home, ".qwen")],
+        programs: &["qwen"],
+        next: "restart Qwen Code and check `/mcp`",
+        references: ReferenceForm::Dollar,
+        timeout_unit: Some(1),
+        ..COMMON
+    },
+    AgentClient {
+        names: &["crush", "charm-crush"],
+        title: "Crush",
+        container: &["mcp"],
+        shape: EntryShape::Typed,
+        http: Some(HttpForm { variable: TokenVariable::Reference("$COVE_TOKEN"), ..TYPED_HTTP }),
+        user: &[ClientPath(Config, "crush/crush.json")],
+        project: &[".crush.json", "crush.json"],
+        signs: &[ClientPath(Config, "crush")],
+        programs: &["crush"],
+        next: "restart Crush",
+        references: ReferenceForm::Shell,
+        timeout_unit: Some(1000),
+        ..COMMON
+    },
+    AgentClient {
+        names: &["kimi", "kimi-code", "kimi-cli"],
+        title: "Kimi Code",
+        http: Some(HttpForm { variable: TokenVariable::Key("bearerTokenEnvVar"), ..HTTP }),
+        user: &[ClientPath(KIMI, "mcp.json")],
+        project: &[".kimi-code/mcp.json"],
+        signs: &[ClientPath(KIMI, "")],
+        programs: &["kimi"],
+        next: "restart Kimi Code and check `/mcp`",
+        project_also: &[".mcp.json"],
+        ..COMMON
+    },
+    AgentClient {
+        names: &["mastra", "mastracode", "mastra-code"],
+        title: "Mastra Code",
+        user: &[ClientPath(Home, ".mastracode/mcp.json")],
+        project: &[".mastracode/mcp.json"],
+        signs: &[ClientPath(Home, ".mastracode")],
+        programs: &["mastracode"],
+        next: "restart Mastra Code",
+        ..COMMON
+    },
+    AgentClient {
+        names: &["pi", "pi-coding-agent"],
+        title: "Pi",
+        user: &[ClientPath(PI, "mcp.json")],
+        project: &[".pi/mcp.json"],
+        signs: &[ClientPath(PI, "")],
+        programs: &["pi"],
+        next: "restart Pi",
+        ..COMMON
+    },
+    AgentClient {
+        names: &["grok", "grok-build", "grok-cli"],
+        title: "Grok Build",
+        format: DocumentFormat::Toml,
+        container: &["mcp_servers"],
+        user: &[ClientPath(GROK, "config.toml")],
+        project: &[".grok/config.toml"],
+        signs: &[ClientPath(GROK, "")],
+        programs: &["grok"],
+        next: "restart Grok Build",
+        ..COMMON
+    },
+    AgentClient {
+        names: &["fx"],
+        title: "fx",
+        container: &["mcp"],
+        shape: EntryShape::Opencode,
+        http: Some(HttpForm { variable: TokenVariable::OnlyKey("bearer_token_env"), ..TYPED_HTTP }),
+        user: &[ClientPath(Home, ".fx/mcp.json")],
+        signs: &[ClientPath(Home, ".fx")],
+        programs: &["fx"],
+        next: "restart fx",
+        references: ReferenceForm::Literal,
+        ..COMMON
+    },
+    AgentClient {
+        names: &["mcporter"],
+        title: "MCPorter",
+        http: Some(HttpForm { url: "baseUrl", variable: SHELL_REFERENCE, ..HTTP }),
+        user: &[ClientPath(Home, ".mcporter/mcporter.json"), ClientPath(Home, ".mcporter/mcporter.jsonc")],
+        project: &["config/mcporter.json"],
+        signs: &[ClientPath(Home, ".mcporter")],
+        programs: &["mcporter"],
+        next: "run `mcporter list`",
+        references: ReferenceForm::DollarEnv,
+        ..COMMON
+    },
+    AgentClient {
+        names: &["augment", "auggie", "augment-code"],
+        title: "Augment",
+        http: Some(TYPED_HTTP),
+        user: &[ClientPath(Home, ".augment/settings.json")],
+        project: &[".augment/settings.json"],
+        signs: &[ClientPath(Home, ".augment")],
+        programs: &["auggie"],
+        next: "restart Augment",
+        ..COMMON
+    },
+    AgentClient {
+        names: &["sema4ai", "sema4", "sema4.ai"],
+        title: "Sema4.ai",
+        user: &[ClientPath(Home, ".sema4ai/sema4ai-studio/mcp_servers.json")],
+        signs: &[ClientPath(Home, ".sema4ai/sema4ai-studio")],
+        next: "restart Sema4.ai Studio",
+        ..COMMON
+    },
+    AgentClient {
+        names: &["witsy"],
+        title: "Witsy",
+        http: None,
+        user: &[ClientPath(Apps, "Witsy/settings.json")],
+        signs: &[ClientPath(Apps, "Witsy")],
+        programs: &["witsy"],
+        next: "restart Witsy",
         ..COMMON
     },
 ];
@@ -405,38 +587,4 @@ pub(super) fn find(word: &str) -> Result<&'static AgentClient, Option<&'static s
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::*;
-
-    #[test]
-    fn names_and_aliases_are_unique() {
-        let mut seen = BTreeSet::new();
-        for client in CLIENTS {
-            for name in client.names {
-                assert!(seen.insert(*name), "{name} is not unique");
-                assert!(find(name).is_ok_and(|found| found.id() == client.id()), "{name}");
-            }
-            assert!(!client.user.is_empty() && !client.signs.is_empty(), "{}", client.id());
-            assert!(!client.next.is_empty() && !client.next.ends_with('.'), "{}", client.id());
-        }
-    }
-
-    #[test]
-    fn finds_clients_as_people_write_them() {
-        let check = |word: &str, id: &str| assert_eq!(find(word).map(|client| client.id()), Ok(id), "{word}");
-        check("claude", "claude-code");
-        check("Claude Desktop", "claude-desktop");
-        check("code", "vscode");
-        check("VS_Code", "vscode");
-        check("gemini-cli", "gemini");
-        let near = |word: &str, name: Option<&str>| {
-            assert_eq!(find(word).map(|client| client.id()), Err(name), "{word}");
-        };
-        near("cursr", Some("cursor"));
-        near("claude-dekstop", Some("claude-desktop"));
-        near("emacs", None);
-        near(&"x".repeat(1 << 20), None);
-    }
-}
+mod tests;

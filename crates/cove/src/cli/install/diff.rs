@@ -6,7 +6,7 @@ const CONTEXT_LINES: usize = 3;
 /// Characters of a line. Lines are shown whole, but a file of megabytes may be one line.
 const MAX_WIDTH: usize = 20_000;
 
-pub(super) fn unified(name: &str, before: &str, after: &str) -> String {
+pub(in crate::cli) fn unified(name: &str, before: &str, after: &str) -> String {
     let (old, new): (Vec<&str>, Vec<&str>) = (before.lines().collect(), after.lines().collect());
     let same = old.iter().zip(&new).take_while(|(a, b)| a == b).count();
     let rest = old[same..].iter().rev().zip(new[same..].iter().rev()).take_while(|(a, b)| a == b).count();

@@ -3,6 +3,7 @@
 
 mod json;
 mod layout;
+mod taken_entry;
 mod toml;
 mod yaml;
 
@@ -12,6 +13,7 @@ use cove_core::document::{ConfigDocument, DocumentError, DocumentFormat, Documen
 use cove_core::error::{Refusal, display_value};
 
 pub(super) use layout::inline;
+pub(super) use taken_entry::TakenEntry;
 
 /// The entry that Cove writes for itself, split by who owns a field afterwards.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -58,7 +60,7 @@ fn refuse_at(document: &ConfigDocument, offset: usize, cause: &str, hint: &str) 
     Refusal::new(format!("line {line} column {column}: {cause}"), format!("nothing was changed; {hint}"))
 }
 
-fn refuse_other_kind(document: &ConfigDocument, node: &DocumentNode, path: &[String]) -> Refusal {
+pub(super) fn refuse_other_kind(document: &ConfigDocument, node: &DocumentNode, path: &[String]) -> Refusal {
     let (offset, kind) = (node.range.start, node.kind());
     if path.is_empty() {
         let cause = format!("it holds {kind} where an object should be");
@@ -69,7 +71,7 @@ fn refuse_other_kind(document: &ConfigDocument, node: &DocumentNode, path: &[Str
     refuse_at(document, offset, &cause, &format!("remove `{key}` if it is not needed, or make it an object"))
 }
 
-fn refuse_duplicate_key(document: &ConfigDocument, member: &DocumentMember, path: &[String]) -> Refusal {
+pub(super) fn refuse_duplicate_key(document: &ConfigDocument, member: &DocumentMember, path: &[String]) -> Refusal {
     let cause = format!("`{}` is there a second time", display_value(&path.join(".")));
     let hint = "merge the two, because clients differ in which one they read";
     refuse_at(document, member.key_range.start, &cause, hint)

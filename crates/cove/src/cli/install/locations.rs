@@ -9,6 +9,9 @@ use cove_core::search_path::programs;
 
 use super::clients::{AgentClient, BaseFolder, ClientPath};
 
+/// Folders of clients have a handful of files; more than this are not read.
+const MAX_ENTRIES: usize = 1_000;
+
 keywords!(
     pub InstallScope, "SCOPE", "a scope":
     /// This user, in every project.
@@ -70,6 +73,50 @@ fn user_file(client: &AgentClient, env: &ProcessEnv) -> Result<PathBuf, Failure>
     })
 }
 
+/// Every file from which a client reads servers in a scope, if it exists, with the one first that Cove would edit.
+pub(super) fn server_files(
+    client: &AgentClient,
+    scope: InstallScope,
+    env: &ProcessEnv,
+) -> Result<Vec<ServersLocation>, Failure> {
+    let main = locate(client, scope, env)?;
+    let mut files = vec![main.file];
+    match scope {
+        InstallScope::User => {
+            let places = client.user.iter().chain(client.also).filter_map(|place| resolve(*place, env));
+            files.extend(places.flat_map(|path| expand_star(&path)));
+        }
+        InstallScope::Project => {
+            let places = client.project.iter().chain(client.project_also).map(|file| env.cwd.join(file));
+            files.extend(places.flat_map(|path| expand_star(&path)));
+        }
+        InstallScope::Local => {}
+    }
+    let mut known: Vec<PathBuf> = Vec::new();
+    files.retain(|file| {
+        let is_new = file.symlink_metadata().is_ok() && !known.contains(file);
+        known.push(file.clone());
+        is_new
+    });
+    Ok(files.into_iter().map(|file| ServersLocation { file, container: main.container.clone() }).collect())
+}
+
+/// The paths that a path with one `*` as a folder or a name stands for, sorted.
+fn expand_star(path: &Path) -> Vec<PathBuf> {
+    let before: PathBuf = path.components().take_while(|part| part.as_os_str() != "*").collect();
+    if before == path {
+        return vec![before];
+    }
+    let after: PathBuf = path.components().skip_while(|part| part.as_os_str() != "*").skip(1).collect();
+    let entries = std::fs::read_dir(&before).into_iter().flatten().flatten().take(MAX_ENTRIES);
+    let is_hidden = |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+    let entries = entries.map(|entry| entry.path()).filter(|path| !is_hidden(path));
+    let below = |path: PathBuf| if after.as_os_str().is_empty() { path } else { path.join(&after) };
+    let mut paths: Vec<PathBuf> = entries.map(below).filter(|path| path.is_file()).collect();
+    paths.sort();
+    paths
+}
+
 /// The first file that exists, or else the first.
 fn existing(mut files: Vec<PathBuf>) -> PathBuf {
     let first = files.iter().position(|file| file.symlink_metadata().is_ok());
@@ -94,7 +141,7 @@ fn resolve(ClientPath(base, below): ClientPath, env: &ProcessEnv) -> Option<Path
 }
 
 /// What `claude` takes for the project: the top of the repository, or else the folder itself.
-fn project_root(cwd: &Path) -> PathBuf {
+pub(super) fn project_root(cwd: &Path) -> PathBuf {
     let top = cwd.ancestors().find(|folder| folder.join(".git").symlink_metadata().is_ok());
     top.unwrap_or(cwd).to_path_buf()
 }
@@ -165,6 +212,17 @@ mod tests {
         antigravity /h/.gemini/config/mcp_config.json
         amp /h/.config/amp/settings.json
         continue /h/.continue/mcpServers/cove.json
+        qwen /h/.qwen/settings.json
+        crush /h/.config/crush/crush.json
+        kimi /h/.kimi-code/mcp.json
+        mastra /h/.mastracode/mcp.json
+        pi /h/.pi/agent/mcp.json
+        grok /h/.grok/config.toml
+        fx /h/.fx/mcp.json
+        mcporter /h/.mcporter/mcporter.json
+        augment /h/.augment/settings.json
+        sema4ai /h/.sema4ai/sema4ai-studio/mcp_servers.json
+        witsy /h/.config/Witsy/settings.json
         ");
     }
 

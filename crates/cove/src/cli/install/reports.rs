@@ -4,10 +4,13 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use serde_json::json;
+
 use cove_core::error::{Failure, display_path, one_line_chain};
 
-use crate::cli::tables::{PrintStyle, print_remark, render_table};
+use crate::cli::tables::{PrintStyle, print_remark, render_json, render_table};
 
+use super::adoption_report::AdoptionReport;
 use super::client_command::ClientCommandLine;
 use super::clients::{AgentClient, CLIENTS};
 use super::locations::{locate, scopes, seems_present};
@@ -21,6 +24,7 @@ pub(super) enum ChangeReport {
     /// A diff, or an entry to paste.
     Text(String),
     Entry(EntryReport),
+    Adoption(AdoptionReport),
 }
 
 pub(super) struct EntryReport {
@@ -44,10 +48,18 @@ pub(super) struct ReportNotes {
 }
 
 impl ChangeReport {
+    fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Adoption(report) => report.exit_code(),
+            Self::Text(_) | Self::Entry(_) => ExitCode::SUCCESS,
+        }
+    }
+
     /// The whole text for a command line with one client.
-    fn into_text(self) -> String {
+    pub(super) fn into_text(self) -> String {
         match self {
             Self::Text(text) => text,
+            Self::Adoption(report) => report.into_text(),
             Self::Entry(EntryReport { sentence, notes: ReportNotes { notes, warnings }, next, .. }) => {
                 warnings.iter().for_each(print_remark);
                 let next = next.map(|next| format!("Next: {next}"));
@@ -108,8 +120,13 @@ pub(super) fn run_for_each(
     run: impl Fn(&'static AgentClient) -> Result<ChangeReport, Failure>,
 ) -> Result<(String, ExitCode), Failure> {
     let (clients, absent) = selected_clients(request)?;
+    if request.json {
+        return adoptions_as_json(clients, run);
+    }
     if let (ClientSelection::Named(_), [client]) = (&request.clients, clients.as_slice()) {
-        return Ok((run(client)?.into_text(), ExitCode::SUCCESS));
+        let report = run(client)?;
+        let code = report.exit_code();
+        return Ok((report.into_text(), code));
     }
     let (mut texts, mut notes, mut nexts) = (String::new(), String::new(), String::new());
     let mut rows: Vec<[String; 3]> = Vec::new();
@@ -120,6 +137,12 @@ pub(super) fn run_for_each(
         let (verb, place) = match run(client) {
             Ok(ChangeReport::Text(text)) => {
                 texts += &text;
+                continue;
+            }
+            Ok(ChangeReport::Adoption(report)) => {
+                let failed = (report.exit_code() != ExitCode::SUCCESS).then(|| report.exit_code());
+                code = code.or(failed);
+                texts += &format!("{}\n{}\n", client.title, report.into_text());
                 continue;
             }
             Ok(ChangeReport::Entry(report)) => {
@@ -143,6 +166,30 @@ pub(super) fn run_for_each(
     }
     let text = [texts, render_table(rows), absent, notes, nexts].concat();
     Ok((text, code.unwrap_or(ExitCode::SUCCESS)))
+}
+
+/// Runs an adoption for each client and prints an array. A client that fails has an object with its error.
+fn adoptions_as_json(
+    clients: Vec<&'static AgentClient>,
+    run: impl Fn(&'static AgentClient) -> Result<ChangeReport, Failure>,
+) -> Result<(String, ExitCode), Failure> {
+    let mut code = ExitCode::SUCCESS;
+    let mut objects = Vec::new();
+    for client in clients {
+        let (object, own) = match run(client) {
+            Ok(ChangeReport::Adoption(report)) => (report.to_json(), report.exit_code()),
+            Ok(other) => (json!({"client": client.id(), "text": other.into_text()}), ExitCode::SUCCESS),
+            Err(failure) => {
+                let error = one_line_chain(&failure);
+                (json!({"client": client.id(), "error": error, "hint": failure.hint()}), failure.exit_code())
+            }
+        };
+        if own != ExitCode::SUCCESS {
+            code = own;
+        }
+        objects.push(object);
+    }
+    Ok((render_json("the adoption", &objects)?, code))
 }
 
 /// The clients of a request, and a text about those that `--all` leaves out.

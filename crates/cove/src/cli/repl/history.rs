@@ -1,12 +1,13 @@
 //! What was written at the prompt, kept between runs in a file of the person's own: one entry a line, `\n` for a line
 //! end in it and `\\` for a backslash.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use cove_core::error::{Failure, display_path};
+use cove_core::private_file::create_private_folder;
 use cove_core::process_env::ProcessEnv;
 
 pub(super) const MAX_ENTRIES: usize = 2_000;
@@ -66,7 +67,7 @@ fn not_kept(path: &Path, error: io::Error) -> Failure {
 /// For its owner alone: code may hold what others must not read.
 fn open(path: &Path) -> io::Result<File> {
     if let Some(folder) = path.parent() {
-        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        create_private_folder(folder)?;
     }
     // Opening anything but a regular file could block.
     if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {

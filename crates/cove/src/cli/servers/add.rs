@@ -4,32 +4,41 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, IsTerminal};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use clap::ValueHint;
 use serde_json::{Value, json};
 
-use cove_core::error::{Failure, display_path, display_value, write_hint};
+use cove_core::error::{Failure, display_path, display_value, escape_control, write_hint};
+use cove_core::private_file::{ExistingFile, write_private_file};
 use cove_upstream::definition::ServerDefinitions;
+use cove_upstream::discovery::definition_text;
 use cove_upstream::pool::UpstreamState;
 
-use super::{ServersContext, check_server_name, refresh, start_settings, unknown_server_error};
-use crate::cli::private_file::{ExistingFile, write_private_file};
-use crate::cli::tables::{print_remark, render_json};
+use super::published::{self, PublishedFlags};
+use super::{ServersContext, check_server_name, refresh, registry_settings, server_remarks, unknown_server_error};
+use crate::cli::tables::print_remark;
 
 /// Define a server, in a file of its own in `~/.config/cove/servers.d`
 #[derive(Debug, Clone, PartialEq, clap::Args)]
-#[command(args = start_settings())]
+#[command(args = registry_settings())]
 #[command(
-    after_help = "Values may have `${VARIABLE}` and `${VARIABLE:-default}`, which are put in when the server is started: \
-                  quote them for your shell. The file is readable for you alone."
+    after_help = "Values may have `${VARIABLE}`, `${VARIABLE:-default}`, `${secret:NAME}` (see `cove secrets set`), \
+                  `${file:PATH}` and `${cmd:PROGRAM ARGUMENTS}`, which are put in when the server is started: quote them \
+                  for your shell. The file is readable for you alone."
 )]
 pub struct NewServer {
-    /// Name of the server: letters, digits, `_`, `.` and `-`
+    /// Name of the server, or of a published one such as `com.example/tracker`
     name: String,
+    #[command(flatten)]
+    published: PublishedFlags,
     /// Variable that the server is started with
     #[arg(long, value_name = "KEY=VALUE", allow_hyphen_values = true, conflicts_with = "url")]
     env: Vec<String>,
+    /// File with more variables, one `KEY=VALUE` a line, read at each start
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "url")]
+    env_file: Option<PathBuf>,
     /// What it is for, shown to agents
     #[arg(long, value_name = "TEXT")]
     description: Option<String>,
@@ -39,9 +48,15 @@ pub struct NewServer {
     /// Address of a server over HTTP, instead of a command
     #[arg(long)]
     url: Option<String>,
+    /// Transport of the address: `auto` tries Streamable HTTP, then the older SSE
+    #[arg(long = "type", value_name = "TYPE", value_parser = ["auto", "http", "sse"], requires = "url", hide_short_help = true)]
+    transport: Option<String>,
     /// Header that the server is sent with every request, also as `KEY=VALUE`
     #[arg(long, value_name = "KEY: VALUE", allow_hyphen_values = true, conflicts_with = "command")]
     header: Vec<String>,
+    /// Program that prints more headers as a JSON object, run at each start and after HTTP status 401
+    #[arg(long, value_name = "COMMAND", conflicts_with = "command", hide_short_help = true)]
+    headers_cmd: Option<String>,
     /// Let the address be plain `http` on another machine
     #[arg(long, conflicts_with = "command")]
     allow_http: bool,
@@ -52,20 +67,27 @@ pub struct NewServer {
     #[arg(long)]
     no_try: bool,
     /// Command that starts the server, with its arguments
-    #[arg(last = true, required_unless_present = "url", conflicts_with = "url")]
+    #[arg(last = true, conflicts_with = "url")]
     command: Vec<String>,
 }
 
 impl NewServer {
-    fn to_entry(&self) -> Result<Value, Failure> {
+    fn to_entry(&self, cwd: &Path) -> Result<Value, Failure> {
+        // The definition is used from other folders too. A reference or `~` keeps its meaning.
+        let env_file = self.env_file.as_ref().map(|file| match file.to_string_lossy() {
+            text if text.starts_with(['~', '$']) => text.into_owned(),
+            _ => cwd.join(file).to_string_lossy().into_owned(),
+        });
         let fields = json!({
             "description": self.description,
             "command": self.command.first(),
             "args": self.command.get(1..),
-            "type": self.url.as_ref().map(|_| "http"),
+            "type": self.transport,
             "url": self.url,
             "env": parse_pairs(PairFlag::Env, &self.env)?,
+            "env_file": env_file,
             "headers": parse_pairs(PairFlag::Header, &self.header)?,
+            "headers_cmd": self.headers_cmd,
             "cwd": self.cwd,
             "allow_http": self.allow_http.then_some(true),
         });
@@ -119,7 +141,7 @@ fn parse_pairs(flag: PairFlag, pairs: &[String]) -> Result<Option<BTreeMap<Strin
 
 impl ServersContext {
     /// The file that `add` writes for a name.
-    fn definition_file(&self, name: &str) -> Result<PathBuf, Failure> {
+    pub(in crate::cli) fn definition_file(&self, name: &str) -> Result<PathBuf, Failure> {
         let folder = self.places.own_directory().ok_or_else(|| {
             Failure::operator("could not find a place for servers")
                 .because("there is no home directory")
@@ -130,20 +152,57 @@ impl ServersContext {
 }
 
 pub(super) fn add(here: &ServersContext, added: &NewServer) -> Result<String, Failure> {
+    let storing = DefinitionStoring {
+        existing: if added.force { ExistingFile::Replace } else { ExistingFile::Keep },
+        is_tried: !added.no_try,
+    };
+    if added.command.is_empty() && added.url.is_none() {
+        let others = [
+            ("env", added.env.is_empty()),
+            ("env-file", added.env_file.is_none()),
+            ("header", added.header.is_empty()),
+            ("headers-cmd", added.headers_cmd.is_none()),
+            ("cwd", added.cwd.is_none()),
+            ("description", added.description.is_none()),
+        ];
+        if let Some((flag, _)) = others.iter().find(|(_, is_unused)| !is_unused) {
+            return Err(Failure::usage(format!("could not use `--{flag}` for `{}`", display_value(&added.name)))
+                .because("there is no command and no address, so it is a published server")
+                .with_hint("give its values with `--set NAME=VALUE`, or a command behind `--`"));
+        }
+        return published::add(here, &added.name, &added.published, storing);
+    }
+    added.published.check_unused()?;
     check_server_name(&added.name)?;
     check_quotes(here, added)?;
-    let name = &added.name;
+    store_definition(here, &added.name, &added.to_entry(&here.env.cwd)?, storing)
+}
+
+/// How a definition is written, and what happens then.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DefinitionStoring {
+    pub(super) existing: ExistingFile,
+    /// True if the server is started at once on a terminal.
+    pub(super) is_tried: bool,
+}
+
+/// Writes the definition of a server, and tries the server on a terminal. Returns the text to print.
+pub(super) fn store_definition(
+    here: &ServersContext,
+    name: &str,
+    entry: &Value,
+    storing: DefinitionStoring,
+) -> Result<String, Failure> {
     let file = here.definition_file(name)?;
     let shown = display_path(&file);
-    let text = render_json("the server", &json!({"mcpServers": {(name): added.to_entry()?}}))?;
+    let text = definition_text(name, entry);
     // Parses the entry as the server will, so that Cove never writes an entry that it later refuses.
     if let Some(problem) = ServerDefinitions::from_text(&file, &text).problems.into_iter().next() {
         return Err(Failure::usage(format!("could not add the server `{name}`"))
             .because(problem.what)
             .with_hint(problem.hint));
     }
-    let existing = if added.force { ExistingFile::Replace } else { ExistingFile::Keep };
-    write_private_file(&file, &text, existing).map_err(|error| match error.kind() {
+    write_private_file(&file, &text, storing.existing).map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => Failure::usage(format!("could not add the server `{name}`"))
             .because(format!("`{shown}` is there already"))
             .with_hint("choose another name, or replace it with `--force`"),
@@ -157,22 +216,24 @@ pub(super) fn add(here: &ServersContext, added: &NewServer) -> Result<String, Fa
     for problem in all.problems.iter().filter(|problem| problem.path == file) {
         print_remark(format!("warning: {problem}"));
     }
-    let used = all.servers.iter().find(|server| server.name == *name);
+    let used = all.servers.iter().find(|server| server.name == name);
     if let Some(used) = used.filter(|used| used.origin.path != file) {
         print_remark(format!(
             "warning: `{name}` is defined earlier in {}, which is used instead; remove that one, or choose another name",
             used.origin
         ));
     }
-    let state = here.summaries(all).into_iter().find(|summary| summary.name == *name);
+    let state = here.summaries(all).into_iter().find(|summary| summary.name == name);
+    let remarks = state.iter().flat_map(server_remarks);
+    remarks.for_each(|remark| print_remark(format!("warning: {}", escape_control(&remark))));
     let mut next = format!("next: `cove servers refresh {name}` starts it and lists its tools");
     if let Some(UpstreamState::Needs(what)) = state.map(|summary| summary.state) {
         print_remark(format!("warning: `{name}` needs {} before it can be used", what.join(", ")));
         next = format!("next: give it what it needs; then `cove servers refresh {name}` lists its tools");
-    } else if !added.no_try && io::stdout().is_terminal() {
+    } else if storing.is_tried && io::stdout().is_terminal() {
         print_remark(format!("added `{name}` in {shown}"));
         // A server that fails stays added: the person may want to correct its environment, not its definition.
-        let (text, code) = refresh::run(here, std::slice::from_ref(name), false)?;
+        let (text, code) = refresh::run(here, &[name.to_owned()], false)?;
         let hint = "it is kept; `cove servers refresh` tries it again, `cove servers remove` removes it";
         return Ok(if code == ExitCode::SUCCESS { text } else { format!("{text}hint: {hint}\n") });
     }
@@ -225,11 +286,7 @@ pub(super) fn remove(here: &ServersContext, name: &str) -> Result<String, Failur
     match origins(&left).first() {
         Some(origin) => Ok(format!("removed {shown}; from now on `{name}` is the one in {origin}\n")),
         None => {
-            // The stored tool list is of no more use.
-            if let Some(catalog) = here.catalog() {
-                catalog.remove(name);
-            }
-            here.settings.failures.clear(name);
+            here.forget(name);
             Ok(format!("removed `{name}` ({shown})\n"))
         }
     }

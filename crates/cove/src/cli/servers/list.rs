@@ -7,6 +7,7 @@ use unicode_width::UnicodeWidthStr;
 
 use cove_core::error::{Failure, display_path, escape_control};
 use cove_core::text::{cut, format_count};
+use cove_upstream::catalog::pins::ServerHold;
 use cove_upstream::pool::{DefinitionOrigin, DefinitionProblem, ServerFailure, UpstreamState, UpstreamSummary};
 
 use crate::cli::tables::{PrintStyle, TableCell, Tone, print_remark, render_json, render_list};
@@ -32,6 +33,7 @@ fn to_json(known: &KnownServers) -> Value {
     let server = |summary: &UpstreamSummary| {
         let needs = match &summary.state {
             UpstreamState::Needs(what) => what.clone(),
+            UpstreamState::NeedsSignIn(need) => vec![need.to_string()],
             _ => Vec::new(),
         };
         let failure = match &summary.state {
@@ -41,14 +43,21 @@ fn to_json(known: &KnownServers) -> Value {
             }
             _ => Value::Null,
         };
+        let pins = known.pins(&summary.name);
         json!({
             "name": summary.name,
             "alias": summary.alias,
             "description": summary.description,
             "state": summary.state.to_string(),
             "needs": needs,
+            "remarks": summary.remarks,
             "failure": failure,
             "tools": known.tools(&summary.name).map(|listing| listing.len()),
+            "held": pins.hold.as_ref().map(|hold| match hold {
+                ServerHold::Quarantined { .. } => "quarantined",
+                ServerHold::Damaged(_) => "damaged",
+            }),
+            "changes": &*pins.changes,
             "origin": place(&summary.origin),
             "shadowed": summary.shadowed.iter().map(place).collect::<Vec<_>>(),
         })
@@ -68,8 +77,7 @@ fn to_json(known: &KnownServers) -> Value {
 fn to_text(known: &KnownServers, style: PrintStyle) -> String {
     let KnownServers { summaries, problems, untrusted, .. } = known;
     let mut text = if summaries.is_empty() { NO_SERVERS.to_owned() } else { String::new() };
-    let (states, details): (Vec<TableCell>, Vec<Option<String>>) =
-        summaries.iter().map(|summary| describe_state(&summary.state)).unzip();
+    let (states, details): (Vec<TableCell>, Vec<Option<String>>) = summaries.iter().map(describe_state).unzip();
     let rows = summaries.iter().zip(states).map(|(summary, state)| {
         let tools = match known.tools(&summary.name) {
             Some(listing) => Tone::Plain.cell(format_count(listing.len(), "tool")),
@@ -86,7 +94,13 @@ fn to_text(known: &KnownServers, style: PrintStyle) -> String {
     for ((line, summary), detail) in lines.zip(summaries).zip(details) {
         text += &format!("{line}\n");
         let shadowed = summary.shadowed.iter().map(|origin| format!("not used: also in {origin}"));
-        text.extend(detail.into_iter().chain(shadowed).map(|detail| format!("{:indent$}{detail}\n", "")));
+        text.extend(
+            detail
+                .into_iter()
+                .chain(shadowed)
+                .chain(describe_pins(known, &summary.name))
+                .map(|detail| format!("{:indent$}{detail}\n", "")),
+        );
     }
     if !problems.is_empty() {
         text += "\nproblems:\n";
@@ -99,19 +113,44 @@ fn to_text(known: &KnownServers, style: PrintStyle) -> String {
     text
 }
 
+/// What waits for acceptance.
+fn describe_pins(known: &KnownServers, server: &str) -> Option<String> {
+    let pins = known.pins(server);
+    match &pins.hold {
+        Some(ServerHold::Quarantined { is_listed: true }) => {
+            Some(format!("held: new; see `cove servers diff {server}`, then `cove servers accept {server}`"))
+        }
+        Some(ServerHold::Quarantined { is_listed: false }) => {
+            Some(format!("held: new; run `cove servers refresh {server}`, then `cove servers accept {server}`"))
+        }
+        Some(ServerHold::Damaged(damage)) => {
+            let damage = escape_control(damage);
+            Some(format!("held: {damage}; `cove servers accept {server}` accepts its tools as they are now"))
+        }
+        None if pins.changes.is_empty() => None,
+        None => Some(format!("{}: see `cove servers diff {server}`", pins.changes.summary())),
+    }
+}
+
 /// The state for its column, and for a line of its own what is too long for the column. The whole reason of a failure
 /// is in the JSON.
-fn describe_state(state: &UpstreamState) -> (TableCell, Option<String>) {
+fn describe_state(summary: &UpstreamSummary) -> (TableCell, Option<String>) {
+    let state = &summary.state;
     let (tone, state) = match state {
         UpstreamState::Ready => (Tone::Good, state.clone()),
         UpstreamState::Idle => (Tone::Plain, state.clone()),
         UpstreamState::Disabled => (Tone::Faint, state.clone()),
-        UpstreamState::Starting | UpstreamState::Needs(_) => (Tone::Warning, state.clone()),
+        UpstreamState::Starting | UpstreamState::Needs(_) | UpstreamState::NeedsSignIn(_) => {
+            (Tone::Warning, state.clone())
+        }
         UpstreamState::Failed(ServerFailure { reason, at }) => {
             (Tone::Bad, UpstreamState::Failed(ServerFailure { reason: cut(reason, MAX_SHOWN_REASON), at: *at }))
         }
     };
-    let text = escape_control(&state.to_string());
+    let mut text = escape_control(&state.to_string());
+    if let UpstreamState::NeedsSignIn(need) = &state {
+        text += &format!(": run `{}`", need.command(&summary.name));
+    }
     if text.width() <= STATE_WIDTH {
         return (tone.cell(text), None);
     }

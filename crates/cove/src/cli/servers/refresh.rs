@@ -14,7 +14,7 @@ use crate::cli::runtime;
 use crate::cli::tables::{print_remark, render_json};
 use cove_core::error::{Failure, Hint, escape_control};
 use cove_core::text::format_count;
-use cove_upstream::catalog::Catalog;
+use cove_upstream::catalog::{Catalog, ToolDocument};
 use cove_upstream::pool::{DefinitionProblem, UpstreamError, UpstreamPool, UpstreamState, UpstreamSummary};
 
 use super::{NO_SERVERS, ServersContext, declare_servers, unknown_server_error};
@@ -23,16 +23,37 @@ use super::{NO_SERVERS, ServersContext, declare_servers, unknown_server_error};
 const MAX_PARALLEL: usize = 4;
 
 /// The result of refreshing one server.
-struct RefreshResult {
-    name: String,
-    result: Result<usize, UpstreamError>,
+pub(in crate::cli) struct RefreshResult {
+    pub(in crate::cli) name: String,
+    pub(in crate::cli) result: Result<ListedTools, UpstreamError>,
     /// Warnings for the operator: tools that were left out, a file that could not be written.
-    warnings: Vec<String>,
+    pub(in crate::cli) warnings: Vec<String>,
+}
+
+/// The tools that a server listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::cli) struct ListedTools {
+    pub(in crate::cli) count: usize,
+    /// The bytes of their definitions, as a client would give them to a model.
+    pub(in crate::cli) size: usize,
 }
 
 pub(super) fn run(here: &ServersContext, names: &[String], as_json: bool) -> Result<(String, ExitCode), Failure> {
+    let Some(listed) = refresh_servers(here, names)? else {
+        return Ok((String::new(), ExitCode::from(INTERRUPTED)));
+    };
+    let failed = listed.iter().any(|listed| listed.result.is_err());
+    let text = if as_json { to_json(&listed)? } else { to_text(&listed) };
+    Ok((text, if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }))
+}
+
+/// Starts the named servers, or all of them, and stores the lists of their tools. None after a signal to stop.
+pub(in crate::cli) fn refresh_servers(
+    here: &ServersContext,
+    names: &[String],
+) -> Result<Option<Vec<RefreshResult>>, Failure> {
     let state_dir = here.state_dir()?;
-    let catalog = Catalog::open(state_dir.join("catalog"));
+    let catalog = here.catalog_in(state_dir);
     let runtime = runtime::multi_threaded(2)?;
     runtime.block_on(async {
         let all = here.definitions();
@@ -56,10 +77,7 @@ pub(super) fn run(here: &ServersContext, names: &[String], as_json: bool) -> Res
         };
         // Stops every server that was started, after an interrupt too.
         pool.close().await;
-        let Some(listed) = listed else { return Ok((String::new(), ExitCode::from(INTERRUPTED))) };
-        let failed = listed.iter().any(|listed| listed.result.is_err());
-        let text = if as_json { to_json(&listed)? } else { to_text(&listed) };
-        Ok((text, if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }))
+        Ok(listed)
     })
 }
 
@@ -109,13 +127,14 @@ async fn list_all(pool: &Arc<UpstreamPool>, catalog: &Catalog, wanted: Vec<Upstr
     done
 }
 
-async fn list_server(pool: Arc<UpstreamPool>, catalog: Catalog, summary: UpstreamSummary) -> RefreshResult {
+pub(super) async fn list_server(pool: Arc<UpstreamPool>, catalog: Catalog, summary: UpstreamSummary) -> RefreshResult {
     let UpstreamSummary { name, alias, description, .. } = summary;
     let mut warnings = Vec::new();
     let result = pool.tools(&name).await.map(|tools| {
+        let size = tools.iter().map(ToolDocument::size).sum();
         warnings = catalog.set_tools(&name, &alias, description.as_deref().unwrap_or_default(), tools);
-        catalog.set_greeting(&name, pool.era(&name), pool.instructions(&name).as_deref());
-        catalog.tools(&name).map_or(0, |listing| listing.len())
+        warnings.extend(catalog.set_greeting(&name, pool.era(&name), pool.instructions(&name).as_deref()));
+        ListedTools { count: catalog.tools(&name).map_or(0, |listing| listing.len()), size }
     });
     RefreshResult { name, result, warnings }
 }
@@ -144,7 +163,10 @@ fn to_text(all: &[RefreshResult]) -> String {
     let mut text = String::new();
     for RefreshResult { name, result, warnings } in all {
         match result {
-            Ok(count) => text += &format!("{name:width$}  {}\n", format_count(*count, "tool")),
+            Ok(tools) => text += &format!("{name:width$}  {}\n", format_count(tools.count, "tool")),
+            Err(UpstreamError::SignInNeeded { need, .. }) => {
+                text += &format!("{name:width$}  needs {need}: run `{}`\n", need.command(name));
+            }
             Err(error) => {
                 // The error may contain lines of the server's own standard error.
                 let mut lines = error.to_string().lines().map(escape_control).collect::<Vec<_>>().into_iter();
@@ -165,7 +187,7 @@ fn to_json(all: &[RefreshResult]) -> Result<String, Failure> {
         .iter()
         .map(|RefreshResult { name, result, warnings }| {
             let (tools, error, hint) = match result {
-                Ok(count) => (Some(*count), None, None),
+                Ok(tools) => (Some(tools.count), None, None),
                 Err(error) => (None, Some(error.to_string()), error.hint()),
             };
             json!({"name": name, "tools": tools, "error": error, "hint": hint, "warnings": warnings})

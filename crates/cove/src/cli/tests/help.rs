@@ -62,7 +62,9 @@ fn help_texts() {
       audit        Show the calls that code made to MCP servers
       install      Register Cove with an agent's client, such as `claude-code`, `cursor` or `codex`
       uninstall    Remove Cove from a client's configuration
+      entry        Print the entry with which a client starts Cove in a container, for macOS and Windows
       servers      Show and change the upstream servers that code can call
+      secrets      Keep the secrets of servers outside of their definitions
       packages     Install python and node packages for every session
       images       Show, build and export the images that sessions can be started in
       config       Show the settings, or write a file for them
@@ -89,7 +91,7 @@ fn help_texts() {
           --image-dir <DIR>             Directory with one folder for each image, used instead of the
                                         built-in images
                                         [env: COVE_IMAGE_DIR] [default: built-in images]
-          --pull <BOOLEAN>              Whether Cove may fetch missing images from their registry
+          --pull [<BOOLEAN>]            Whether Cove may fetch missing images from their registry
                                         [env: COVE_PULL] [default: false]
           --allow-compose <RISK>        What Compose files may use: `privileged`, `host-network`,
                                         `ports`, `capabilities`, `devices`; repeatable
@@ -136,20 +138,39 @@ fn help_texts() {
                                         [env: COVE_CONFIG] [default: ~/.config/cove/cove.toml]
 
     Settings for calls to MCP servers:
-          --allow-call <SERVER.TOOL>  Tools of MCP servers that code may call, with `*` as wildcard;
-                                      repeatable
-                                      [env: COVE_ALLOW_CALL] [default: all]
-          --deny-call <SERVER.TOOL>   Tools of MCP servers that code may not call, even if
-                                      `--allow-call` matches; repeatable
-                                      [env: COVE_DENY_CALL] [default: none]
-          --start-timeout <DURATION>  Time that an MCP server may take to start, at most `10m`; it does
-                                      not count against the cell
-                                      [env: COVE_START_TIMEOUT] [default: 120s]
-          --search <MODE>             How searches rank tools of MCP servers: `hybrid` (by words and
-                                      meaning) or `bm25` (by words alone)
-                                      [env: COVE_SEARCH] [default: hybrid]
-          --state-dir <DIR>           Directory for data that Cove keeps between runs
-                                      [env: COVE_STATE_DIR] [default: `~/.local/state/cove`]
+          --allow-call <SERVER.TOOL>       Tools of MCP servers that code may call, with `*` as
+                                           wildcard; repeatable
+                                           [env: COVE_ALLOW_CALL] [default: all]
+          --deny-call <SERVER.TOOL>        Tools of MCP servers that code may not call, even if
+                                           `--allow-call` matches; repeatable
+                                           [env: COVE_DENY_CALL] [default: none]
+          --start-timeout <DURATION>       Time that an MCP server may take to start, at most `10m`; it
+                                           does not count against the cell
+                                           [env: COVE_START_TIMEOUT] [default: 120s]
+          --search <MODE>                  How searches rank tools of MCP servers: `hybrid` (by words
+                                           and meaning) or `bm25` (by words alone)
+                                           [env: COVE_SEARCH] [default: hybrid]
+          --tool-changes <POLICY>          What happens to a tool that its MCP server changes or adds:
+                                           `block` or `warn` until you accept it, or `allow`
+                                           [env: COVE_TOOL_CHANGES] [default: block]
+          --quarantine [<BOOLEAN>]         Whether code may use a new MCP server only after `cove
+                                           servers accept`
+                                           [env: COVE_QUARANTINE] [default: false]
+          --state-dir <DIR>                Directory for data that Cove keeps between runs
+                                           [env: COVE_STATE_DIR] [default: `~/.local/state/cove`]
+          --secrets-helper <COMMAND>       Program with arguments that keeps the secrets of `cove
+                                           secrets`, such as one for a keyring
+                                           [env: COVE_SECRETS_HELPER] [default: the file `secrets.json`]
+          --registry <URL>                 Registry that `cove servers search` and `add` ask for
+                                           servers; `none` asks none
+                                           [env: COVE_REGISTRY] [default:
+                                           https://registry.modelcontextprotocol.io]
+          --allow-requests [<BOOLEAN>]     Whether code may ask you to add servers that you approved in
+                                           `catalog.d`
+                                           [env: COVE_ALLOW_REQUESTS] [default: false]
+          --isolate-upstreams [<BOOLEAN>]  Whether each token of the HTTP server has processes of MCP
+                                           servers of its own, so that their answers cannot cross
+                                           [env: COVE_ISOLATE_UPSTREAMS] [default: false]
 
     Server settings:
           --tools <TOOLSETS>          Tools that agents see: `code`, `python`, `sessions`, `files`,
@@ -237,8 +258,14 @@ fn help_texts() {
                                on this machine]
           --no-token           Write no token, for a server that wants none
           --reset              Drop the arguments or the URL of an earlier install, which otherwise stay
+          --adopt              Put the client's other servers behind Cove: each that starts under Cove
+                               leaves the client's file, until `cove uninstall` puts it back
+          --even-failing       Adopt also the servers that do not start
+          --yes                Adopt servers that take a value from a command, such as `headersHelper`,
+                               without asking
           --print              Print the entry, ready to paste, and write nothing
-          --json               Print the list of clients as an array of objects [env: COVE_JSON]
+          --json               Print the list of clients, or with `--adopt` what was done, as an array
+                               of objects [env: COVE_JSON]
       -h, --help               Print help
 
     Uses the client's own command if there is one (`claude mcp add-json`, `codex mcp add`, `code
@@ -248,6 +275,7 @@ fn help_texts() {
     Examples:
       cove install --list                # the known clients
       cove install cursor                # register with one
+      cove install cursor --adopt        # and put its servers behind it
       cove install codex -- --memory 1g  # with settings
     ");
     assert_snapshot!(help_text(&["uninstall"]), @"
@@ -426,7 +454,9 @@ fn short_help_texts() {
       audit        Show the calls that code made to MCP servers
       install      Register Cove with an agent's client, such as `claude-code`, `cursor` or `codex`
       uninstall    Remove Cove from a client's configuration
+      entry        Print the entry with which a client starts Cove in a container, for macOS and Windows
       servers      Show and change the upstream servers that code can call
+      secrets      Keep the secrets of servers outside of their definitions
       packages     Install python and node packages for every session
       images       Show, build and export the images that sessions can be started in
       config       Show the settings, or write a file for them
@@ -451,11 +481,20 @@ fn short_help_texts() {
     Usage: cove servers add [OPTIONS] <NAME> [-- <COMMAND>...]
 
     Arguments:
-      <NAME>        Name of the server: letters, digits, `_`, `.` and `-`
+      <NAME>        Name of the server, or of a published one such as `com.example/tracker`
       [COMMAND]...  Command that starts the server, with its arguments
 
     Options:
+          --as <NAME>            Name that a published server gets here [default: the part behind the
+                                 `/`]
+          --set <NAME=VALUE>     Value that a published server needs; `--set NAME` alone adds an
+                                 optional secret
+          --save                 Approve a published server for later, in `catalog.d`, instead of adding
+                                 it
+          --yes                  Do not ask before a published server is added; needed without a
+                                 terminal
           --env <KEY=VALUE>      Variable that the server is started with
+          --env-file <FILE>      File with more variables, one `KEY=VALUE` a line, read at each start
           --description <TEXT>   What it is for, shown to agents
           --cwd <DIR>            Directory that it is started in
           --url <URL>            Address of a server over HTTP, instead of a command
@@ -464,12 +503,13 @@ fn short_help_texts() {
           --force                Replace the server of that name that was added before
           --no-try               Do not start the server to list its tools; without a terminal it is
                                  never started
-      -h, --help                 Print help
+      -h, --help                 Print help (see more with '--help')
 
     Examples:
-      cove servers add time -- uvx mcp-server-time            # a command
-      cove servers add docs --url https://example.com/mcp     # an address
-      cove servers add git --env TOKEN='${TOKEN}' -- git-mcp  # with a variable
+      cove servers add time -- uvx mcp-server-time                       # a command
+      cove servers add docs --url https://example.com/mcp                # an address
+      cove servers add git --env TOKEN='${secret:git.TOKEN}' -- git-mcp  # with a secret
+      cove servers add com.example/tracker --as tracker                  # a published one
 
     Settings: see `cove servers add --help`
     ");

@@ -7,7 +7,9 @@ use crate::cli::CommandContext;
 use crate::cli::servers::{KnownServers, NO_SERVERS, unknown_server_error};
 use crate::cli::tables::{PrintStyle, Tone, print_remark, render_json, render_list};
 use cove_core::error::{Failure, escape_control};
+use cove_core::policy::grants::GrantVerdict;
 use cove_core::text::cut;
+use cove_upstream::catalog::ToolDocument;
 
 /// Most bytes of a description in the table.
 const MAX_SHOWN_DESCRIPTION: usize = 100;
@@ -17,6 +19,8 @@ struct ToolRow {
     server: String,
     tool: String,
     description: String,
+    /// Code cannot use it until a person accepts it.
+    held: bool,
 }
 
 pub(super) fn render(args: &ListArgs, context: &CommandContext, style: PrintStyle) -> Result<String, Failure> {
@@ -34,7 +38,12 @@ pub(super) fn render(args: &ListArgs, context: &CommandContext, style: PrintStyl
             unlisted.push(summary.name.as_str());
             continue;
         };
-        rows.extend(listing.documents().map(|document| ToolRow {
+        let pins = known.pins(&summary.name);
+        let is_allowed = |document: &ToolDocument| {
+            summary.filter.evaluate(&summary.name, &summary.alias, &document.name, None) == GrantVerdict::Granted
+        };
+        rows.extend(listing.documents().filter(is_allowed).map(|document| ToolRow {
+            held: pins.hold.is_some() || pins.tool_hold(&document.name).is_some(),
             server: summary.name.clone(),
             tool: document.name,
             description: document.description,
@@ -55,7 +64,9 @@ pub(super) fn render(args: &ListArgs, context: &CommandContext, style: PrintStyl
     let cells = |row: &ToolRow| {
         let line = row.description.trim().lines().next().unwrap_or_default();
         let tool = escape_control(&format!("{}.{}", row.server, row.tool));
-        [Tone::Name.cell(tool), Tone::Plain.cell(escape_control(&cut(line, MAX_SHOWN_DESCRIPTION)))]
+        let line = cut(line, MAX_SHOWN_DESCRIPTION);
+        let line = if row.held { format!("(held) {line}") } else { line };
+        [Tone::Name.cell(tool), Tone::Plain.cell(escape_control(&line))]
     };
     Ok(render_list(style, ["TOOL", "DESCRIPTION"], rows.iter().map(cells)))
 }

@@ -54,7 +54,7 @@ fn install(state: &TempDir, names: &[&str]) -> PathBuf {
 
 fn layer_folder(state: &TempDir) -> Option<PathBuf> {
     let store = PackageStore::new(state.path());
-    let layers = store.layers(&store.read().unwrap());
+    let layers = store.layers(&store.read().unwrap()).unwrap();
     layers.for_python("/usr/bin/python3").map(|layer| layer.folder.clone())
 }
 
@@ -124,7 +124,7 @@ fn a_record_cannot_name_a_folder_elsewhere() {
     for (digest, content) in [("../../etc", "site"), ("/etc", "site"), ("", "site"), ("..", "..")] {
         record.layers[0].digest = digest.into();
         record.layers[0].content = content.into();
-        assert!(store.layers(&record).python.is_empty(), "{digest}");
+        assert!(store.layers(&record).unwrap().python.is_empty(), "{digest}");
     }
     fs::write(state.path().join("packages/record.json"), "{").unwrap();
     assert!(store.read().unwrap_err().report().to_string().contains("cove packages sync"));

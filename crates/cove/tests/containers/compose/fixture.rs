@@ -11,7 +11,7 @@ use bollard::query_parameters::{
 };
 use cove_core::backend::SandboxEnd;
 use cove_core::policy::ComposeRisk;
-use cove_core::policy::{Policy, SandboxLimits, SandboxNetwork, SandboxRoot, SandboxUser};
+use cove_core::policy::{Policy, SandboxLimits};
 use cove_docker::compose::{ComposeClient, ComposeEnv, ComposeRequest, LABEL_PROJECT, RunningProject};
 use cove_docker::{ContainerPermissions, Engine};
 use cove_testkit::skip::skip;
@@ -67,14 +67,8 @@ impl ComposeFixture {
             project,
             volume,
             policy: Policy {
-                root: SandboxRoot::Host,
-                python: None,
-                mounts: Vec::new(),
-                packages: Default::default(),
-                network: SandboxNetwork::None,
-                runtime: None,
-                user: SandboxUser { uid: 65534, gid: 65534 },
                 limits: SandboxLimits { memory: 256 * MIB, cpus: 1.0, pids: 64, workspace: 8 * MIB, tmp: 4 * MIB },
+                ..Policy::default()
             },
             allowed: Vec::new(),
         };

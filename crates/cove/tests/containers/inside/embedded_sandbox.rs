@@ -41,6 +41,31 @@ fn assert_refused(outer: &OuterEngine, options: &[String], why: &str, fixes: &[&
     assert_eq!(find(&checks, "verdict", "isolation")["status"], "fail");
 }
 
+/// The entry that `cove entry` prints for another system works as it is printed.
+#[test]
+fn the_printed_entry_starts_cove_in_a_container() {
+    let test = "the_printed_entry_starts_cove_in_a_container";
+    for kind in [OuterEngineKind::Docker, OuterEngineKind::Podman] {
+        let Some(outer) = OuterEngine::get(kind, test) else { continue };
+        let name = if kind == OuterEngineKind::Docker { "docker" } else { "podman" };
+        let profile = outer.profile().display().to_string();
+        let asked = ["entry", "cursor", "--profile", &profile, "--image", outer.image(), "--engine", name];
+        let nothing: [&str; 0] = [];
+        let printed = outer.run(&nothing, &asked);
+        assert_eq!(printed.code, Some(0), "{printed:#?}");
+        let entry: Value = serde_json::from_str(&printed.stdout).unwrap();
+        let entry = &entry["mcpServers"]["cove"];
+        assert_eq!(entry["command"], name);
+        let mut args: Vec<String> = serde_json::from_value(entry["args"].clone()).unwrap();
+        assert_eq!(args.pop().as_deref(), Some("serve"));
+        // A volume of the test's own, which ends with the container.
+        args.iter_mut().filter(|arg| *arg == "cove:/home/cove").for_each(|arg| *arg = "/home/cove".to_owned());
+        let output = outer.command().args(&args).args(["doctor", "--json"]).output().unwrap();
+        let checks = checks(&FinishedProgram::from_output(output));
+        assert_eq!(find(&checks, "verdict", "isolation")["status"], "ok", "{checks:#?}");
+    }
+}
+
 fn check_defaults_are_refused(kind: OuterEngineKind, test: &str) {
     let Some(outer) = OuterEngine::get(kind, test) else { return };
     // Docker's filter refuses the namespace; Podman's refuses an operation inside it.
@@ -156,7 +181,11 @@ fn seccomp_profile_allows_only_needed_calls() {
         entries.flat_map(|entry| entry["names"].as_array().unwrap()).map(|name| name.to_string()).collect()
     };
     let allowed_inside = names(&inside);
-    let added: Vec<String> = names(&process_env).into_iter().filter(|name| !allowed_inside.contains(name)).collect();
+    let mut added: Vec<String> =
+        names(&process_env).into_iter().filter(|name| !allowed_inside.contains(name)).collect();
+    // A sandbox starts without Landlock too, as on a kernel that does not have it, with one layer less.
+    // And it takes no lock where users have no subordinate ids to claim, as in this container.
+    added.retain(|name| !name.contains("landlock_") && name != "\"fcntl\"");
     assert!(added.len() > 10, "{added:?}");
     let file = outer.file("less.json");
     let mut options = outer.options();

@@ -36,6 +36,23 @@ pub(crate) async fn exceeding_memory_kills_the_interpreter_and_is_reported(backe
     session.stop().await;
 }
 
+pub(crate) async fn a_child_killed_for_memory_is_reported(backend: &dyn Backend) {
+    let session = open_with(backend, |limits| limits.memory = 128 * MIB).await;
+    let code = "import mmap, os\n\
+                if (child := os.fork()) == 0:\n    \
+                    size = 400 << 20\n    \
+                    m = mmap.mmap(-1, size)\n    \
+                    for i in range(0, size, 4096): m[i] = 1\n\
+                print(os.waitpid(child, 0)[1])";
+    let (end, collected) = run(&session, Language::Python, code).await;
+    assert_eq!((end.kind(), collected.stdout.text.as_str()), ("completed", "9\n"), "{end:?} {collected:?}");
+    assert!(end.is_success() && matches!(end, CellEnd::AfterMemoryKill { .. }), "{end:?}");
+    // It is reported once.
+    let (end, _) = run(&session, Language::Python, "1").await;
+    assert_eq!(end, CellEnd::Completed { forgotten: false });
+    session.stop().await;
+}
+
 pub(crate) async fn oversized_allocation_raises_an_ordinary_exception(backend: &dyn Backend) {
     let session = open(backend).await;
     print(&session, Language::Python, "kept = 1").await;

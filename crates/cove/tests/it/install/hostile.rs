@@ -187,10 +187,10 @@ fn hostile_names_are_written_as_plain_text() {
         let said = home.refusal_of(2, &["install", "cursor", &format!("--name={name}")]);
         assert!(said.starts_with("could not use `--name ") && !said.contains('\u{1b}'), "{said}");
     }
-    assert_snapshot!(home.refusal_of(2, &["install", "curser"]).split("; known").next().unwrap(), @"
+    assert_snapshot!(home.refusal_of(2, &["install", "curser"]).split("; known").next().unwrap(), @r#"
     could not find the client `curser`
     caused by: no client has that name
-    hint: did you mean `cursor`? known clients are claude-code, claude-desktop, cursor, vscode, vscode-insiders, windsurf, codex, gemini, zed, cline, cline-cli, goose, opencode, copilot-cli, roo, kilo, lm-studio, kiro, junie, antigravity, amp, continue
-    ");
+    hint: did you mean `cursor`? known clients are claude-code, claude-desktop, cursor, vscode, vscode-insiders, windsurf, codex, gemini, zed, cline, cline-cli, goose, opencode, copilot-cli, roo, kilo, lm-studio, kiro, junie, antigravity, amp, continue, qwen, crush, kimi, mastra, pi, grok, fx, mcporter, augment, sema4ai, witsy
+    "#);
     assert!(!home.at(".cursor").exists());
 }

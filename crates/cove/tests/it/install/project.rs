@@ -44,16 +44,54 @@ fn uninstall_leaves_nothing_in_a_repository() {
     assert_eq!(home.text("project/.cursor/mcp.json"), "{}\n");
 }
 
-/// A repository of an attacker has a link to the user's own file.
+/// A repository of an attacker has links to the user's own files and folders, for every client that has project files.
 #[test]
-fn backups_outside_of_the_repository_stay() {
+fn links_out_of_the_project_are_refused() {
     let home = InstallHome::new().with(".claude.json", "{\"a\": 1}");
-    home.stdout_of(&["install", "claude", "--name", "mine"]);
-    symlink(home.at(".claude.json"), home.at("project/.mcp.json")).unwrap();
+    let before = home.text(".claude.json");
+    let list = home.clients();
+    let clients = list.iter().filter(|client| client["project_file"].is_string());
+    let project = home.at("project");
+    let mut count = 0;
+    for client in clients {
+        let (id, file) = (client["client"].as_str().unwrap(), client["project_file"].as_str().unwrap());
+        let file = project.join(file.strip_prefix("[HOME]/project/").unwrap());
+        let folder = file.parent().unwrap();
+        // The file is a link, dangling or not; then a folder on the way is.
+        for target in [home.at(".claude.json"), home.at("not-there-yet.json"), "../../../../not-there-yet".into()] {
+            fs::create_dir_all(folder).unwrap();
+            symlink(&target, &file).unwrap();
+            for action in [&["install", id][..], &["uninstall", id], &["install", id, "--adopt"]] {
+                let refusal = home.refusal_of(2, &[action, &["--scope", "project"]].concat());
+                assert!(refusal.contains("a link leads to") && refusal.contains("--scope user"), "{id}: {refusal}");
+            }
+            fs::remove_file(&file).unwrap();
+        }
+        if folder != project {
+            fs::remove_dir_all(folder).unwrap();
+            fs::create_dir_all(folder.parent().unwrap()).unwrap();
+            fs::create_dir_all(home.at("elsewhere")).unwrap();
+            symlink(home.at("elsewhere"), folder).unwrap();
+            let refusal = home.refusal_of(2, &["install", id, "--scope", "project"]);
+            assert!(refusal.contains("a link leads to"), "{id}: {refusal}");
+            fs::remove_file(folder).unwrap();
+            assert_eq!(home.names("elsewhere"), [""; 0], "{id}");
+        }
+        count += 1;
+    }
+    assert!(count >= 5, "{list:#?}");
+    assert_eq!(home.text(".claude.json"), before);
+    assert!(!home.at("not-there-yet.json").exists());
+}
+
+/// A team may keep the file elsewhere in the project.
+#[test]
+fn links_within_the_project_are_followed() {
+    let home = InstallHome::new().with("project/config/mcp.json", "{}");
+    symlink("config/mcp.json", home.at("project/.mcp.json")).unwrap();
     home.stdout_of(&["install", "claude", "--scope", "project"]);
-    home.stdout_of(&["uninstall", "claude", "--scope", "project"]);
-    assert_eq!(home.text(".claude.json.cove-backup-3"), "{\"a\": 1}");
-    assert!(home.json(".claude.json")["mcpServers"]["mine"].is_object());
+    assert!(home.at("project/.mcp.json").is_symlink());
+    assert!(home.json("project/config/mcp.json")["mcpServers"]["cove"].is_object());
 }
 
 #[test]

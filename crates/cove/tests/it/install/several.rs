@@ -92,8 +92,8 @@ fn mentions_the_other_servers_of_a_client() {
     let said = home.stdout_of(&["install", "claude", "goose", "cursor"]);
     let notes: Vec<&str> = said.lines().filter(|line| line.contains(" in the file, ")).collect();
     assert_snapshot!(notes.join("\n"), @"
-    claude-code: 2 other servers are in the file, and the agent still sees them directly: to have them behind Cove, copy the file to `[HOME]/.config/mcp/servers/claude-code.json` and remove them here
-    goose: 1 other server is in the file, and the agent still sees it directly
+    claude-code: 2 other servers are in the file, and the agent still sees them directly; `cove install claude-code --adopt` puts them behind Cove
+    goose: 1 other server is in the file, and the agent still sees it directly; `cove install goose --adopt` puts it behind Cove
     ");
     // What it says is true: Cove reads the copy.
     fs::create_dir_all(home.at(".config/mcp/servers")).unwrap();

@@ -47,6 +47,17 @@ fn writes_urls_as_each_client_spells_them() {
     antigravity: { "mcpServers": { "cove": { "serverUrl": "URL", "headers": { "Authorization": "Bearer T" } } } }
     amp: { "amp.mcpServers": { "cove": { "url": "URL", "headers": { "Authorization": "Bearer T" } } } }
     continue: { "mcpServers": { "cove": { "type": "http", "url": "URL", "headers": { "Authorization": "Bearer T" } } } }
+    qwen: { "mcpServers": { "cove": { "httpUrl": "URL", "headers": { "Authorization": "Bearer T" } } } }
+    crush: { "mcp": { "cove": { "type": "http", "url": "URL", "headers": { "Authorization": "Bearer T" } } } }
+    kimi: { "mcpServers": { "cove": { "url": "URL", "headers": { "Authorization": "Bearer T" } } } }
+    mastra: { "mcpServers": { "cove": { "url": "URL", "headers": { "Authorization": "Bearer T" } } } }
+    pi: { "mcpServers": { "cove": { "url": "URL", "headers": { "Authorization": "Bearer T" } } } }
+    grok: [mcp_servers.cove] url = "URL" headers = { Authorization = "Bearer T" }
+    fx: could not register the URL with fx caused by: fx takes a token from a variable alone hint: use `--no-token`, and name the variable with the token in `bearer_token_env`
+    mcporter: { "mcpServers": { "cove": { "baseUrl": "URL", "headers": { "Authorization": "Bearer T" } } } }
+    augment: { "mcpServers": { "cove": { "type": "http", "url": "URL", "headers": { "Authorization": "Bearer T" } } } }
+    sema4ai: { "mcpServers": { "cove": { "url": "URL", "headers": { "Authorization": "Bearer T" } } } }
+    witsy: could not register the URL with Witsy caused by: Witsy only starts commands hint: leave out `--url`, or write an entry by hand that starts a bridge: `npx -y mcp-remote URL`
     "#);
 }
 
@@ -170,8 +181,10 @@ fn a_project_file_never_gets_a_token() {
             refused.push(id);
         }
     }
-    assert_eq!(with_variable, ["claude-code", "cursor", "codex", "gemini", "opencode", "roo", "kilo", "kiro", "amp"]);
-    assert_eq!(refused, ["vscode", "vscode-insiders", "zed", "copilot-cli", "junie", "continue"]);
+    let earlier = ["claude-code", "cursor", "codex", "gemini", "opencode", "roo", "kilo", "kiro", "amp"];
+    assert_eq!(with_variable, [&earlier[..], &["qwen", "crush", "kimi", "mcporter"]].concat());
+    let plain = ["vscode", "vscode-insiders", "zed", "copilot-cli", "junie", "continue"];
+    assert_eq!(refused, [&plain[..], &["mastra", "pi", "grok", "augment"]].concat());
     assert_snapshot!(home.refusal_of(2, &["install", "zed", "--url", URL, "--scope", "project"]), @"
     could not register the URL with Zed
     caused by: everyone who has the project would get the token: Zed reads no environment variables in headers

@@ -16,45 +16,96 @@ pub(super) fn start(text: &str) -> TextSplice {
 
 /// Adds a member at the end of an object.
 pub(super) fn add(document: &ConfigDocument, object: &DocumentNode, member: &DocumentMember) -> Vec<TextSplice> {
+    let lines = MemberLines::new(document, object);
+    let written = lines.layout.member(member, lines.indent.as_deref());
+    lines.append(document.text(), object, &written)
+}
+
+/// Inserts a written member behind the one at `previous`, or as the first one.
+pub(super) fn insert(
+    document: &ConfigDocument,
+    object: &DocumentNode,
+    previous: Option<usize>,
+    written: &str,
+) -> Vec<TextSplice> {
     let text = document.text();
-    let first_of_all = document.members().first();
+    let lines = MemberLines::new(document, object);
     let members = object.members().unwrap_or_default();
-    let (open, close) = (object.range.start, object.range.end - 1);
-    let outer = indentation(text, open);
-    let step = step(document);
-    // The indentation of the new member, if it gets a line of its own.
-    let indent = match members.first() {
-        Some(first) => own_line(text, first).map(str::to_owned).or_else(|| {
-            let has_lines = text[open..close].contains('\n');
-            has_lines.then(|| format!("{outer}{step}"))
-        }),
-        None if first_of_all.is_some() && !text.trim_end().contains('\n') => None,
-        None => Some(format!("{outer}{step}")),
+    let Some(next) = members.get(previous.map_or(0, |index| index + 1)) else {
+        return lines.append(text, object, written);
     };
-    let space = match first_of_all {
-        Some(first) if text[first.key_range.end..first.node.range.start].ends_with(':') => "",
-        _ => " ",
-    };
-    let layout = EntryLayout { format: DocumentFormat::Json, line_end: line_end(text), step, space };
-    let last = members.last().map_or(open + 1, |member| member.node.range.end);
-    let gap = MemberGap::scan(text, last..close);
-    let before = match &indent {
-        Some(indent) => format!("{}{indent}", layout.line_end),
-        None if members.is_empty() && !gap.has_comment => String::new(),
-        None => space.to_owned(),
-    };
-    let after = match (&indent, gap.comma) {
-        // An object whose last member ends with a comma keeps it that way.
-        (_, Some(_)) => ",".to_owned(),
-        (Some(_), None) if members.is_empty() && !text[gap.end..close].contains('\n') => {
-            format!("{}{outer}", layout.line_end)
+    let start = previous.map_or(object.range.start + 1, |index| members[index].node.range.end);
+    let gap = MemberGap::scan(text, start..next.key_range.start);
+    let after_comma = gap.comma.map_or(start, |comma| comma + 1);
+    // A comment at the end of the line belongs to what is before it.
+    let line = &text[after_comma..next.key_range.start];
+    let line = line.find(['\n', '\r']).map_or("", |end| &line[..end]);
+    let is_comment = line.trim_start().starts_with("//") || (line.contains("/*") && line.trim_end().ends_with("*/"));
+    let at = if is_comment { after_comma + line.len() } else { after_comma };
+    vec![match &lines.indent {
+        Some(indent) => TextSplice::insert(at, format!("{}{indent}{written},", lines.layout.line_end)),
+        None if previous.is_none() => {
+            let space = if text[at..].starts_with(char::is_whitespace) { "" } else { lines.layout.space };
+            TextSplice::insert(at, format!("{written},{space}"))
         }
-        _ => String::new(),
-    };
-    let written = layout.member(member, indent.as_deref());
-    let needs_comma = !members.is_empty() && gap.comma.is_none();
-    let comma = needs_comma.then(|| TextSplice::insert(last, ","));
-    comma.into_iter().chain([TextSplice::insert(gap.end, format!("{before}{written}{after}"))]).collect()
+        None => TextSplice::insert(at, format!("{}{written},", lines.layout.space)),
+    }]
+}
+
+/// How the members of an object are written.
+struct MemberLines<'a> {
+    layout: EntryLayout<'a>,
+    /// The indentation of a new member, if it gets a line of its own.
+    indent: Option<String>,
+}
+
+impl<'a> MemberLines<'a> {
+    fn new(document: &'a ConfigDocument, object: &DocumentNode) -> Self {
+        let text = document.text();
+        let first_of_all = document.members().first();
+        let members = object.members().unwrap_or_default();
+        let (open, close) = (object.range.start, object.range.end - 1);
+        let outer = indentation(text, open);
+        let step = step(document);
+        let indent = match members.first() {
+            Some(first) => own_line(text, first).map(str::to_owned).or_else(|| {
+                let has_lines = text[open..close].contains('\n');
+                has_lines.then(|| format!("{outer}{step}"))
+            }),
+            None if first_of_all.is_some() && !text.trim_end().contains('\n') => None,
+            None => Some(format!("{outer}{step}")),
+        };
+        let space = match first_of_all {
+            Some(first) if text[first.key_range.end..first.node.range.start].ends_with(':') => "",
+            _ => " ",
+        };
+        Self { layout: EntryLayout { format: DocumentFormat::Json, line_end: line_end(text), step, space }, indent }
+    }
+
+    /// Adds a written member at the end of an object.
+    fn append(&self, text: &str, object: &DocumentNode, written: &str) -> Vec<TextSplice> {
+        let Self { layout, indent } = self;
+        let members = object.members().unwrap_or_default();
+        let (open, close) = (object.range.start, object.range.end - 1);
+        let last = members.last().map_or(open + 1, |member| member.node.range.end);
+        let gap = MemberGap::scan(text, last..close);
+        let before = match indent {
+            Some(indent) => format!("{}{indent}", layout.line_end),
+            None if members.is_empty() && !gap.has_comment => String::new(),
+            None => layout.space.to_owned(),
+        };
+        let after = match (indent, gap.comma) {
+            // An object whose last member ends with a comma keeps it that way.
+            (_, Some(_)) => ",".to_owned(),
+            (Some(_), None) if members.is_empty() && !text[gap.end..close].contains('\n') => {
+                format!("{}{}", layout.line_end, indentation(text, open))
+            }
+            _ => String::new(),
+        };
+        let needs_comma = !members.is_empty() && gap.comma.is_none();
+        let comma = needs_comma.then(|| TextSplice::insert(last, ","));
+        comma.into_iter().chain([TextSplice::insert(gap.end, format!("{before}{written}{after}"))]).collect()
+    }
 }
 
 /// Takes a member out of an object. Comments stay.

@@ -4,6 +4,7 @@ use super::*;
 use cove_core::document::DocumentFormat as Format;
 
 mod json;
+mod taken_entry;
 mod toml;
 mod yaml;
 

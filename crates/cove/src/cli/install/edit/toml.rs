@@ -31,9 +31,8 @@ pub(super) fn add(
             return Ok(vec![TextSplice::insert(at, format!("{before}{written}{after}"))]);
         }
     }
-    let keys: Vec<String> = path.iter().map(|key| layout.key(key)).collect();
     let fields = value.members().unwrap_or_default().iter().map(|field| layout.member(field, None));
-    let lines: Vec<String> = [format!("[{}]", keys.join("."))].into_iter().chain(fields).collect();
+    let lines: Vec<String> = [header(path).trim_end().to_owned()].into_iter().chain(fields).collect();
     let lines = lines.join(line_end);
     let written = match text {
         "" => format!("{lines}{line_end}"),
@@ -60,14 +59,8 @@ pub(super) fn remove(
     let mut is_below_header = false;
     for statement in statements {
         let is_header = text[statement.clone()].starts_with('[');
-        let mut start = line_start(text, statement.start);
+        let start = block_start(text, statement.start);
         let end = next_line(text, statement.end);
-        if is_header {
-            let above = line_start(text, start.saturating_sub(1));
-            if start > 0 && text[above..start].trim().is_empty() {
-                start = above;
-            }
-        }
         is_below_header |= is_header;
         match cuts.last_mut() {
             // Comments between the fields of the table are part of it.
@@ -79,6 +72,52 @@ pub(super) fn remove(
         last.start = before_line_end(text, last.start);
     }
     Ok(cuts.into_iter().map(TextSplice::cut).collect())
+}
+
+/// Inserts the statements of a member behind those of the one at `previous`, or else before the first of all members. The
+/// end of the text is the place for a table without neighbours.
+pub(super) fn insert(
+    text: &str,
+    members: &[DocumentMember],
+    previous: Option<usize>,
+    written: &str,
+) -> Vec<TextSplice> {
+    let statements = |member: &DocumentMember| {
+        let mut statements = Vec::new();
+        collect_statements(text, member.key_range.start, &member.node, &mut statements);
+        statements
+    };
+    let end = previous.and_then(|index| statements(&members[index]).iter().map(|part| part.end).max());
+    let at = match (end, members.first()) {
+        (Some(end), _) => next_line(text, end),
+        (None, Some(first)) => {
+            let first = statements(first).iter().map(|part| part.start).min();
+            first.map_or(text.len(), |start| block_start(text, start))
+        }
+        (None, None) => text.len(),
+    };
+    let line_end = line_end(text);
+    let is_line_start = at == 0 || text[..at].ends_with('\n');
+    let before = if is_line_start || written.starts_with(['\n', '\r']) { "" } else { line_end };
+    let written = written.strip_suffix('\n').map_or(written, |rest| rest.strip_suffix('\r').unwrap_or(rest));
+    // The last line of a text may have no line end.
+    let after = if is_line_start { line_end } else { "" };
+    vec![TextSplice::insert(at, format!("{before}{written}{after}"))]
+}
+
+/// The header of a table, on a line of its own.
+pub(super) fn header(path: &[String]) -> String {
+    let layout = EntryLayout::new(DocumentFormat::Toml, "\n");
+    let keys: Vec<String> = path.iter().map(|key| layout.key(key)).collect();
+    if keys.is_empty() { String::new() } else { format!("[{}]\n", keys.join(".")) }
+}
+
+/// The start of the line of a statement, or that of one blank line above a header.
+fn block_start(text: &str, statement: usize) -> usize {
+    let start = line_start(text, statement);
+    let above = line_start(text, start.saturating_sub(1));
+    let has_blank_line = start > 0 && text[above..start].trim().is_empty();
+    if text[statement..].starts_with('[') && has_blank_line { above } else { start }
 }
 
 /// The headers and the lines with values that make up a node.

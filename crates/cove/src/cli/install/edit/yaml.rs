@@ -62,7 +62,52 @@ pub(super) fn remove(
     Ok(braces.into_iter().chain([TextSplice::cut(start..end)]).collect())
 }
 
-fn is_flow(text: &str, map: &DocumentNode) -> bool {
+/// Inserts a written member behind the one at `previous`, or as the first one of a map.
+pub(super) fn insert(
+    document: &ConfigDocument,
+    reached: &ReachedNode<'_, '_>,
+    previous: Option<usize>,
+    written: &str,
+) -> Result<Vec<TextSplice>, Refusal> {
+    let text = document.text();
+    let map = reached.node;
+    let members = map.members().unwrap_or_default();
+    if let (true, Some(first)) = (is_flow(text, map), members.first()) {
+        return Ok(vec![match previous {
+            Some(index) => TextSplice::insert(members[index].node.range.end, format!(", {written}")),
+            None => TextSplice::insert(first.key_range.start, format!("{written}, ")),
+        }]);
+    }
+    let written = written.trim_start_matches(['\n', '\r']);
+    let old_indent = &written[..written.len() - written.trim_start_matches(' ').len()];
+    let (indent, at, braces) = match (members.first(), reached.holder) {
+        (Some(first), _) => {
+            let at = match previous {
+                Some(index) => line_after(text, members[index].node.range.end),
+                None => line_start(text, first.key_range.start),
+            };
+            (own_line(document, first)?.to_owned(), at, None)
+        }
+        (None, Some(holder)) => {
+            let braces = (!map.range.is_empty()).then(|| TextSplice::cut(colon_end(text, holder)..map.range.end));
+            let outer = own_line(document, holder)?;
+            let indent = if old_indent.len() > outer.len() { old_indent.to_owned() } else { format!("{outer}  ") };
+            (indent, line_after(text, map.range.end), braces)
+        }
+        (None, None) => return Err(refuse_one_line(document, map.range.start)),
+    };
+    let line_end = line_end(text);
+    let line = |line: &str| match line.strip_prefix(old_indent) {
+        Some(rest) => format!("{indent}{rest}"),
+        None => line.to_owned(),
+    };
+    let lines = written.lines().map(line).collect::<Vec<_>>().join(line_end);
+    let is_line_start = at == 0 || text[..at].ends_with('\n');
+    let lines = if is_line_start { format!("{lines}{line_end}") } else { format!("{line_end}{lines}") };
+    Ok(braces.into_iter().chain([TextSplice::insert(at, lines)]).collect())
+}
+
+pub(super) fn is_flow(text: &str, map: &DocumentNode) -> bool {
     text[map.range.clone()].starts_with('{')
 }
 

@@ -1,0 +1,176 @@
+//! Shared memory that code has touched and unmapped again.
+//!
+//! A shared anonymous mapping is a file without a name, which lives as long as any page of it is mapped. If code unmaps
+//! all but its first page, the other pages stay, and no count of a process shows them. Two things do:
+//!
+//! - An earlier look, if it saw the mapping while it was whole. So each file counts with the most that was ever seen.
+//! - The machine's count of shared memory. What it grew by between two looks, beyond the sandbox's own file systems,
+//!   belongs to the files that are new since, as far as these do not explain it by their size. Other programs may have
+//!   caused some of it, so a sandbox without new files is not charged.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs;
+
+/// How much the machine's shared memory must have changed before mappings are read because of it.
+const STEP: i64 = 4 << 20;
+
+/// The nameless files of a sandbox.
+#[derive(Debug, Default)]
+pub(super) struct SharedMemory {
+    /// The machine's shared memory beyond the sandbox's file systems, at the last look.
+    elsewhere: Option<i64>,
+    /// How much that has grown since mappings were last read.
+    growth: i64,
+    /// The files by inode, each with the most of it that was ever mapped when mappings were read.
+    reaches: HashMap<u64, u64>,
+    hidden: Vec<HiddenPages>,
+    /// Mappings could not all be read, so that any growth may be the sandbox's.
+    is_unread: bool,
+}
+
+/// Pages that belong to some of these files, beyond what was mapped of them.
+#[derive(Debug)]
+struct HiddenPages {
+    files: BTreeSet<u64>,
+    bytes: u64,
+}
+
+impl SharedMemory {
+    /// Takes note of the machine's shared memory and of the size of the sandbox's file systems. Returns whether mappings
+    /// should be read.
+    pub(super) fn observe(&mut self, machine: Option<u64>, file_systems: u64) -> bool {
+        let Some(machine) = machine else { return false };
+        let elsewhere = machine as i64 - file_systems as i64;
+        self.growth += elsewhere - self.elsewhere.replace(elsewhere).unwrap_or(elsewhere);
+        self.growth >= STEP || self.growth <= -STEP && !self.reaches.is_empty()
+    }
+
+    /// Returns what the files hold at most, as far as it is known.
+    pub(super) fn bytes(&self) -> u64 {
+        self.reaches.values().sum::<u64>() + self.bound(self.hidden.iter()) + self.unread_bytes()
+    }
+
+    /// Returns what these hold, which is no more than there is on the machine.
+    fn bound<'a>(&self, hidden: impl Iterator<Item = &'a HiddenPages>) -> u64 {
+        let most = self.elsewhere.map_or(u64::MAX, |bytes| u64::try_from(bytes).unwrap_or(0));
+        hidden.map(|pages| pages.bytes).sum::<u64>().min(most)
+    }
+
+    fn unread_bytes(&self) -> u64 {
+        if self.is_unread { u64::try_from(self.growth).unwrap_or(0) } else { 0 }
+    }
+
+    /// Takes note that mappings could not all be read.
+    pub(super) fn give_up(&mut self) {
+        self.is_unread = true;
+    }
+
+    /// Returns the same for the files among `seen`, which has the present reach of each.
+    pub(super) fn bytes_of(&self, seen: &HashMap<u64, u64>) -> u64 {
+        let reach = |(file, now): (&u64, &u64)| *self.reaches.get(file).unwrap_or(now).max(now);
+        let hidden = self.hidden.iter().filter(|pages| pages.files.iter().any(|file| seen.contains_key(file)));
+        seen.iter().map(reach).sum::<u64>() + self.bound(hidden) + self.unread_bytes()
+    }
+
+    /// Takes note of all files that are mapped now, each with its present reach.
+    pub(super) fn update(&mut self, seen: &HashMap<u64, u64>) {
+        self.is_unread = false;
+        // What has gone may have made room for what is new.
+        let before = self.bytes();
+        self.hidden.retain(|pages| pages.files.iter().any(|file| seen.contains_key(file)));
+        self.reaches.retain(|file, _| seen.contains_key(file));
+        let gone = before - self.bytes();
+        let new: BTreeSet<u64> = seen.keys().filter(|file| !self.reaches.contains_key(file)).copied().collect();
+        let explained: u64 = new.iter().map(|file| seen[file]).sum();
+        let bytes = gone.saturating_add_signed(self.growth).saturating_sub(explained);
+        if !new.is_empty() && bytes > 0 {
+            self.hidden.push(HiddenPages { files: new, bytes });
+        }
+        for (file, now) in seen {
+            let reach = self.reaches.entry(*file).or_default();
+            *reach = (*now).max(*reach);
+        }
+        self.growth = 0;
+    }
+}
+
+/// Returns the shared memory of the machine, if the kernel says it, without the files in `/dev/shm`: they are not the
+/// sandbox's, and other programs may fill it faster than their share of the rest can be told.
+pub(super) fn machine_total() -> Option<u64> {
+    let named = rustix::fs::statfs("/dev/shm").ok().filter(|found| found.f_type as u32 == libc::TMPFS_MAGIC as u32);
+    let named = named.map_or(0, |found| (found.f_blocks - found.f_bfree) * found.f_bsize as u64);
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Shmem:"))?;
+    Some((line.trim().trim_end_matches(" kB").parse::<u64>().ok()? << 10).saturating_sub(named))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn files(files: &[(u64, u64)]) -> HashMap<u64, u64> {
+        files.iter().map(|&(file, reach)| (file, reach * MIB)).collect()
+    }
+
+    #[test]
+    fn pages_that_were_unmapped_between_looks_count() {
+        let mut memory = SharedMemory::default();
+        assert!(!memory.observe(Some(500 * MIB), 100 * MIB));
+        // The sandbox's own file systems explain this.
+        assert!(!memory.observe(Some(600 * MIB), 200 * MIB));
+        assert!(memory.observe(Some(650 * MIB), 200 * MIB));
+        memory.update(&files(&[(1, 2)]));
+        assert_eq!(memory.bytes(), 50 * MIB);
+        assert!(!memory.observe(Some(650 * MIB), 200 * MIB));
+        // A second time, while a file that was seen goes.
+        assert!(memory.observe(Some(670 * MIB), 200 * MIB));
+        memory.update(&files(&[(1, 2), (2, 20)]));
+        assert_eq!(memory.bytes(), 70 * MIB);
+        assert!(!memory.observe(Some(670 * MIB), 200 * MIB));
+        memory.update(&files(&[(1, 2), (3, 1)]));
+        assert_eq!(memory.bytes(), 70 * MIB);
+        assert_eq!(memory.bytes_of(&files(&[(1, 2)])), 50 * MIB);
+        // There is no more than that on the machine.
+        memory.observe(Some(230 * MIB), 200 * MIB);
+        assert_eq!(memory.bytes(), (30 + 2 + 1) * MIB);
+        memory.update(&files(&[]));
+        assert_eq!(memory.bytes(), 0);
+    }
+
+    #[test]
+    fn a_file_counts_as_far_as_it_was_ever_mapped() {
+        let mut memory = SharedMemory::default();
+        memory.update(&files(&[(1, 64)]));
+        assert_eq!(memory.bytes_of(&files(&[(1, 1), (2, 8)])), 72 * MIB);
+        memory.update(&files(&[(1, 1)]));
+        assert_eq!(memory.bytes(), 64 * MIB);
+    }
+
+    #[test]
+    fn what_others_use_is_not_charged() {
+        let mut memory = SharedMemory::default();
+        memory.update(&files(&[(1, 8)]));
+        memory.observe(Some(0), 0);
+        assert!(memory.observe(Some(900 * MIB), 0));
+        memory.update(&files(&[(1, 8)]));
+        assert_eq!(memory.bytes(), 8 * MIB);
+        // A large file goes and a small one comes.
+        assert!(memory.observe(Some(892 * MIB), 0));
+        memory.update(&files(&[(2, 1)]));
+        assert_eq!(memory.bytes(), MIB);
+        // Unless it cannot be known.
+        memory.observe(Some(992 * MIB), 0);
+        memory.give_up();
+        assert_eq!(memory.bytes(), 101 * MIB);
+    }
+
+    #[test]
+    fn files_of_neighbours_are_not_counted() {
+        let before = machine_total().unwrap();
+        let Ok(mut neighbour) = tempfile::tempfile_in("/dev/shm") else { return };
+        std::io::Write::write_all(&mut neighbour, &vec![1; 48 << 20]).unwrap();
+        assert!(machine_total().unwrap() < before + (32 << 20));
+    }
+}

@@ -1,0 +1,5 @@
+//! A Compose file of an image. The tests of the crate call the same function for the corpus; this file only connects it to the fuzzer.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| cove_docker::compose::exercise::exercise(bytes));

@@ -1,0 +1,5 @@
+//! The messages of a runner, in any order. The tests of the crate call the same function for the corpus; this file only connects it to the fuzzer.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| cove_core::session::exercise::exercise(bytes));
