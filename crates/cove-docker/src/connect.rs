@@ -23,8 +23,9 @@ use super::{error_message, libpod};
 use cove_core::process_env::ProcessEnv;
 use cove_core::search_path::programs;
 
-/// How long an engine may take to answer while Cove connects.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long an engine may take to answer while Cove connects. Before Podman answers about itself it waits for each
+/// container that starts or ends.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a request may wait for an answer, in seconds. Builds and pulls send progress, so they may take longer.
 const REQUEST_TIMEOUT_SECONDS: u64 = 120;
 
@@ -434,7 +435,7 @@ mod tests {
         let (connecting, begun) = (EngineConnector::default(), Instant::now());
         for _ in 0..3 {
             let error = connecting.connect(Some(Engine::Docker), &vars).await.err().unwrap();
-            assert!(error.cause.unwrap().to_string().ends_with("it did not answer within 10 s"));
+            assert!(error.cause.unwrap().to_string().ends_with("it did not answer within 30 s"));
             assert!(error.hint.unwrap().contains("systemctl"));
         }
         assert!(begun.elapsed() < ANSWER_TIMEOUT + Duration::from_secs(1), "{:?}", begun.elapsed());

@@ -199,6 +199,6 @@ mod tests {
         let start = std::time::Instant::now();
         assert!(!ignored.is_ignored(&[&long]));
         assert!(!segments_match(&ignored.rules[1].parts, &deep));
-        assert!(start.elapsed() < std::time::Duration::from_secs(5));
+        assert!(start.elapsed() < std::time::Duration::from_secs(60));
     }
 }

@@ -377,7 +377,7 @@ mod tests {
             .await
             .unwrap_err();
         assert_eq!(failure.message, "it had not ended after 1 s");
-        assert!(began.elapsed() < Duration::from_secs(10));
+        assert!(began.elapsed() < Duration::from_secs(40));
         // The processes that it started have ended too.
         let pid = std::fs::read_to_string(place.path().join("docker-compose.pid")).unwrap();
         let state = || std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));

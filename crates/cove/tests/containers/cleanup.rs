@@ -340,7 +340,7 @@ fn hanging_engine_is_reported_in_seconds() {
         assert!(!end.is_success(), "{engine:?}: {end:?}");
         let took = over.duration_since(began);
         // A single request may take two minutes.
-        const SECONDS: Duration = Duration::from_secs(60);
+        const SECONDS: Duration = Duration::from_secs(100);
         assert!(took < SECONDS, "{engine:?}: the cell took {took:?}");
         let began = Instant::now();
         let error = open(&backend, &policy(), "hangs").await.err().expect("the engine does not answer");

@@ -301,10 +301,10 @@ fn the_clock_of_a_cell_stands_still_while_a_person_is_asked() {
     let home = home_of("legacy");
     let mut client = serve(&home, ClientEra::Modern, asked(), &[]);
     client.call("execute_code", json!({"code": "mcp.fixture.echo()"})).ok();
-    let params = json!({"name": "execute_code", "arguments": {"code": "mcp.fixture.elicit()", "timeout": 3}});
+    let params = json!({"name": "execute_code", "arguments": {"code": "mcp.fixture.elicit()", "timeout": 8}});
     let round = client.request("tools/call", params.clone()).unwrap();
     let start = Instant::now();
-    while start.elapsed() < Duration::from_secs(4) {
+    while start.elapsed() < Duration::from_secs(9) {
         std::thread::sleep(Duration::from_millis(50));
     }
     let mut again = params;

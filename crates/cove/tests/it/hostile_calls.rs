@@ -83,7 +83,7 @@ async fn wait_for_reply(runner: &mut FakeRunner, call: u64) -> usize {
     }
 }
 
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(60);
 
 /// In its second cell the runner sends something wrong: the session must end as lost, and all calls with it.
 async fn check_lost<F>(says: impl Fn(FakeRunner, CellId) -> F + Send + Sync + Copy + 'static, why: &str)

@@ -185,7 +185,7 @@ fn wait_until_gone(pids: &[Pid]) {
     };
     let start = Instant::now();
     while pids.iter().any(lives) {
-        assert!(start.elapsed() < Duration::from_secs(20), "{pids:?} live on");
+        assert!(start.elapsed() < Duration::from_secs(60), "{pids:?} live on");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

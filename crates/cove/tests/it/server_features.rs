@@ -282,7 +282,7 @@ fn code_waits_for_changes_in_every_language() {
         let start = Instant::now();
         while client.call("execute_code", listening()).ok().trim() != "[]" {
             assert!(
-                start.elapsed() < Duration::from_secs(30),
+                start.elapsed() < Duration::from_secs(60),
                 "{era}: {}",
                 client.call("execute_code", listening()).ok()
             );

@@ -9,6 +9,9 @@ use serde_json::{Value, json};
 use crate::broker::BrokerHome;
 use crate::wait_until;
 
+/// The time of a cell here: shorter than the start of its server, and long enough for the cell on a busy machine.
+const CELL_SECONDS: u32 = 5;
+
 /// A home whose only server starts slowly and keeps a list of its starts.
 fn with_slow_fixture(slow: &str) -> BrokerHome {
     let home = BrokerHome::new(json!({}));
@@ -23,9 +26,9 @@ fn start_count(home: &BrokerHome) -> usize {
 
 #[test]
 fn a_server_start_does_not_count_against_the_cell() {
-    let home = with_slow_fixture("3500");
+    let home = with_slow_fixture("6500");
     let mut client = home.serve(&[]);
-    let arguments = json!({"code": "mcp.fixture.add(a=1, b=2).sum", "timeout": 1});
+    let arguments = json!({"code": "mcp.fixture.add(a=1, b=2).sum", "timeout": CELL_SECONDS});
     let params = json!({"name": "execute_code", "arguments": arguments, "_meta": {"progressToken": "p"}});
     let answer = client.request("tools/call", params).unwrap();
     assert_eq!(answer["content"][0]["text"], "3.0\n", "{answer}");
@@ -44,9 +47,9 @@ fn a_server_start_does_not_count_against_the_cell() {
 
 #[test]
 fn a_search_waits_for_a_start_without_the_cells_clock() {
-    let home = with_slow_fixture("2500");
+    let home = with_slow_fixture("6500");
     let mut client = home.serve(&[]);
-    let code = json!({"code": "len(mcp.find('add two numbers')) > 0", "timeout": 1});
+    let code = json!({"code": "len(mcp.find('add two numbers')) > 0", "timeout": CELL_SECONDS});
     assert_eq!(client.call("execute_code", code).ok(), "True\n");
 }
 
@@ -58,7 +61,7 @@ fn a_start_goes_on_when_its_cell_is_cancelled() {
     wait_until("the server is being started", || start_count(&home) == 1);
     client.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}}));
     // The session is free at once, and a call in the next cell joins the start.
-    let code = json!({"code": "print(x); mcp.fixture.add(a=1, b=2).sum", "timeout": 1});
+    let code = json!({"code": "print(x); mcp.fixture.add(a=1, b=2).sum", "timeout": CELL_SECONDS});
     assert_eq!(client.call("execute_code", code).ok(), "1\n3.0\n");
     assert_eq!(start_count(&home), 1);
 }
@@ -66,10 +69,10 @@ fn a_start_goes_on_when_its_cell_is_cancelled() {
 #[test]
 fn a_start_that_takes_too_long_fails_the_call() {
     let home = with_slow_fixture("60000");
-    let mut client = home.serve(&["--start-timeout", "1500ms"]);
-    let code = json!({"code": "mcp.fixture.add(a=1, b=2)", "timeout": 1});
+    let mut client = home.serve(&["--start-timeout", "6500ms"]);
+    let code = json!({"code": "mcp.fixture.add(a=1, b=2)", "timeout": CELL_SECONDS});
     let failed = client.call("execute_code", code).failed();
-    assert!(failed.contains("could not be started: it did not answer within 1.5 s"), "{failed}");
+    assert!(failed.contains("could not be started: it did not answer within 6.5 s"), "{failed}");
     assert!(failed.contains("`start_timeout`"), "{failed}");
     assert_eq!(start_count(&home), 1);
 }

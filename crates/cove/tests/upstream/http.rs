@@ -87,11 +87,11 @@ fn http_calls_run_in_parallel_with_progress() {
             let mut calls = tokio::task::JoinSet::new();
             for _ in 0..50 {
                 let pool = Arc::clone(&pool);
-                calls.spawn(async move { call(&pool, "slow", json!({"ms": 500})).await.is_ok() });
+                calls.spawn(async move { call(&pool, "slow", json!({"ms": 2000})).await.is_ok() });
             }
             assert!(calls.join_all().await.into_iter().all(|good| good));
-            // One after another the calls would take 25 s.
-            assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
+            // One after another the calls would take 100 s.
+            assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
 
             let reported: Arc<Mutex<Vec<f64>>> = Arc::default();
             let sink = Arc::clone(&reported);

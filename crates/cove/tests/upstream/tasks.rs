@@ -103,7 +103,7 @@ async fn give_up(era: &str, arguments: Value) -> String {
     let start = Instant::now();
     let error = call_task(&pool, arguments, Some(1.5)).await.unwrap_err();
     assert!(matches!(error, UpstreamError::Timeout { .. }), "{era}: {error}");
-    assert!(start.elapsed() < Duration::from_secs(20), "{era}: {:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(60), "{era}: {:?}", start.elapsed());
     let read = || std::fs::read_to_string(&log).unwrap();
     wait_until("the task is cancelled", || read().contains("tasks/cancel")).await;
     assert!(read().lines().any(|line| line.contains("tasks/cancel") && line.contains("task-1")), "{era}");
