@@ -58,6 +58,8 @@ const CAUSES: [&str; 10] = [
     "could not stop",
     "was killed by signal 9",
 ];
+/// What a cell says that ran on without its engine: the streams of a container can outlive the engine and carry nothing.
+const OUT_OF_TIME: &str = "cell stopped after ";
 
 /// What is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -94,6 +96,8 @@ struct AnswerTally {
     errors: BTreeMap<String, usize>,
     /// The server was killed before it answered.
     unanswered: usize,
+    /// After the end of an engine, cells whose container could say no more before their time was over.
+    out_of_time: usize,
     replaced_sessions: usize,
 }
 
@@ -198,10 +202,14 @@ impl ChaosRun {
     }
 
     /// Checks the answer to a cell: it is right, or an error that says something.
-    fn check_count(&mut self, session: &'static str, answer: &Value) {
+    fn check_count(&mut self, session: &'static str, answer: &Value, killed: VictimKind) {
         let text = text_of(answer);
         if is_error(answer) {
             self.counts.remove(session);
+            if killed.is_of_engine() && text.contains(OUT_OF_TIME) {
+                self.tally.out_of_time += 1;
+                return;
+            }
             return self.note_error(answer, &text);
         }
         let context = self.context();
@@ -297,7 +305,7 @@ impl ChaosRun {
             };
             for (session, id) in cells {
                 match wait(&mut server, id) {
-                    Some(answer) => self.check_count(session, &answer),
+                    Some(answer) => self.check_count(session, &answer, kind),
                     None => self.tally.unanswered += 1,
                 }
             }
