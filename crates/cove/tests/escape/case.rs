@@ -40,10 +40,13 @@ pub(crate) struct AttackCase {
     /// by mounting over them.
     #[serde(default)]
     in_container: CaseResults,
-    /// By `root`, `user`, `docker` or `podman`: attempts that succeed although they should not, with the reason. A
-    /// gap that has closed is a failure too, so that this list stays true.
+    /// By `root`, `user`, `docker`, `podman`, `compose` or `rootless`: attempts that succeed although they should not,
+    /// with the reason. A gap that has closed is a failure too, so that this list stays true.
     #[serde(default)]
     gaps: BTreeMap<String, BTreeMap<String, String>>,
+    /// By the same names: why an environment of the tests cannot show whether the claim holds there.
+    #[serde(default)]
+    left_out: BTreeMap<String, String>,
     #[serde(default)]
     ending: ExpectedEnding,
     pub(crate) program: String,
@@ -88,29 +91,44 @@ pub(crate) enum CaseEnvironment {
     Jail(TestUser, CaseFiltering),
     /// Filtered, and as a user that may use Docker or Podman, which is root.
     Container(TestEngine),
+    /// The main container of a Compose file, in the same way.
+    ComposedContainer(TestEngine),
+    /// A container of an ordinary user's Podman.
+    RootlessContainer,
 }
 
 impl CaseEnvironment {
-    /// The key of this environment in the gaps of a case.
-    fn gap_key(self) -> &'static str {
+    /// The name of this environment in a case.
+    fn name(self) -> &'static str {
         match self {
             Self::Jail(TestUser::Root, _) => "root",
             Self::Jail(TestUser::Ordinary, _) => "user",
             Self::Container(engine) => engine.name(),
+            Self::ComposedContainer(_) => "compose",
+            Self::RootlessContainer => "rootless",
+        }
+    }
+
+    pub(crate) fn engine(self) -> Option<TestEngine> {
+        match self {
+            Self::Jail(..) => None,
+            Self::Container(engine) | Self::ComposedContainer(engine) => Some(engine),
+            Self::RootlessContainer => Some(TestEngine::Podman),
         }
     }
 
     pub(crate) fn mode(self) -> CaseFiltering {
         match self {
             Self::Jail(_, mode) => mode,
-            Self::Container(_) => CaseFiltering::Filtered,
+            Self::Container(_) | Self::ComposedContainer(_) | Self::RootlessContainer => CaseFiltering::Filtered,
         }
     }
 
     pub(crate) fn who(self) -> TestUser {
         match self {
             Self::Jail(who, _) => who,
-            Self::Container(_) => TestUser::Root,
+            Self::Container(_) | Self::ComposedContainer(_) => TestUser::Root,
+            Self::RootlessContainer => TestUser::Ordinary,
         }
     }
 }
@@ -118,8 +136,9 @@ impl CaseEnvironment {
 impl fmt::Display for CaseEnvironment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Jail(_, mode) => write!(f, "as {} {mode:?}", self.gap_key()),
-            Self::Container(_) => write!(f, "in {}", self.gap_key()),
+            Self::Jail(_, mode) => write!(f, "as {} {mode:?}", self.name()),
+            Self::ComposedContainer(engine) => write!(f, "in {} of {}", self.name(), engine.name()),
+            Self::Container(_) | Self::RootlessContainer => write!(f, "in {}", self.name()),
         }
     }
 }
@@ -167,20 +186,18 @@ impl AttackCase {
         for result in results {
             assert!(!result.starts_with("allowed"), "{}: `{result}` cannot hold a claim", self.id);
         }
-        for (whose, gaps) in &self.gaps {
-            let known_ways = ["root", "user", "docker", "podman"];
+        for whose in self.gaps.keys().chain(self.left_out.keys()) {
+            let known_ways = ["root", "user", "docker", "podman", "compose", "rootless"];
             assert!(known_ways.contains(&whose.as_str()), "{}: nobody is called `{whose}`", self.id);
-            gaps.keys().for_each(known);
         }
+        self.gaps.values().flat_map(BTreeMap::keys).for_each(known);
         assert!([&self.title, &self.claim, &self.layers].iter().all(|text| !text.trim().is_empty()), "{}", self.id);
     }
 
     /// True if there is anything to prove in this environment.
     pub(crate) fn runs_in(&self, way: CaseEnvironment) -> bool {
-        match way {
-            CaseEnvironment::Jail(_, mode) => mode == CaseFiltering::Filtered || !self.filter_only,
-            CaseEnvironment::Container(_) => true,
-        }
+        let is_provable = way.mode() == CaseFiltering::Filtered || !self.filter_only;
+        is_provable && !self.left_out.contains_key(way.name())
     }
 
     /// Everything that is wrong with a run; empty if the claim holds.
@@ -224,17 +241,18 @@ impl AttackCase {
     }
 
     fn accepted_results(&self, name: &str, way: CaseEnvironment) -> Option<&Vec<String>> {
-        let others = match way {
-            CaseEnvironment::Jail(_, CaseFiltering::Filtered) => None,
-            CaseEnvironment::Jail(_, CaseFiltering::Unfiltered) => self.without_filter.get(name),
-            CaseEnvironment::Container(_) => self.in_container.get(name),
+        let others = match (way.engine(), way.mode()) {
+            (Some(_), _) => self.in_container.get(name),
+            (None, CaseFiltering::Unfiltered) => self.without_filter.get(name),
+            (None, CaseFiltering::Filtered) => None,
         };
         others.or_else(|| self.attempts.get(name))
     }
 
-    /// The attempts that are known to succeed here.
+    /// The attempts that are known to succeed here. Every container of an engine has the engine's gaps.
     pub(crate) fn gaps(&self, way: CaseEnvironment) -> BTreeMap<String, String> {
-        self.gaps.get(way.gap_key()).cloned().unwrap_or_default()
+        let names = way.engine().map(TestEngine::name).into_iter().chain([way.name()]);
+        names.filter_map(|name| self.gaps.get(name)).flatten().map(|(name, why)| (name.clone(), why.clone())).collect()
     }
 }
 

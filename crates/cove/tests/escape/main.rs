@@ -1,6 +1,6 @@
 //! The attack suite: hostile programs as data, in `cases/`. Each names the claim of `docs/security.md` that it tests,
-//! and runs as root and as an ordinary user, with the system call filter and without, and in containers of Docker and
-//! Podman, among canaries on the host.
+//! and runs as root and as an ordinary user, with the system call filter and without, and in containers of Docker,
+//! Podman, Compose and an ordinary user's Podman, among canaries on the host.
 
 mod canary;
 mod case;
@@ -9,6 +9,27 @@ mod run;
 mod state;
 
 use std::collections::BTreeSet;
+
+use cove_testkit::containers::TestEngine;
+
+use crate::case::CaseEnvironment;
+
+/// The same in containers, in a module of their own.
+macro_rules! in_containers {
+    ($module:ident, $way:expr, $($test:ident => $name:literal,)*) => {
+        mod $module {
+            const WAY: crate::case::CaseEnvironment = $way;
+
+            $(
+                #[test]
+                fn $test() {
+                    let test = concat!(stringify!($module), "::", stringify!($test));
+                    crate::run::check_in_container(test, $name, WAY);
+                }
+            )*
+        }
+    };
+}
 
 /// A test for each case, so that a failure has a name.
 macro_rules! cases {
@@ -21,25 +42,10 @@ macro_rules! cases {
             }
         )*
 
-        mod docker {
-            $(
-                #[test]
-                fn $test() {
-                    let test = concat!("docker::", stringify!($test));
-                    crate::run::check_in_container(test, $name, cove_testkit::containers::TestEngine::Docker);
-                }
-            )*
-        }
-
-        mod podman {
-            $(
-                #[test]
-                fn $test() {
-                    let test = concat!("podman::", stringify!($test));
-                    crate::run::check_in_container(test, $name, cove_testkit::containers::TestEngine::Podman);
-                }
-            )*
-        }
+        in_containers!(docker, super::CaseEnvironment::Container(super::TestEngine::Docker), $($test => $name,)*);
+        in_containers!(podman, super::CaseEnvironment::Container(super::TestEngine::Podman), $($test => $name,)*);
+        in_containers!(compose, super::CaseEnvironment::ComposedContainer(super::TestEngine::Docker), $($test => $name,)*);
+        in_containers!(rootless, super::CaseEnvironment::RootlessContainer, $($test => $name,)*);
     };
 }
 

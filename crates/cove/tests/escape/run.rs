@@ -1,8 +1,10 @@
 //! Runs a case as every user, with the system call filter and, if another layer stands behind it, without; and in
 //! containers.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -16,7 +18,9 @@ use cove_core::policy::ImageSource;
 use cove_core::process_env::ProcessEnv;
 use cove_core::session::{Cell, Session, SessionOptions};
 use cove_jail::plan::FilterMode;
-use cove_testkit::containers::{TestEngine, recipe};
+use cove_testkit::containers::{compose_recipe, recipe};
+use cove_testkit::engines::{OwnEngine, PrivateEngine};
+use cove_testkit::skip::skip;
 use cove_testkit::{TestProgram, TestUser};
 use tempfile::TempDir;
 
@@ -52,11 +56,24 @@ pub(crate) fn programs() -> &'static CasePrograms {
 /// A directory with the image that has every language, as an operator would offer it.
 pub(crate) fn attacked_image_dir() -> TempDir {
     let ImageSource::Reference(reference) = recipe().source else { panic!("it has a name") };
+    image_dir(&format!("image = \"{reference}\"\n"), |_| {})
+}
+
+/// The same image in the main container of a Compose file.
+fn composed_image_dir() -> TempDir {
+    image_dir("", |image| {
+        compose_recipe(image);
+    })
+}
+
+fn image_dir(source: &str, fill: impl FnOnce(&Path)) -> TempDir {
     let folder = tempfile::tempdir_in("/tmp").expect("a folder");
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).expect("it can be opened to all");
     let image = folder.path().join("attacked");
     fs::create_dir(&image).expect("a folder in it");
-    let text = format!("languages = [\"python\"]\noneshot = false\nimage = \"{reference}\"\n");
+    let text = format!("languages = [\"python\"]\noneshot = false\n{source}");
     fs::write(image.join("image.toml"), text).expect("a file");
+    fill(&image);
     folder
 }
 
@@ -67,11 +84,36 @@ pub(crate) fn check(name: &str) {
     run_in_environments(name, everybody.flat_map(|who| modes.map(|mode| CaseEnvironment::Jail(who, mode))).collect());
 }
 
-/// The same in containers of one engine.
-pub(crate) fn check_in_container(test: &str, name: &str, engine: TestEngine) {
-    if engine.address(test).is_some() {
-        run_in_environments(name, vec![CaseEnvironment::Container(engine)]);
+/// The same in a container.
+pub(crate) fn check_in_container(test: &str, name: &str, way: CaseEnvironment) {
+    if address(test, way).is_some() {
+        run_in_environments(name, vec![way]);
     }
+}
+
+/// The address of an environment's engine. If there is none, reports the test as skipped and returns `None`.
+fn address(test: &str, way: CaseEnvironment) -> Option<String> {
+    let shared = way.engine()?.address(test)?;
+    match way {
+        CaseEnvironment::RootlessContainer => rootless_engine(test).map(OwnEngine::address),
+        _ => Some(shared),
+    }
+}
+
+/// The Podman of an ordinary user, with the image. It ends with this process.
+fn rootless_engine(test: &str) -> Option<&'static OwnEngine> {
+    static ENGINE: OnceLock<Option<OwnEngine>> = OnceLock::new();
+    let started = ENGINE.get_or_init(|| {
+        let kept = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let engine = OwnEngine::start(test, PrivateEngine::Unlimited, kept)?;
+        let archive = std::env::var_os("COVE_TEST_SYSTEM_IMAGE").expect("the images are there");
+        engine.load(Path::new(&archive));
+        Some(engine)
+    });
+    if started.is_none() {
+        skip(test, "not on this machine: only root starts an engine");
+    }
+    started.as_ref()
 }
 
 fn run_in_environments(name: &str, ways: Vec<CaseEnvironment>) {
@@ -116,8 +158,11 @@ pub(crate) fn run(
     // The folder of the program has the canaries, and belongs to the host.
     let mut arguments = ["run", "--json", "--no-folder"].map(str::to_owned).to_vec();
     arguments.extend(flags.iter().cloned());
-    let images = attacked_image_dir();
-    if let CaseEnvironment::Container(engine) = way {
+    let images = match way {
+        CaseEnvironment::ComposedContainer(_) => composed_image_dir(),
+        _ => attacked_image_dir(),
+    };
+    if let Some(engine) = way.engine() {
         let folder = images.path().display().to_string();
         let more = ["--backend", engine.name(), "--image-dir", &folder, "--image", "attacked"];
         arguments.extend(more.map(str::to_owned));
@@ -138,8 +183,8 @@ pub(crate) fn run(
         }
     };
     command.envs(canaries.environment());
-    if let CaseEnvironment::Container(engine) = way {
-        command.env(engine.variable(), engine.address("escape").expect("it was there"));
+    if let Some(engine) = way.engine() {
+        command.env(engine.variable(), address("escape", way).expect("it was there"));
     }
     let before = fs::metadata(cove.path()).and_then(|found| found.modified()).ok();
     let (stdout, stderr) = run_to_end(command);
