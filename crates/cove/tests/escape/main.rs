@@ -44,8 +44,6 @@ macro_rules! cases {
 
         in_containers!(docker, super::CaseEnvironment::Container(super::TestEngine::Docker), $($test => $name,)*);
         in_containers!(podman, super::CaseEnvironment::Container(super::TestEngine::Podman), $($test => $name,)*);
-        in_containers!(compose, super::CaseEnvironment::ComposedContainer(super::TestEngine::Docker), $($test => $name,)*);
-        in_containers!(rootless, super::CaseEnvironment::RootlessContainer, $($test => $name,)*);
     };
 }
 
@@ -124,6 +122,18 @@ cases! {
     k11_core_limit => "K11-core-limit",
     k24_file_locks => "K24-file-locks",
     k24_locks_of_threads => "K24-locks-of-threads",
+}
+
+#[test]
+fn every_case_holds_in_compose() {
+    let way = CaseEnvironment::ComposedContainer(TestEngine::Docker);
+    run::check_all_in_containers("every_case_holds_in_compose", CASES, way);
+}
+
+#[test]
+fn every_case_holds_in_an_ordinary_users_podman() {
+    let way = CaseEnvironment::RootlessContainer;
+    run::check_all_in_containers("every_case_holds_in_an_ordinary_users_podman", CASES, way);
 }
 
 #[test]

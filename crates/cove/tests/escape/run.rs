@@ -91,6 +91,17 @@ pub(crate) fn check_in_container(test: &str, name: &str, way: CaseEnvironment) {
     }
 }
 
+/// All cases one after another, for minutes.
+pub(crate) fn check_all_in_containers(test: &str, names: &[&str], way: CaseEnvironment) {
+    if std::env::var_os("COVE_TEST_FULL").is_none() {
+        return skip(test, "not on this machine: only `cargo xtask test --full` runs every case there, for minutes");
+    }
+    if address(test, way).is_some() {
+        let failures: Vec<String> = names.iter().flat_map(|name| find_failures(name, vec![way])).collect();
+        assert!(failures.is_empty(), "{} of {} do not hold\n{}", failures.len(), names.len(), failures.join("\n"));
+    }
+}
+
 /// The address of an environment's engine. If there is none, reports the test as skipped and returns `None`.
 fn address(test: &str, way: CaseEnvironment) -> Option<String> {
     let shared = way.engine()?.address(test)?;
@@ -117,6 +128,12 @@ fn rootless_engine(test: &str) -> Option<&'static OwnEngine> {
 }
 
 fn run_in_environments(name: &str, ways: Vec<CaseEnvironment>) {
+    let failures = find_failures(name, ways);
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// Runs a case in each environment. Returns a text for each in which its claim does not hold.
+fn find_failures(name: &str, ways: Vec<CaseEnvironment>) -> Vec<String> {
     let case = AttackCase::load(name);
     assert!(name.starts_with(&format!("{}-", case.id)), "`{name}` does not begin with its id");
     let mut failures = Vec::new();
@@ -134,10 +151,11 @@ fn run_in_environments(name: &str, ways: Vec<CaseEnvironment>) {
         eprintln!("escape: {name} {way}: {verdict}");
         if !wrong.is_empty() {
             let shown = report.map(|report| report.describe()).unwrap_or_default();
-            failures.push(format!("{way}:\n  {}\n{shown}", wrong.join("\n  ")));
+            let wrong = wrong.join("\n  ");
+            failures.push(format!("{name}: \"{}\" does not hold\n{way}:\n  {wrong}\n{shown}", case.claim));
         }
     }
-    assert!(failures.is_empty(), "{name}: \"{}\" does not hold\n{}", case.claim, failures.join("\n"));
+    failures
 }
 
 /// Runs a program once among its canaries. Returns its report, and the harm that it did.
