@@ -40,6 +40,9 @@ pub(crate) struct AttackCase {
     /// by mounting over them.
     #[serde(default)]
     in_container: CaseResults,
+    /// Results that differ once more with Compose, which has no setting that hides files.
+    #[serde(default)]
+    in_compose: CaseResults,
     /// By `root`, `user`, `docker`, `podman`, `compose` or `rootless`: attempts that succeed although they should not,
     /// with the reason. A gap that has closed is a failure too, so that this list stays true.
     #[serde(default)]
@@ -180,8 +183,8 @@ impl AttackCase {
             assert!(self.attempts.contains_key(name), "{}: `{name}` is not among its attempts", self.id)
         };
         self.without_filter.keys().chain(self.filter_only_attempts.keys()).for_each(known);
-        self.in_container.keys().for_each(known);
-        let results = [&self.attempts, &self.without_filter, &self.in_container];
+        self.in_container.keys().chain(self.in_compose.keys()).for_each(known);
+        let results = [&self.attempts, &self.without_filter, &self.in_container, &self.in_compose];
         let results = results.into_iter().flat_map(BTreeMap::values).flatten();
         for result in results {
             assert!(!result.starts_with("allowed"), "{}: `{result}` cannot hold a claim", self.id);
@@ -241,10 +244,12 @@ impl AttackCase {
     }
 
     fn accepted_results(&self, name: &str, way: CaseEnvironment) -> Option<&Vec<String>> {
-        let others = match (way.engine(), way.mode()) {
-            (Some(_), _) => self.in_container.get(name),
-            (None, CaseFiltering::Unfiltered) => self.without_filter.get(name),
-            (None, CaseFiltering::Filtered) => None,
+        let in_compose = || self.in_compose.get(name).or_else(|| self.in_container.get(name));
+        let others = match way {
+            CaseEnvironment::Jail(_, CaseFiltering::Filtered) => None,
+            CaseEnvironment::Jail(_, CaseFiltering::Unfiltered) => self.without_filter.get(name),
+            CaseEnvironment::ComposedContainer(_) => in_compose(),
+            CaseEnvironment::Container(_) | CaseEnvironment::RootlessContainer => self.in_container.get(name),
         };
         others.or_else(|| self.attempts.get(name))
     }
