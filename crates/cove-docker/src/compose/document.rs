@@ -10,7 +10,7 @@ use super::super::engine::Engine;
 use super::ComposeRequest;
 use super::check::{CheckedCompose, ComposeService, ServiceMount, ServiceNetwork};
 use cove_core::policy::{MountAccess, SandboxLimits, SandboxMount};
-use cove_jail::guest::{COVE_FOLDER, TMP, WORKSPACE};
+use cove_jail::guest::{COVE_FOLDER, TMP, WORKSPACE, inode_limit};
 
 /// The key of the runner volume in the document. `check_name` refuses it in files, so it cannot collide.
 const RUNNER_VOLUME_KEY: &str = "_cove_runner";
@@ -153,17 +153,19 @@ pub(super) fn service_variables(member: &ComposeService) -> Map<String, Value> {
 }
 
 /// Returns the tmpfs entries for `/workspace` and `/tmp`. Podman accepts no owner for a tmpfs, so all users in the
-/// container may write to `/workspace`.
+/// container may write to `/workspace`, and no limit of inodes.
 fn session_tmpfs(settings: &DocumentSettings<'_>) -> [String; 2] {
     let (user, limits) = (settings.request.policy.user, settings.request.policy.limits);
-    let workspace = match settings.engine.traits().takes_docker_options {
+    let is_docker = settings.engine.traits().takes_docker_options;
+    let workspace = match is_docker {
         true => format!("uid={},gid={},mode=0700", user.uid, user.gid),
         false => "mode=0777".to_owned(),
     };
-    [
-        format!("{WORKSPACE}:rw,exec,nosuid,nodev,size={},{workspace}", limits.workspace),
-        format!("{TMP}:rw,exec,nosuid,nodev,size={},mode=1777", limits.tmp),
-    ]
+    let entry = |place: &str, size: u64, mode: &str| {
+        let files = if is_docker { format!(",nr_inodes={}", inode_limit(size)) } else { String::new() };
+        format!("{place}:rw,exec,nosuid,nodev,size={size},{mode}{files}")
+    };
+    [entry(WORKSPACE, limits.workspace, &workspace), entry(TMP, limits.tmp, "mode=1777")]
 }
 
 fn mount_entry(mount: &ServiceMount) -> Option<Value> {

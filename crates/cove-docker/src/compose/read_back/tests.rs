@@ -100,8 +100,8 @@ fn compose_document_always_has_the_policy_limits() {
         ],
         "tmpfs": [
             "/run:rw,nosuid,nodev,size=1000,mode=1777",
-            "/workspace:rw,exec,nosuid,nodev,size=40,uid=5,gid=6,mode=0700",
-            "/tmp:rw,exec,nosuid,nodev,size=50,mode=1777",
+            "/workspace:rw,exec,nosuid,nodev,size=40,uid=5,gid=6,mode=0700,nr_inodes=64",
+            "/tmp:rw,exec,nosuid,nodev,size=50,mode=1777,nr_inodes=64",
         ],
     });
     assert_eq!(found["services"]["web"], web, "{found:#}");
