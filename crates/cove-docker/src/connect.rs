@@ -23,8 +23,8 @@ use super::{error_message, libpod};
 use cove_core::process_env::ProcessEnv;
 use cove_core::search_path::programs;
 
-/// How long an engine may take to answer while Cove connects. Before Podman answers about itself it waits for each
-/// container that starts or ends.
+/// How long an engine may take to answer while Cove connects. A Podman with many containers that start and end took
+/// more than 10 s.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a request may wait for an answer, in seconds. Builds and pulls send progress, so they may take longer.
 const REQUEST_TIMEOUT_SECONDS: u64 = 120;

@@ -191,7 +191,7 @@ impl AttackCase {
         }
         for whose in self.gaps.keys().chain(self.left_out.keys()) {
             let known_ways = ["root", "user", "docker", "podman", "compose", "rootless"];
-            assert!(known_ways.contains(&whose.as_str()), "{}: nobody is called `{whose}`", self.id);
+            assert!(known_ways.contains(&whose.as_str()), "{}: there is no environment `{whose}`", self.id);
         }
         self.gaps.values().flat_map(BTreeMap::keys).for_each(known);
         assert!([&self.title, &self.claim, &self.layers].iter().all(|text| !text.trim().is_empty()), "{}", self.id);
@@ -265,7 +265,9 @@ impl ExpectedEnding {
     fn find_violations(&self, way: CaseEnvironment, report: &CaseReport) -> Vec<String> {
         let mut wrong = Vec::new();
         // With Compose the kernel may choose the runner, which is not the first process of a service's container.
-        let is_runner = matches!(way, CaseEnvironment::ComposedContainer(_)) && report.outcome == "lost";
+        let is_runner = matches!(way, CaseEnvironment::ComposedContainer(_))
+            && report.outcome == "lost"
+            && report.status.contains("killed by signal 9");
         // The kernel may end the whole container. Podman does not say why, and Cove does not guess.
         let may_be_memory = report.status.contains("for lack of memory; Podman does not say which");
         if (may_be_memory || is_runner)

@@ -14,7 +14,7 @@ use cove_testkit::containers::TestEngine;
 
 use crate::case::CaseEnvironment;
 
-/// The same in containers, in a module of their own.
+/// Tests of all cases in one kind of containers, in a module of their own.
 macro_rules! in_containers {
     ($module:ident, $way:expr, $($test:ident => $name:literal,)*) => {
         mod $module {
