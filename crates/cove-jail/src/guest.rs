@@ -100,8 +100,10 @@ pub enum RlimitResource {
     Fsize,
     Memlock,
     Msgqueue,
+    Nice,
     Nofile,
     Nproc,
+    Rtprio,
     Sigpending,
     Stack,
 }
@@ -123,9 +125,12 @@ pub fn rlimits(limits: &SandboxLimits) -> Vec<Rlimit> {
         both(RlimitResource::Fsize, limits.workspace.max(limits.tmp)),
         both(RlimitResource::Memlock, 64 * KIB),
         both(RlimitResource::Msgqueue, 0),
+        // No higher priority than the machine's other programs, and none of real time, also where its user may have them.
+        both(RlimitResource::Nice, 0),
         both(RlimitResource::Nofile, 1024),
         // One more than the limit, for the runner.
         both(RlimitResource::Nproc, u64::from(limits.pids) + 1),
+        both(RlimitResource::Rtprio, 0),
         both(RlimitResource::Sigpending, 256),
         // Each thread's stack counts against `Data` in full: 4 MiB allow twice as many threads as the usual 8 MiB.
         Rlimit { resource: RlimitResource::Stack, soft: 4 * MIB, hard: 8 * MIB },

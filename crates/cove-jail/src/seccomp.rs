@@ -66,7 +66,9 @@ impl FilterAction {
     /// The call returns 0 and does nothing.
     pub const DONE: FilterAction = FilterAction::Errno(0);
     pub const EPERM: FilterAction = FilterAction::Errno(1);
+    pub const EINVAL: FilterAction = FilterAction::Errno(22);
     pub const ENOSYS: FilterAction = FilterAction::Errno(38);
+    pub const EOPNOTSUPP: FilterAction = FilterAction::Errno(95);
     pub const EAFNOSUPPORT: FilterAction = FilterAction::Errno(97);
 
     /// `SECCOMP_RET_*` of linux/seccomp.h: what a program returns.

@@ -70,7 +70,7 @@ fn shows_the_whole_docker_plan() {
     privileges  no capabilities, no new privileges
     syscalls    the filter of the embedded sandbox, given to Docker
     limits      512m memory, 1 cpu, 256 processes; held by cgroups
-    rlimits     core 1, fsize 268435456, memlock 65536, msgqueue 0, nofile 1024, sigpending 256, stack 4194304
+    rlimits     core 1, fsize 268435456, memlock 65536, msgqueue 0, nice 0, nofile 1024, rtprio 0, sigpending 256, stack 4194304
     root        the image's, read-only
                 /dev/shm  tmpfs rw,noexec,nosuid,nodev,size=67108864,mode=1777,nr_inodes=4096
                 /run  tmpfs rw,exec,nosuid,nodev,size=1048576,mode=0755,nr_inodes=64
@@ -96,7 +96,7 @@ fn shows_the_whole_podman_plan() {
     privileges  no capabilities, no new privileges
     syscalls    the filter of the embedded sandbox, installed by the runner, behind the default one
     limits      512m memory, 1 cpu, 256 processes; held by cgroups
-    rlimits     core 1, fsize 268435456, memlock 65536, msgqueue 0, nofile 1024, nproc 1000, sigpending 256, stack 4194304
+    rlimits     core 1, fsize 268435456, memlock 65536, msgqueue 0, nice 0, nofile 1024, nproc 1000, rtprio 0, sigpending 256, stack 4194304
     root        the image's, read-only
                 /run  tmpfs rw,exec,nosuid,nodev,size=1048576,mode=0755
                 /tmp  tmpfs rw,exec,nosuid,nodev,size=67108864,mode=1777

@@ -57,10 +57,10 @@ fn plans_for_an_ordinary_user_on_the_root_of_the_host() {
     namespaces  user mount pid net ipc uts cgroup; none can be made inside
     network     none but its own loopback
     privileges  no capabilities, no new privileges
-    syscalls    241 allowed, 23 by rule (clone, core-limit, core-of-task, families, fcntl, fifo, fifo-at, ioctl, madvise, mode, mode-at, open, open-at, personality, pipe, prctl, setsockopt, unix-family), 21 as if the kernel were older, the rest EPERM
+    syscalls    238 allowed, 26 by rule (cache-advice, clone, core-limit, core-of-task, families, fcntl, fifo, fifo-at, ioctl, madvise, mode, mode-at, open, open-at, personality, pipe, prctl, read-flags, send-file, setsockopt, unix-family), 21 as if the kernel were older, the rest EPERM
     landlock    read 6, write 4, devices 5 paths, where the kernel has it
     limits      512 MiB memory, 1 cpu, 256 processes, 16384 file locks; held by watchdog and rlimits, since nothing is delegated to this user
-    rlimits     core 1, data 536870912, fsize 268435456, memlock 65536, msgqueue 0, nofile 512, nproc 257, sigpending 256, stack 4194304
+    rlimits     core 1, data 536870912, fsize 268435456, memlock 65536, msgqueue 0, nice 0, nofile 512, nproc 257, rtprio 0, sigpending 256, stack 4194304
     root        4 MiB (1024 files) tmpfs, then read-only
                 /bin  -> usr/bin
                 /lib  -> usr/lib

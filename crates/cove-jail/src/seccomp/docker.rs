@@ -5,7 +5,7 @@
 //! these values" has to be spelled out as a set of bit patterns that covers the rest. And comparisons are on 64 bits,
 //! so each of these carries a mask of at most 32 bits, except where a rule compares both halves of an argument.
 //!
-//! Three differences to the jail's own program remain. Numbers that are not in the table get EPERM, except where the
+//! Besides `IMAGE_CALLS`, three differences to the jail's own program remain. Numbers that are not in the table get EPERM, except where the
 //! engine itself answers ENOSYS for numbers above the newest one in the profile; a protocol family or protocol
 //! above 63, such as MPTCP, gets EPERM where the jail answers EAFNOSUPPORT; and so does a level of socket options,
 //! or an option of a level with refused ones, above 511, where the kernel would answer ENOPROTOOPT.
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::FilterAction;
-use super::rules::{ArgumentCheck, ArgumentRule, HIGH_HALF};
+use super::rules::{ArgumentCheck, ArgumentRule, HIGH_HALF, RuleCase};
 use super::table::{Syscall, SyscallVerdict, syscalls};
 
 /// The profile spells out EAFNOSUPPORT for families and protocols of this many bits. Kernels have fewer than 64 families.
@@ -48,14 +48,23 @@ pub(super) const HOST_CALLS: &[(&str, &str)] = &[
     ("unshare", "makes a cgroup namespace once the process is in its cgroup"),
 ];
 
+/// The calls that programs of images need beyond those that are allowed in the embedded sandbox, and why.
+pub(super) const IMAGE_CALLS: &[(&str, &str)] =
+    &[("sendfile", "nginx has no other way to send a file unless it is told so; a cgroup counts the pages")];
+
 /// Returns the profile of a container that is a sandbox, as indented JSON.
 pub fn sandbox_profile() -> String {
-    profile(|syscall| syscall.verdict)
+    profile_with(&[IMAGE_CALLS])
 }
 
 /// Returns the profile of a container in which Cove itself runs and makes sandboxes, as indented JSON.
 pub fn host_profile() -> String {
-    profile(|syscall| match HOST_CALLS.iter().any(|(name, _)| *name == syscall.name) {
+    profile_with(&[IMAGE_CALLS, HOST_CALLS])
+}
+
+/// Returns the profile of the table with more calls.
+fn profile_with(more: &[&[(&str, &str)]]) -> String {
+    profile(|syscall| match more.iter().copied().flatten().any(|(name, _)| *name == syscall.name) {
         true => SyscallVerdict::Allow,
         false => syscall.verdict,
     })
@@ -125,6 +134,15 @@ fn alternatives(rule: &ArgumentRule) -> Vec<(FilterAction, Vec<ArgumentCheck>)> 
     }
     if rule.otherwise == FilterAction::EPERM {
         return alternatives;
+    }
+    match rule.cases {
+        [] => return vec![(rule.otherwise, Vec::new())],
+        // One bit has one opposite.
+        [RuleCase { checks: [check], .. }] if check.mask.is_power_of_two() => {
+            alternatives.push((rule.otherwise, vec![ArgumentCheck { equals: check.equals ^ check.mask, ..*check }]));
+            return alternatives;
+        }
+        _ => {}
     }
     // Only one rule compares both halves of an argument, with 0: the rest are the values with any bit set.
     let is_whole = |check: &ArgumentCheck| check.argument & HIGH_HALF != 0;

@@ -1,8 +1,9 @@
 //! The rules that look at arguments, as data.
 //!
-//! If any case of a rule holds, the call ends with `then`, else with `otherwise`. Comparisons are on the low 32 bits of
-//! a register: all arguments named here are `int` or `unsigned int` in the kernel, except clone's flags, of which the
-//! kernel too reads only the low half, and the pointers of prlimit64(2), of which `HIGH_HALF` reads the rest.
+//! If any case of a rule holds, the call ends with `then`, else with `otherwise`. A rule without cases gives every call an
+//! error number that no verdict of the table stands for. Comparisons are on the low 32 bits of a register: all arguments
+//! named here are `int` or `unsigned int` in the kernel, except clone's flags, of which the kernel too reads only the low
+//! half, and the pointers of prlimit64(2), of which `HIGH_HALF` reads the rest.
 
 use super::FilterAction;
 
@@ -119,7 +120,24 @@ static CORE_OF_TASK: &[RuleCase] = &[
     case("a query", &[is(1, 4), is(2, 0), is(2 | HIGH_HALF, 0)], "reads the limit on core files, changes nothing"),
 ];
 
+/// `POSIX_FADV_DONTNEED` of posix_fadvise(2). The guest gets the answer that it is done: it is advice.
+static CACHE_ADVICE: &[RuleCase] =
+    &[case("POSIX_FADV_DONTNEED", &[is(3, 4)], "takes files that the whole machine reads out of its page cache")];
+
+/// The opposite of `RWF_NOWAIT`, a flag of preadv2(2).
+static READ_FLAGS: &[RuleCase] = &[case(
+    "no RWF_NOWAIT",
+    &[ArgumentCheck { argument: 5, mask: 8, equals: 0 }],
+    "with it a read tells which pages of a shared file others have touched, as cachestat does",
+)];
+
 static RULES: &[ArgumentRule] = &[
+    ArgumentRule {
+        name: "cache-advice",
+        cases: CACHE_ADVICE,
+        then: FilterAction::DONE,
+        otherwise: FilterAction::Allow,
+    },
     allow_only(
         "clone",
         &[case(
@@ -217,6 +235,14 @@ static RULES: &[ArgumentRule] = &[
         )],
     ),
     ArgumentRule { name: "prctl", cases: PRCTL, then: FilterAction::EPERM, otherwise: FilterAction::Allow },
+    ArgumentRule {
+        name: "read-flags",
+        cases: READ_FLAGS,
+        then: FilterAction::Allow,
+        otherwise: FilterAction::EOPNOTSUPP,
+    },
+    // The answer for a file of a kind that sendfile(2) does not know: python, node, Go, Rust and busybox then copy.
+    ArgumentRule { name: "send-file", cases: &[], then: FilterAction::Allow, otherwise: FilterAction::EINVAL },
     ArgumentRule { name: "setsockopt", cases: SETSOCKOPT, then: FilterAction::EPERM, otherwise: FilterAction::Allow },
     ArgumentRule {
         name: "unix-family",

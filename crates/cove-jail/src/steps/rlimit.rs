@@ -27,8 +27,10 @@ pub fn limit_processes(limits: &[Rlimit]) -> Result<(), StepFailure> {
             RlimitResource::Fsize => Kernel::Fsize,
             RlimitResource::Memlock => Kernel::Memlock,
             RlimitResource::Msgqueue => Kernel::Msgqueue,
+            RlimitResource::Nice => Kernel::Nice,
             RlimitResource::Nofile => Kernel::Nofile,
             RlimitResource::Nproc => Kernel::Nproc,
+            RlimitResource::Rtprio => Kernel::Rtprio,
             RlimitResource::Sigpending => Kernel::Sigpending,
             RlimitResource::Stack => Kernel::Stack,
         };

@@ -66,6 +66,7 @@ cases! {
     a16_machine => "A16-machine",
     a17_socket_families => "A17-socket-families",
     a18_netlink => "A18-netlink",
+    a19_cached_pages => "A19-cached-pages",
     a19_page_cache => "A19-page-cache",
     a20_other_abi => "A20-other-abi",
     a21_terminal => "A21-terminal",

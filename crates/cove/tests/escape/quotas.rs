@@ -1,5 +1,5 @@
 //! What the kernel counts for each user of the machine: code that uses it up takes nothing from the person who runs
-//! Cove, nor from another sandbox. And what a crash inside starts outside.
+//! Cove, nor from another sandbox. And what a crash inside starts outside, and a hint inside takes out of memory.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -251,6 +251,48 @@ fn what_a_container_uses_up_is_not_taken_from_another() {
         let said = String::from_utf8_lossy(&output.stdout);
         assert_eq!(said, ALL_LEFT, "{engine:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
+}
+
+/// Returns how many of a file's pages are in memory, or nothing if its file system does not tell.
+fn cached_pages(file: &fs::File, pages: usize) -> Option<usize> {
+    let mut count = 0;
+    for page in 0..pages {
+        let mut byte = [0];
+        let mut vector = [std::io::IoSliceMut::new(&mut byte)];
+        match rustix::io::preadv2(file, &mut vector, page as u64 * 4096, rustix::io::ReadWriteFlags::NOWAIT) {
+            Ok(_) => count += 1,
+            Err(rustix::io::Errno::AGAIN) => {}
+            Err(_) => return None,
+        }
+    }
+    Some(count)
+}
+
+#[test]
+fn code_takes_no_file_out_of_the_page_cache() {
+    const TEST: &str = "code_takes_no_file_out_of_the_page_cache";
+    const PAGES: usize = 64;
+    let folder = open_folder();
+    let (data, program) = (folder.path().join("data"), folder.path().join("program.py"));
+    fs::write(&data, vec![7; PAGES * 4096]).expect("a file");
+    let file = fs::File::open(&data).expect("it is there");
+    // The kernel keeps pages that it has yet to write.
+    file.sync_all().expect("it can be written");
+    let drop_pages = "import os\nfile = os.open('/data', os.O_RDONLY)\n\
+                      os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)\nprint('dropped')\n";
+    fs::write(&program, drop_pages).expect("a file");
+    for who in TestUser::all(TEST) {
+        let mount = format!("{}:/data", data.display());
+        let output = run_command(who).args(["--mount", &mount]).arg(&program).output().expect("it starts");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "dropped\n", "{who:?}: {output:?}");
+        match cached_pages(&file, PAGES) {
+            None => return skip(TEST, "not on this machine: the file system does not say what is cached"),
+            found => assert_eq!(found, Some(PAGES), "{who:?}"),
+        }
+    }
+    // The same hint from outside shows that the count sees it.
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("it is a file");
+    assert!(cached_pages(&file, PAGES).is_some_and(|found| found < PAGES), "{:?}", cached_pages(&file, PAGES));
 }
 
 /// A process that crashes in every way: with the limit as it is, and after an attempt to lower it.

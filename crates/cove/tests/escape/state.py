@@ -46,6 +46,8 @@ STATE = {
     "folder": os.getcwd(),
     "interfaces": sorted(name for _, name in socket.if_nameindex()),
     "core": resource.getrlimit(resource.RLIMIT_CORE),
+    "nice": resource.getrlimit(resource.RLIMIT_NICE),
+    "realtime": resource.getrlimit(resource.RLIMIT_RTPRIO),
     "own_session": os.getsid(0) in (1, os.getpid()),
 }
 print("state " + json.dumps(STATE))

@@ -28,6 +28,8 @@ struct ObservedState {
     folder: String,
     interfaces: Vec<String>,
     core: (i64, i64),
+    nice: (i64, i64),
+    realtime: (i64, i64),
     own_session: bool,
 }
 
@@ -256,5 +258,6 @@ fn check_environment(state: &ObservedState) {
     let made = ["lo", "tunl0", "sit0", "ip6tnl0", "gre0"];
     assert!(state.interfaces.iter().all(|name| made.contains(&name.as_str())), "{:?}", state.interfaces);
     assert_eq!(state.core, (1, 1));
+    assert_eq!((state.nice, state.realtime), ((0, 0), (0, 0)));
     assert!(state.own_session);
 }

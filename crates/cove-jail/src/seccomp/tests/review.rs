@@ -53,8 +53,8 @@ impl ReviewedList {
     fn sign(&self, syscall: &Syscall) -> Option<char> {
         let ours = match syscall.verdict {
             SyscallVerdict::Allow => CallStrictness::Allowed,
-            SyscallVerdict::Rule(_) => CallStrictness::ByArguments,
-            SyscallVerdict::Deny | SyscallVerdict::Absent => CallStrictness::Refused,
+            SyscallVerdict::Rule(rule) if !rule.cases.is_empty() => CallStrictness::ByArguments,
+            SyscallVerdict::Rule(_) | SyscallVerdict::Deny | SyscallVerdict::Absent => CallStrictness::Refused,
         };
         let theirs = self.calls.get(syscall.name).copied().unwrap_or(CallStrictness::Refused);
         match ours.cmp(&theirs) {
