@@ -12,6 +12,7 @@ mod in_band;
 mod login;
 mod records;
 mod redirect;
+mod resource_document;
 mod session;
 mod tokens;
 mod web;

@@ -98,6 +98,39 @@ fn documents_that_lie_are_refused() {
 }
 
 #[test]
+fn the_document_that_a_server_names_is_named_in_the_error() {
+    let named = |reason: &str| format!("{RESOURCE}`, which it names, {reason}");
+    // What Cove would find without the document must not be blamed.
+    let misbehave =
+        |state: &mut AuthorizationState| set(&mut state.server_metadata, "issuer", json!("https://evil.example"));
+    for body in ["<html>canary</html>", "[\"canary\"]", ""] {
+        check(&named("is no JSON object"), |state| {
+            misbehave(state);
+            answer(state, RESOURCE, move |_, stream| write(stream, "200 OK", "", body.as_bytes()));
+        });
+    }
+    for status in ["404 No", "500 No"] {
+        check(&named(&format!("answers HTTP {}", &status[..3])), |state| {
+            misbehave(state);
+            answer(state, RESOURCE, move |_, stream| write(stream, status, "", b"canary"));
+        });
+    }
+    check(&named("names no authorization server (`authorization_servers`)"), |state| {
+        misbehave(state);
+        set(&mut state.resource_metadata, "authorization_servers", json!([]));
+    });
+    check(&named("has no `resource`"), |state| set(&mut state.resource_metadata, "resource", Value::Null));
+    check(&named("is about `https://other.example/mcp`, not about this server"), |state| {
+        set(&mut state.resource_metadata, "resource", json!("https://other.example/mcp"));
+    });
+    // Nothing else is published either.
+    check(&named("is no JSON object"), |state| {
+        answer(state, RESOURCE, |_, stream| write(stream, "200 OK", "", b"canary"));
+        answer(state, METADATA, |_, stream| write(stream, "404 No", "", b""));
+    });
+}
+
+#[test]
 fn endpoints_elsewhere_are_refused() {
     for endpoint in ["authorization_endpoint", "token_endpoint", "registration_endpoint"] {
         for (address, reason) in [
