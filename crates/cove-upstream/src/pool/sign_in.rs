@@ -21,7 +21,7 @@ use std::fmt;
 
 pub use login::{PendingSignIn, SignInOptions, SignedIn};
 pub use records::SignInRecords;
-pub use redirect::{RedirectAnswer, SIGN_IN_TIMEOUT};
+pub use redirect::RedirectAnswer;
 pub(super) use session::ServerSignIn;
 pub use session::SignedOut;
 

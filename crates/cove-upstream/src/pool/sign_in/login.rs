@@ -374,9 +374,10 @@ impl PendingSignIn {
         Url::parse(&self.address).ok().and_then(|url| url.host_str().map(str::to_owned)).unwrap_or_default()
     }
 
-    /// Waits for the browser.
-    pub async fn wait_for_redirect(&self) -> RedirectAnswer {
-        self.listener.wait(&self.state).await
+    /// Waits for the browser. Fails if it does not come in time. `report_foreign` is called at most once: when an answer
+    /// comes that does not belong to this sign-in.
+    pub async fn wait_for_redirect(&self, report_foreign: impl Fn()) -> Result<RedirectAnswer, SignInError> {
+        self.listener.wait(&self.state, report_foreign).await
     }
 
     /// Reads an address that a person pasted. Fails if it belongs to another sign-in.
