@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use reqwest::Url;
 
+use super::references::{ReferenceMistake, find_mistake};
 use super::{
     DefinitionOrigin, DefinitionOwner, DefinitionProblem, HttpTransport, OAuthSettings, ServerDefinition, ServerLaunch,
     check_name, parse_start_timeout,
@@ -128,13 +129,15 @@ fn server(member: &DocumentMember, path: &Path, is_toml: bool) -> Result<ServerD
         return Err(fields.mistake(unknown.line, &what, &unknown_key_hint(&unknown.key, FIELDS)));
     }
     let enabled = if is_toml { None } else { fields.boolean("enabled")? };
+    let launch = fields.launch(is_toml)?;
+    fields.check_references(&launch)?;
     Ok(ServerDefinition {
         name: name.clone(),
         alias: String::new(),
         origin: DefinitionOrigin { path: path.to_owned(), line: *line },
         owner: DefinitionOwner::default(),
         shadowed: Vec::new(),
-        launch: fields.launch(is_toml)?,
+        launch,
         description: fields.text("description")?,
         disabled: fields.boolean("disabled")?.unwrap_or(false) || enabled == Some(false),
         allow_self: fields.boolean("allow_self")?.unwrap_or(false),
@@ -209,6 +212,33 @@ impl ServerFields<'_> {
             }
             (None, ..) => mistake("there is no `command`", "write the program to start, or a `url`"),
             (Some(_), ..) => mistake("there is no `url`", "write the server's address, or a `command`"),
+        }
+    }
+
+    /// Fails if a text has what is meant as a reference and is none: the server would get it as it is.
+    fn check_references(&self, launch: &ServerLaunch) -> Result<(), DefinitionProblem> {
+        let keys: &[&str] = match launch {
+            ServerLaunch::Stdio { .. } => &["command", "args", "env", "env_file", "cwd"],
+            ServerLaunch::Http { .. } => &["url", "serverUrl", "httpUrl", "headers", "oauth"],
+        };
+        for key in keys {
+            let Some(node) = self.field(key) else { continue };
+            self.check_reference(node, key)?;
+            node.items().unwrap_or_default().iter().try_for_each(|item| self.check_reference(item, key))?;
+            for member in node.members().unwrap_or_default() {
+                self.check_reference(&member.node, &format!("{key}.{}", member.key))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_reference(&self, node: &DocumentNode, key: &str) -> Result<(), DefinitionProblem> {
+        match node.text().and_then(find_mistake) {
+            None => Ok(()),
+            Some(ReferenceMistake { shown, reason, hint }) => {
+                let what = format!("`{shown}` in `{}` {reason}", display_value(key));
+                Err(self.mistake(node.line, &what, &hint))
+            }
         }
     }
 

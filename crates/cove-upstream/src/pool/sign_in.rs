@@ -12,6 +12,7 @@ mod in_band;
 mod login;
 mod records;
 mod redirect;
+mod resource_document;
 mod session;
 mod tokens;
 mod web;
@@ -20,7 +21,7 @@ use std::fmt;
 
 pub use login::{PendingSignIn, SignInOptions, SignedIn};
 pub use records::SignInRecords;
-pub use redirect::{RedirectAnswer, SIGN_IN_TIMEOUT};
+pub use redirect::RedirectAnswer;
 pub(super) use session::ServerSignIn;
 pub use session::SignedOut;
 

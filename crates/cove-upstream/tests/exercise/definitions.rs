@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::references::{TextPart, ValueReference, split_references};
+use super::references::{TextPart, ValueReference, find_mistake, split_references};
 use super::{ServerDefinition, ServerDefinitions, ServerLaunch, check_name};
 
 /// More than any message has.
@@ -53,6 +53,7 @@ fn check_server(server: &ServerDefinition) {
     server.secret_names();
     for text in server.texts() {
         assert!(!text.contains('\0'), "a text has a NUL byte");
+        assert_eq!(find_mistake(text), None, "a server would get {text:?}");
         check_references(text);
     }
     if let ServerLaunch::Stdio { command, .. } = &server.launch {

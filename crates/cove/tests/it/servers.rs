@@ -354,3 +354,41 @@ fn list_shows_failures_of_other_processes_until_the_server_works() {
     assert_eq!(home.list_json()["servers"][0]["failure"], Value::Null);
     assert!(!record.exists());
 }
+
+/// A server would get such a text as it is, and a secret would be missing without a word.
+#[test]
+fn references_that_cannot_be_read_are_problems() {
+    let home = ServersHome::new();
+    for (value, shown, form) in [
+        ("${secret:}", "`${secret:}` in `env.U` names nothing, so `t` is not used", "write `${secret:NAME}`, or `$${`"),
+        ("${cmd:}", "`${cmd:}` in `env.U` names nothing", "`${cmd:PROGRAM ARGUMENTS}`"),
+        ("${file:}", "`${file:}` in `env.U` names nothing", "`${file:PATH}`"),
+        ("${env:}", "`${env:}` in `env.U` names nothing", "`${env:VARIABLE}`"),
+        ("${secret:a", "`${secret:…` in `env.U` has no `}`", "`${secret:NAME}`"),
+        ("${Secret:x}", "`${Secret:…}` in `env.U` is not written as a reference is", "`${secret:NAME}`"),
+        ("${op:x}", "`${op:…}` in `env.U` is no kind of reference that Cove knows", "one of `${secret:NAME}`"),
+        ("${secret:ghp_canary !}", "`${secret:…}` in `env.U` has a name that no secret can have", "letters, digits"),
+    ] {
+        let added = home.run_servers(&["add", "t", "--env", &format!("U={value}"), "--", "/bin/true"]);
+        assert_eq!((added.code, added.stdout.as_str()), (Some(2), ""), "{value}: {added:?}");
+        for part in ["could not add the server `t`", shown, form] {
+            assert!(added.stderr.contains(part), "{value}: {part}: {added:?}");
+        }
+        assert!(!added.stderr.contains("canary"), "{added:?}");
+    }
+    let header = ["add", "t", "--url", "https://x.example/mcp", "--header", "Authorization: Bearer ${secret:}"];
+    let added = home.run_servers(&header);
+    assert!(added.code == Some(2) && added.stderr.contains("in `headers.Authorization`"), "{added:?}");
+    for (name, value) in [("a", "$${secret:}"), ("b", "${X:+y} ${1} ${x%y} ${} ${"), ("c", "${X:-d}")] {
+        home.stdout_of(&["add", name, "--env", &format!("U={value}"), "--", "/bin/true", value]);
+    }
+
+    let home = ServersHome::new().with(
+        "MCPs/mixed.json",
+        "{\"mcpServers\": {\n\"good\": {\"command\": \"/bin/true\"},\n\"bad\": {\"command\": \"/bin/true\",\n\"args\": [\"x\",\n\"${op://v/x}\"]}}}",
+    );
+    let list = home.stdout_of(&["list"]);
+    let problem = "in `[HOME]/MCPs/mixed.json`, line 5: `${op:…}` in `args` is no kind of reference that Cove knows, so `bad` \
+                   is not used; write one of `${secret:NAME}`";
+    assert!(list.contains(problem) && list.lines().any(|line| line.starts_with("good ")), "{list}");
+}

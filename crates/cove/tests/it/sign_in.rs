@@ -273,6 +273,51 @@ fn the_end_of_input_on_a_terminal_ends_the_sign_in() {
 }
 
 #[test]
+fn an_address_can_be_pasted_where_the_browser_fails() {
+    let home = SignInHome::new();
+    let mut command = home.home.command(&["servers", "login", "guarded"]);
+    command.env("BROWSER", "/bin/false:/bin/false");
+    let mut terminal = PseudoTerminal::start(&command);
+    let opening = "opening your browser at ";
+    terminal.expect(opening);
+    let paste = "paste the address that the browser ends at:";
+    terminal.expect(paste);
+    terminal.expect("> ");
+    terminal.expect("warning: the browser could not be opened");
+    terminal.expect("paste the address that the browser ends at (the page need not load there):");
+    let address = terminal.expect("> ").trim().to_owned();
+    terminal.send(&format!("{}\n", AuthorizationFixture::follow(&address)));
+    let (code, shown) = terminal.close();
+    assert_eq!(code, Some(0), "{shown}");
+    // A browser that works takes the prompt from nobody.
+    let mut command = home.home.command(&["servers", "login", "guarded"]);
+    command.env("BROWSER", "/bin/true");
+    let mut terminal = PseudoTerminal::start(&command);
+    terminal.expect(opening);
+    let address = terminal.expect("\r\n").trim().to_owned();
+    terminal.expect(paste);
+    terminal.expect("> ");
+    terminal.send("ls\n").expect("that is not the address that the browser ended at; paste it");
+    terminal.send(&format!("{}\n", AuthorizationFixture::follow(&address)));
+    let (code, shown) = terminal.close();
+    assert_eq!(code, Some(0), "{shown}");
+    assert!(!shown.contains("could not be opened"), "{shown}");
+    // The next program has its turn.
+    let (script, seen) = (home.home.path("browser"), home.home.path("seen"));
+    fs::write(&script, format!("#!/bin/sh\necho \"$1\" > {0}.new && mv {0}.new {0}\n", seen.display())).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = home.home.command(&["servers", "login", "guarded"]);
+    command.env("BROWSER", format!("/bin/false:{}", script.display()));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    wait_until("the second browser is started", || seen.exists());
+    get(&AuthorizationFixture::follow(fs::read_to_string(&seen).unwrap().trim()).parse().unwrap());
+    let finished = FinishedProgram::from_output(child.wait_with_output().unwrap());
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    assert_eq!(finished.stderr.lines().count(), 1, "nothing but the address: {finished:?}");
+}
+
+#[test]
 fn a_running_server_uses_a_new_sign_in_at_once() {
     let home = SignInHome::new();
     let mut client = home.home.serve(&["--log-level", "debug"]);

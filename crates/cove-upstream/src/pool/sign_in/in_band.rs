@@ -3,8 +3,7 @@
 
 use serde_json::{Map, json};
 
-use super::redirect::SIGN_IN_TIMEOUT;
-use super::{PendingSignIn, SignInError, SignInOptions};
+use super::{PendingSignIn, RedirectAnswer, SignInError, SignInOptions};
 use crate::definition::DefinitionOwner;
 use crate::pool::questions::CallQuestions;
 use crate::pool::{UpstreamPool, UpstreamState};
@@ -38,9 +37,8 @@ impl UpstreamPool {
         }
         let signed_in = async {
             let pending = sign_in.begin(&SignInOptions::default()).await?;
-            let waited = tokio::time::timeout(SIGN_IN_TIMEOUT, wait_for_person(server, &pending, questions)).await;
-            match waited.ok().flatten() {
-                Some(answer) => pending.finish(answer).await.map(|_| true),
+            match wait_for_person(server, &pending, questions).await {
+                Some(answer) => pending.finish(answer?).await.map(|_| true),
                 None => Ok(false),
             }
         };
@@ -52,12 +50,13 @@ impl UpstreamPool {
     }
 }
 
-/// Returns the browser's answer, which may come before the client's. `None` if the person declines.
+/// Returns the browser's answer, which may come before the client's. `None` if the person declines. Fails if there is no
+/// answer in time.
 async fn wait_for_person(
     server: &str,
     pending: &PendingSignIn,
     questions: &CallQuestions,
-) -> Option<super::RedirectAnswer> {
+) -> Option<Result<RedirectAnswer, SignInError>> {
     let params = Map::from_iter([
         ("mode".to_owned(), json!("url")),
         ("message".to_owned(), format!("sign in at {}, so that the call can go on", pending.host()).into()),
@@ -69,8 +68,11 @@ async fn wait_for_person(
             _ => {}
         }
     };
+    let report_foreign = || {
+        tracing::warn!(server, "an answer that does not belong to this sign-in was ignored; the sign-in still waits");
+    };
     tokio::select! {
-        answer = pending.wait_for_redirect() => Some(answer),
+        answer = pending.wait_for_redirect(report_foreign) => Some(answer),
         () = asked => None,
     }
 }

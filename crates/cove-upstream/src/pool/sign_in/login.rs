@@ -16,6 +16,7 @@ use super::client_assertion::sign_assertion;
 use super::client_identity::{ClientIdentity, ClientProof};
 use super::records::{KeptTokens, SignInAuthority, SignInRecord};
 use super::redirect::{RedirectAnswer, RedirectListener};
+use super::resource_document::ResourceDocument;
 use super::session::{ServerSignIn, find_challenge};
 use super::tokens::{TokenFailure, request_tokens};
 use super::web::SignInWeb;
@@ -85,16 +86,19 @@ impl<'a> DiscoveredAuthority<'a> {
     /// Finds the authorization server. Fails if there is none, or if what the two publish cannot be used.
     pub(super) async fn of_server(
         session: &'a ServerSignIn,
-        web: SignInWeb,
+        mut web: SignInWeb,
         record: &SignInRecord,
     ) -> Result<Self, SignInError> {
-        let web = Arc::new(web);
         let kept = record.challenge.as_ref().and_then(|challenge| challenge.header.clone());
         let (challenge, is_refused) = match kept {
             Some(kept) => (Some(kept), true),
             None => probe_server(session, &web).await?,
         };
-        let failed = |error: AuthError| to_sign_in_error(&session.server, error);
+        web.document =
+            challenge.as_deref().and_then(|challenge| ResourceDocument::of_challenge(challenge, &session.url));
+        let web = Arc::new(web);
+        let document_error = || web.document.as_ref().and_then(ResourceDocument::error);
+        let failed = |error: AuthError| document_error().unwrap_or_else(|| to_sign_in_error(&session.server, error));
         let mut manager =
             AuthorizationManager::new_with_oauth_http_client(session.resource(), web.clone()).await.map_err(failed)?;
         let states = InMemoryStateStore::new();
@@ -103,6 +107,9 @@ impl<'a> DiscoveredAuthority<'a> {
         let is_published = found.source != AuthorizationMetadataSource::LegacyEndpointFallback;
         if !is_published && !is_refused {
             return Err(SignInError::new("it does not ask for sign-in"));
+        }
+        if let Some(error) = document_error().filter(|_| !is_published) {
+            return Err(error);
         }
         let metadata = found.metadata;
         let check = |what: &str, address: Option<&str>| match address {
@@ -367,9 +374,10 @@ impl PendingSignIn {
         Url::parse(&self.address).ok().and_then(|url| url.host_str().map(str::to_owned)).unwrap_or_default()
     }
 
-    /// Waits for the browser.
-    pub async fn wait_for_redirect(&self) -> RedirectAnswer {
-        self.listener.wait(&self.state).await
+    /// Waits for the browser. Fails if it does not come in time. `report_foreign` is called at most once: when an answer
+    /// comes that does not belong to this sign-in.
+    pub async fn wait_for_redirect(&self, report_foreign: impl Fn()) -> Result<RedirectAnswer, SignInError> {
+        self.listener.wait(&self.state, report_foreign).await
     }
 
     /// Reads an address that a person pasted. Fails if it belongs to another sign-in.

@@ -1,5 +1,6 @@
 //! The end of a sign-in in the browser: the authorization server redirects it to an address of this machine, and the
-//! person may paste that address instead. One answer counts, with the right path and the right `state`.
+//! person may paste that address instead. One answer counts, with the right path and the right `state`. Any program on
+//! the machine can send others, so they are counted and reported, and end nothing.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use super::SignInError;
 
 /// How long a person may take.
-pub const SIGN_IN_TIMEOUT: Duration = Duration::from_secs(300);
+const SIGN_IN_TIMEOUT: Duration = Duration::from_secs(300);
 const REDIRECT_PATH: &str = "/callback";
 /// Most bytes of a request, and the time that it may take.
 const MAX_REQUEST: usize = 16 * 1024;
@@ -72,8 +73,21 @@ impl RedirectListener {
         format!("http://127.0.0.1:{}{REDIRECT_PATH}", self.port)
     }
 
-    /// Returns the first answer that belongs to the sign-in with this `state`. Other requests get an error page.
-    pub(super) async fn wait(&self, state: &str) -> RedirectAnswer {
+    /// Returns the first answer that belongs to the sign-in with this `state`. Fails if there is none in time. Other
+    /// requests get an error page; `report_foreign` learns of the first that looks like an answer.
+    pub(super) async fn wait(&self, state: &str, report_foreign: impl Fn()) -> Result<RedirectAnswer, SignInError> {
+        let mut foreign = 0;
+        let count_foreign = || {
+            foreign += 1;
+            if foreign == 1 {
+                report_foreign();
+            }
+        };
+        let waited = tokio::time::timeout(SIGN_IN_TIMEOUT, self.accept_answer(state, count_foreign)).await;
+        waited.map_err(|_| no_answer_error(foreign))
+    }
+
+    async fn accept_answer(&self, state: &str, mut count_foreign: impl FnMut()) -> RedirectAnswer {
         let (mut open, mut in_order) = (JoinSet::new(), VecDeque::<AbortHandle>::new());
         loop {
             tokio::select! {
@@ -96,8 +110,10 @@ impl RedirectListener {
                 },
                 Some(answered) = open.join_next() => {
                     in_order.retain(|connection| !connection.is_finished());
-                    if let Ok(Some(answer)) = answered {
-                        return answer;
+                    match answered {
+                        Ok(Some(ReceivedRequest::Answer(answer))) => return answer,
+                        Ok(Some(ReceivedRequest::ForeignAnswer)) => count_foreign(),
+                        Ok(Some(ReceivedRequest::Other) | None) | Err(_) => {}
                     }
                 }
             }
@@ -105,8 +121,45 @@ impl RedirectListener {
     }
 }
 
-/// Answers one request with a page. Returns what it said if it belongs to the sign-in.
-async fn answer_request(mut stream: TcpStream, redirect: &str, state: &str) -> Option<RedirectAnswer> {
+fn no_answer_error(foreign: u64) -> SignInError {
+    let ignored = match foreign {
+        0 => String::new(),
+        1 => "; 1 answer that does not belong to this sign-in was ignored".to_owned(),
+        _ => format!("; {foreign} answers that do not belong to this sign-in were ignored"),
+    };
+    let minutes = SIGN_IN_TIMEOUT.as_secs() / 60;
+    SignInError::new(format!("there was no answer within {minutes} minutes{ignored}")).with_hint("start again")
+}
+
+/// What came to the listener.
+enum ReceivedRequest {
+    Answer(RedirectAnswer),
+    /// It looks like the answer of an authorization server, and does not belong to this sign-in.
+    ForeignAnswer,
+    /// For example a browser that asks for an icon.
+    Other,
+}
+
+impl ReceivedRequest {
+    /// Reads the first line of a request.
+    fn read(line: &str, redirect: &str, state: &str) -> Self {
+        let mut words = line.split(' ');
+        let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let origin = redirect.strip_suffix(REDIRECT_PATH).unwrap_or_default();
+        let Some(url) = Some(format!("{origin}{target}")).filter(|_| target.starts_with('/')) else {
+            return Self::Other;
+        };
+        if let Some(answer) = RedirectAnswer::read(&url, redirect, state).filter(|_| method == "GET") {
+            return Self::Answer(answer);
+        }
+        let Ok(url) = Url::parse(&url) else { return Self::Other };
+        let has_parameters = url.query_pairs().any(|(key, _)| matches!(&*key, "state" | "code" | "error"));
+        if url.path() == REDIRECT_PATH || has_parameters { Self::ForeignAnswer } else { Self::Other }
+    }
+}
+
+/// Answers one request with a page that repeats nothing of it. Returns what the request was.
+async fn answer_request(mut stream: TcpStream, redirect: &str, state: &str) -> Option<ReceivedRequest> {
     let mut request = Vec::new();
     while !request.windows(4).any(|end| end == b"\r\n\r\n") {
         if request.len() > MAX_REQUEST || stream.read_buf(&mut request).await.ok()? == 0 {
@@ -114,13 +167,18 @@ async fn answer_request(mut stream: TcpStream, redirect: &str, state: &str) -> O
         }
     }
     let head = String::from_utf8_lossy(&request);
-    let target = head.strip_prefix("GET ").and_then(|rest| rest.split(' ').next()).filter(|path| path.starts_with('/'));
-    let origin = redirect.strip_suffix(REDIRECT_PATH).unwrap_or_default();
-    let answer = target.and_then(|target| RedirectAnswer::read(&format!("{origin}{target}"), redirect, state));
-    let (status, words) = match &answer {
-        Some(RedirectAnswer { error: None, .. }) => ("200 OK", "Cove has the answer. You can close this page."),
-        Some(_) => ("200 OK", "The sign-in was not granted. You can close this page."),
-        None => ("404 Not Found", "There is nothing here."),
+    let received = ReceivedRequest::read(head.lines().next().unwrap_or_default(), redirect, state);
+    let (status, words) = match &received {
+        ReceivedRequest::Answer(RedirectAnswer { error: None, .. }) => {
+            ("200 OK", "Cove has the answer. You can close this page.")
+        }
+        ReceivedRequest::Answer(_) => ("200 OK", "The sign-in was not granted. You can close this page."),
+        ReceivedRequest::ForeignAnswer => (
+            "404 Not Found",
+            "This answer does not belong to the sign-in that Cove waits for, so Cove ignored it. You are not signed in. \
+             Go back to where you started the sign-in, and start it again.",
+        ),
+        ReceivedRequest::Other => ("404 Not Found", "There is nothing here."),
     };
     let page =
         format!("<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>Cove</title><p>{words}</p></html>\n");
@@ -133,7 +191,7 @@ async fn answer_request(mut stream: TcpStream, redirect: &str, state: &str) -> O
     // The answer counts even if the browser does not wait for its page.
     let _ = stream.write_all(response.as_bytes()).await;
     let _ = stream.shutdown().await;
-    answer
+    Some(received)
 }
 
 #[cfg(test)]
@@ -189,9 +247,11 @@ mod tests {
             }
             statuses
         });
-        let answer = listener.wait("s1").await;
+        let mut foreign = 0;
+        let answer = listener.accept_answer("s1", || foreign += 1).await;
         assert_eq!(answer.code.as_deref(), Some("right"));
         assert_eq!(client.await.unwrap(), ["404", "404", "404", "404", "200"]);
+        assert_eq!(foreign, 2);
     }
 
     #[tokio::test]
@@ -207,8 +267,34 @@ mod tests {
             browser.write_all(b"GET /callback?code=c&state=s1 HTTP/1.1\r\n\r\n").await.unwrap();
             silent
         });
-        let answer = tokio::time::timeout(REQUEST_TIMEOUT / 2, listener.wait("s1")).await.expect("in time");
+        let answer = listener.accept_answer("s1", || {});
+        let answer = tokio::time::timeout(REQUEST_TIMEOUT / 2, answer).await.expect("in time");
         assert_eq!(answer.code.as_deref(), Some("c"));
         client.await.unwrap();
+    }
+
+    #[test]
+    fn answers_of_other_sign_ins_are_told_from_other_requests() {
+        let foreign = [
+            "GET /callback?code=c&state=s2 HTTP/1.1",
+            "GET /callback HTTP/1.1",
+            "GET /other?code=c&state=s1 HTTP/1.1",
+            "GET /?error=access_denied HTTP/1.1",
+            "POST /callback?code=c&state=s1 HTTP/1.1",
+        ];
+        for line in foreign {
+            assert!(matches!(ReceivedRequest::read(line, REDIRECT, "s1"), ReceivedRequest::ForeignAnswer), "{line}");
+        }
+        for line in ["GET /favicon.ico HTTP/1.1", "GET / HTTP/1.1", "nonsense", "", "GET http://x/callback HTTP/1.1"] {
+            assert!(matches!(ReceivedRequest::read(line, REDIRECT, "s1"), ReceivedRequest::Other), "{line}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_the_time_says_how_many_answers_were_ignored() {
+        assert_eq!(no_answer_error(0).cause, "there was no answer within 5 minutes");
+        let one = "there was no answer within 5 minutes; 1 answer that does not belong to this sign-in was ignored";
+        assert_eq!(no_answer_error(1).cause, one);
+        assert!(no_answer_error(2).cause.ends_with("; 2 answers that do not belong to this sign-in were ignored"));
     }
 }

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::SignInError;
 use super::address_policy::AddressPolicy;
+use super::resource_document::ResourceDocument;
 use crate::pool::http::innermost_cause;
 use crate::pool::text;
 
@@ -23,6 +24,8 @@ const TOTAL_TIMEOUT: Duration = Duration::from_secs(60);
 pub(super) struct SignInWeb {
     client: Client,
     pub(super) policy: AddressPolicy,
+    /// The document that the server names, whose answers are looked at.
+    pub(super) document: Option<ResourceDocument>,
     deadline: Instant,
 }
 
@@ -40,7 +43,7 @@ impl SignInWeb {
             client = client.no_proxy();
         }
         let client = client.build().map_err(|error| SignInError::new(innermost_cause(&error)))?;
-        Ok(Self { client, policy, deadline: Instant::now() + TOTAL_TIMEOUT })
+        Ok(Self { client, policy, document: None, deadline: Instant::now() + TOTAL_TIMEOUT })
     }
 
     /// Sends a request. Fails with the reason if there is no answer within the bounds.
@@ -87,6 +90,13 @@ impl SignInWeb {
 
 impl OAuthHttpClient for SignInWeb {
     fn execute(&self, request: OAuthHttpRequest) -> OAuthHttpClientFuture<'_> {
-        Box::pin(async move { self.send(request.request).await.map_err(Into::into) })
+        Box::pin(async move {
+            let address = request.request.uri().to_string();
+            let answer = self.send(request.request).await?;
+            if let Some(document) = &self.document {
+                document.inspect(&address, &answer);
+            }
+            Ok(answer)
+        })
     }
 }

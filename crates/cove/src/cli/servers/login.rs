@@ -1,11 +1,15 @@
 //! `cove servers login` and `logout`. The person signs in in a browser, here or on another machine; the answer comes to a
 //! loopback address, or the person pastes it.
 
+use std::cell::Cell;
+use std::convert::Infallible;
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{ExitCode, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 
 use super::{ServersContext, declare_servers, refresh, start_settings, unknown_server_error};
@@ -15,13 +19,13 @@ use cove_core::error::{Failure, display_value, escape_control};
 use cove_core::process_env::ProcessEnv;
 use cove_core::search_path::{is_executable, programs};
 use cove_core::text::format_count;
-use cove_upstream::pool::sign_in::{
-    PendingSignIn, RedirectAnswer, SIGN_IN_TIMEOUT, SignInError, SignInOptions, SignedIn,
-};
+use cove_upstream::pool::sign_in::{PendingSignIn, RedirectAnswer, SignInError, SignInOptions, SignedIn};
 use cove_upstream::pool::{UpstreamPool, UpstreamSummary};
 
 /// Longest line that is read as a pasted address.
 const MAX_PASTED: u64 = 32 * 1024;
+/// A browser program that fails within this time has opened nothing.
+const BROWSER_START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Sign in to a server with an address, in the browser
 #[derive(Debug, Clone, PartialEq, clap::Args)]
@@ -124,73 +128,127 @@ async fn sign_in(pool: &UpstreamPool, name: &str, args: &LoginArgs, env: &Proces
         callback_port: args.callback_port,
     };
     let pending = pool.begin_sign_in(name, &options).await?;
-    let address = pending.address();
-    let is_opened = !args.no_browser && open_browser(address, env);
-    if is_opened {
-        print_remark(format!("opening your browser at {address}"));
-    } else {
-        print_remark(
-            "open this address anywhere, and paste the address that the browser ends at (the page need not load there):",
-        );
-        print_remark(format!("  {address}"));
-        let _ = write!(std::io::stderr(), "> ").and_then(|()| std::io::stderr().flush());
-    }
-    let pasting = match (is_opened, env.stdin_is_terminal) {
-        (true, _) => PastedAnswer::None,
-        (false, true) => PastedAnswer::Terminal,
-        (false, false) => PastedAnswer::Pipe,
-    };
-    let answer = wait_for_answer(&pending, pasting).await?;
+    let answer = wait_for_answer(&pending, args, env).await?;
     pending.finish(answer).await
 }
 
-/// Where the person may paste the address that the browser ended at.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum PastedAnswer {
-    None,
-    /// Ctrl-D ends the sign-in.
-    Terminal,
-    /// The end of the input leaves the browser.
-    Pipe,
+/// Asks on standard error for the address that the browser ended at. Remarks keep clear of the prompt.
+#[derive(Default)]
+struct PastePrompt {
+    is_shown: Cell<bool>,
 }
 
-/// Waits for the browser, and for a line of standard input if the person may paste one.
-async fn wait_for_answer(pending: &PendingSignIn, pasting: PastedAnswer) -> Result<RedirectAnswer, SignInError> {
-    let (send, mut lines) = mpsc::channel(1);
-    if pasting != PastedAnswer::None {
-        // Reading cannot be interrupted, so it has a thread of its own.
-        std::thread::spawn(move || {
-            let mut input = std::io::Read::take(std::io::stdin().lock(), MAX_PASTED);
-            let mut line = String::new();
-            while input.read_line(&mut line).is_ok_and(|length| length > 0) {
-                let line = std::mem::take(&mut line);
-                if !line.trim().is_empty() && send.blocking_send(line).is_err() {
-                    return;
-                }
-            }
-        });
+impl PastePrompt {
+    fn show(&self) {
+        self.is_shown.set(true);
+        let _ = write!(std::io::stderr(), "> ").and_then(|()| std::io::stderr().flush());
     }
-    let pasted = async {
-        match lines.recv().await {
-            Some(line) => pending.read_pasted(&line),
-            None if pasting == PastedAnswer::Terminal => {
-                Err(SignInError { cause: "the input ended".to_owned(), hint: Some("start again".to_owned()) })
-            }
-            None => std::future::pending().await,
+
+    /// Prints lines below the prompt, and the prompt again.
+    fn interrupt(&self, lines: &str) {
+        let is_shown = self.is_shown.get();
+        self.leave();
+        print_remark(lines);
+        if is_shown {
+            self.show();
+        }
+    }
+
+    /// Ends the line of the prompt, which nobody ended by typing.
+    fn leave(&self) {
+        if self.is_shown.take() {
+            print_remark("");
+        }
+    }
+}
+
+/// Opens the browser. Returns its answer, or the one that the person pastes: on a terminal at any time, else only where
+/// no browser could be opened. Ctrl-D on a terminal ends the sign-in; the end of a pipe leaves the browser.
+async fn wait_for_answer(
+    pending: &PendingSignIn,
+    args: &LoginArgs,
+    env: &ProcessEnv,
+) -> Result<RedirectAnswer, SignInError> {
+    let (address, is_terminal) = (pending.address(), env.stdin_is_terminal);
+    let prompt = PastePrompt::default();
+    let (send, mut lines) = mpsc::channel(1);
+    let mut send = Some(send);
+    let mut ask = |words: &str| {
+        prompt.interrupt(words);
+        prompt.show();
+        if let Some(send) = send.take() {
+            std::thread::spawn(move || read_pasted_lines(&send));
         }
     };
-    tokio::select! {
-        answer = pending.wait_for_redirect() => Ok(answer),
+    let commands = if args.no_browser { Vec::new() } else { browser_commands(address, env) };
+    let browser = async {
+        let mut commands = commands.into_iter();
+        if let Some(running) = start_browser(&mut commands) {
+            print_remark(format!("opening your browser at {address}"));
+            if is_terminal {
+                ask("you can also open this address anywhere, and paste the address that the browser ends at:");
+            }
+            all_browsers_failed(running, commands).await;
+            prompt.interrupt("warning: the browser could not be opened");
+        }
+        ask(&format!(
+            "open this address anywhere, and paste the address that the browser ends at (the page need not load there):\n  \
+             {address}"
+        ));
+        std::future::pending::<Infallible>().await
+    };
+    let pasted = async {
+        loop {
+            match lines.recv().await {
+                // For example what the person types for the shell behind this command.
+                Some(line) if is_terminal && !line.contains("://") => {
+                    print_remark("that is not the address that the browser ended at; paste it, or press Ctrl-C:");
+                    prompt.show();
+                }
+                Some(line) => {
+                    prompt.is_shown.set(false);
+                    return pending.read_pasted(&line);
+                }
+                None if is_terminal => {
+                    return Err(SignInError {
+                        cause: "the input ended".to_owned(),
+                        hint: Some("start again".to_owned()),
+                    });
+                }
+                None => std::future::pending().await,
+            }
+        }
+    };
+    let report_foreign = || {
+        let paste = if prompt.is_shown.get() { ", or paste the address that the browser ends at" } else { "" };
+        prompt.interrupt(&format!(
+            "warning: an answer came that does not belong to this sign-in, and was ignored; Cove still waits\nhint: press \
+             Ctrl-C and start again{paste}"
+        ));
+    };
+    let answer = tokio::select! {
+        answer = pending.wait_for_redirect(report_foreign) => answer,
         answer = pasted => answer,
-        () = tokio::time::sleep(SIGN_IN_TIMEOUT) => Err(SignInError {
-            cause: format!("there was no answer within {} minutes", SIGN_IN_TIMEOUT.as_secs() / 60),
-            hint: Some("start again".to_owned()),
-        }),
+        never = browser => match never {},
+    };
+    prompt.leave();
+    answer
+}
+
+/// Sends the lines of standard input. Reading cannot be interrupted, so it needs a thread of its own.
+fn read_pasted_lines(send: &mpsc::Sender<String>) {
+    let mut input = std::io::Read::take(std::io::stdin().lock(), MAX_PASTED);
+    let mut line = String::new();
+    while input.read_line(&mut line).is_ok_and(|length| length > 0) {
+        let line = std::mem::take(&mut line);
+        if !line.trim().is_empty() && send.blocking_send(line).is_err() {
+            return;
+        }
     }
 }
 
-/// Opens an address with the person's browser. Returns false if there is none here.
-fn open_browser(address: &str, env: &ProcessEnv) -> bool {
+/// Returns the commands that may open an address with the person's browser, in their order.
+fn browser_commands(address: &str, env: &ProcessEnv) -> Vec<Command> {
     let is_set = |name: &str| env.env.get(name).is_some_and(|value| !value.is_empty());
     let chosen = env.env.get("BROWSER").and_then(|value| value.to_str()).unwrap_or_default();
     let mut commands: Vec<Vec<&str>> = chosen.split(':').map(|one| one.split_whitespace().collect()).collect();
@@ -201,22 +259,35 @@ fn open_browser(address: &str, env: &ProcessEnv) -> bool {
     if is_here && (is_set("DISPLAY") || is_set("WAYLAND_DISPLAY")) {
         commands.push(vec!["xdg-open"]);
     }
-    commands.iter().any(|words| {
-        let Some((program, arguments)) = words.split_first() else { return false };
-        let Some(program) = find_browser(program, env) else { return false };
+    let command = |words: Vec<&str>| {
+        let (program, arguments) = words.split_first()?;
         // One argument of a program, never a text for a shell.
         let has_place = arguments.contains(&"%s");
         let arguments = arguments.iter().map(|word| if *word == "%s" { address } else { word });
         let own = (!has_place).then_some(address);
-        let mut command = Command::new(program);
-        command
-            .current_dir("/")
-            .args(arguments.chain(own))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        command.spawn().is_ok()
-    })
+        let mut command = Command::new(find_browser(program, env)?);
+        command.current_dir("/").args(arguments.chain(own));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        Some(command)
+    };
+    commands.into_iter().filter_map(command).collect()
+}
+
+/// Starts the next browser program that can be started. Returns `None` if there is none.
+fn start_browser(commands: &mut impl Iterator<Item = Command>) -> Option<Child> {
+    commands.find_map(|mut command| command.spawn().ok())
+}
+
+/// Returns when this browser program and all further ones have failed at once. Some run as long as their window, so a
+/// later end says nothing.
+async fn all_browsers_failed(running: Child, mut commands: impl Iterator<Item = Command>) {
+    let mut next = Some(running);
+    while let Some(running) = &mut next {
+        match tokio::time::timeout(BROWSER_START_TIMEOUT, running.wait()).await {
+            Ok(Ok(status)) if !status.success() => next = start_browser(&mut commands),
+            _ => std::future::pending().await,
+        }
+    }
 }
 
 /// Returns the path of a program. Nothing from the working directory runs.

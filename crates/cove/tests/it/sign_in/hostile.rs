@@ -98,6 +98,64 @@ fn documents_that_lie_are_refused() {
 }
 
 #[test]
+fn the_document_that_a_server_names_is_named_in_the_error() {
+    let named = |reason: &str| format!("{RESOURCE}`, which it names, {reason}");
+    // What Cove would find without the document must not be blamed.
+    let misbehave =
+        |state: &mut AuthorizationState| set(&mut state.server_metadata, "issuer", json!("https://evil.example"));
+    for body in ["<html>canary</html>", "[\"canary\"]", ""] {
+        check(&named("is no JSON object"), |state| {
+            misbehave(state);
+            answer(state, RESOURCE, move |_, stream| write(stream, "200 OK", "", body.as_bytes()));
+        });
+    }
+    for status in ["404 No", "500 No"] {
+        check(&named(&format!("answers HTTP {}", &status[..3])), |state| {
+            misbehave(state);
+            answer(state, RESOURCE, move |_, stream| write(stream, status, "", b"canary"));
+        });
+    }
+    check(&named("names no authorization server (`authorization_servers`)"), |state| {
+        misbehave(state);
+        set(&mut state.resource_metadata, "authorization_servers", json!([]));
+    });
+    check(&named("has no `resource`"), |state| set(&mut state.resource_metadata, "resource", Value::Null));
+    check(&named("is about `https://other.example/mcp`, not about this server"), |state| {
+        set(&mut state.resource_metadata, "resource", json!("https://other.example/mcp"));
+    });
+    // Nothing else is published either.
+    check(&named("is no JSON object"), |state| {
+        answer(state, RESOURCE, |_, stream| write(stream, "200 OK", "", b"canary"));
+        answer(state, METADATA, |_, stream| write(stream, "404 No", "", b""));
+    });
+}
+
+#[test]
+fn answers_to_another_sign_in_are_ignored_and_reported_once() {
+    let home = SignInHome::new();
+    let mut login = home.begin_login(&[]);
+    let address = AuthorizationFixture::follow(&login.address());
+    let (origin, _) = address.split_once("/callback?").unwrap();
+    for foreign in [
+        address.replace("state=", "state=guessed"),
+        address.replace("/callback?", "/elsewhere?"),
+        format!("{origin}/callback?state=guessed&error=access_denied"),
+    ] {
+        let page = get(&foreign.parse().unwrap());
+        assert!(page.starts_with("HTTP/1.1 404"), "{page}");
+        assert!(page.contains("does not belong to the sign-in that Cove waits for"), "{page}");
+        assert!(page.contains("start it again") && !page.contains("guessed") && !page.contains("<script"), "{page}");
+    }
+    get(&address.parse().unwrap());
+    let finished = login.finish();
+    assert_eq!(finished.code, Some(0), "the right answer still counts: {finished:?}");
+    let report = "warning: an answer came that does not belong to this sign-in, and was ignored; Cove still waits\nhint: press \
+                  Ctrl-C and start again, or paste the address that the browser ends at\n";
+    assert_eq!(finished.stderr.matches(report).count(), 1, "{finished:?}");
+    home.check_secrets(&[&finished.stderr]);
+}
+
+#[test]
 fn endpoints_elsewhere_are_refused() {
     for endpoint in ["authorization_endpoint", "token_endpoint", "registration_endpoint"] {
         for (address, reason) in [

@@ -41,9 +41,15 @@ fn a_call_goes_on_after_the_person_signed_in() {
         if answers_first {
             client.reply(&question, json!({"action": "accept"}));
         }
+        let foreign = AuthorizationFixture::follow(&address).replace("state=", "state=guessed");
+        for _ in 0..3 {
+            assert!(get(&foreign.parse().unwrap()).contains("does not belong to the sign-in"));
+        }
         sign_in(&address);
         assert_eq!(client.call_answer(call).ok(), "hi\n");
-        home.check_secrets(&[&client.errors()]);
+        let log = client.errors();
+        assert_eq!(log.matches("an answer that does not belong to this sign-in was ignored").count(), 1, "{log}");
+        home.check_secrets(&[&log]);
     }
     let home = SignInHome::new();
     let mut client = serve_with_questions(&home.home, ClientEra::Modern);
