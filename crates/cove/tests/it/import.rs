@@ -97,6 +97,17 @@ fn servers_of_clients_become_definitions() {
     assert_eq!(home.definition_count(), count);
 }
 
+/// An older form of Zed, which writes what is not set as null.
+#[test]
+fn null_is_the_same_as_nothing() {
+    let zed = r#"{"context_servers": {"old": {"command": {"path": "python3", "args": ["x.py"], "env": null}, "settings": {}},
+        "bare": {"command": {"path": "bare", "args": null}, "env": null}}}"#;
+    let home = ServersHome::new().with(".config/zed/settings.json", zed);
+    home.stdout_of(&["import", "zed"]);
+    assert_eq!(home.definition("old"), json!({"command": "python3", "args": ["x.py"]}));
+    assert_eq!(home.definition("bare"), json!({"command": "bare"}));
+}
+
 /// Another account is another server, although the command is the same.
 #[test]
 fn the_value_of_a_secret_tells_servers_apart() {
