@@ -97,6 +97,18 @@ fn servers_of_clients_become_definitions() {
     assert_eq!(home.definition_count(), count);
 }
 
+/// A person may do what each message says, in its order.
+#[test]
+fn the_way_to_give_a_secret_leads_to_the_server() {
+    let vscode = r#"{"inputs": [{"id": "key", "password": true}], "servers":
+        {"slack": {"type": "stdio", "command": "slack", "env": {"KEY": "${input:key}"}}}}"#;
+    let home = ServersHome::new().with(".config/Code/User/mcp.json", vscode);
+    let planned = home.stdout_of(&["import", "vscode", "--dry-run"]);
+    assert!(planned.contains("`slack` would need secret slack.key, to be given after the import"), "{planned}");
+    let printed = home.stdout_of(&["import", "vscode"]);
+    assert!(printed.contains("`slack` needs secret slack.key: run `cove secrets set slack.key`"), "{printed}");
+}
+
 /// An older form of Zed, which writes what is not set as null.
 #[test]
 fn null_is_the_same_as_nothing() {
