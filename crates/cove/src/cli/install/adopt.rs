@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use serde_json::{Map, Value};
 use tokio::runtime::Runtime;
 
-use cove_core::document::{ConfigDocument, DocumentMember, DocumentNode};
+use cove_core::document::{ConfigDocument, DocumentNode};
 use cove_core::error::{Failure, display_path, display_value, escape_control, one_line_chain};
 use cove_core::text::cut;
 
@@ -158,7 +158,8 @@ impl InstallJob<'_> {
             ..AdoptionReport::new(self.client, self.file_name(), self.request.flags.scope)
         };
         if is_dry {
-            return Ok(ChangeReport::Adoption(AdoptionReport { is_dry, ..report(candidates) }));
+            let notes = self.other_places_notes(&document);
+            return Ok(ChangeReport::Adoption(AdoptionReport { is_dry, notes, ..report(candidates) }));
         }
         let install_alone = |candidates: Vec<MovableServer>, lock: Option<AdoptionLock>| {
             // A change of Cove's own entry takes the lock itself.
@@ -197,21 +198,8 @@ impl InstallJob<'_> {
         self.warnings(&target).iter().for_each(print_remark);
         let tokens_now = self.own_introduction(&target);
         let copy = Some(display_path(&file.pinned_path()));
-        let notes = notes.into_iter().chain(self.other_projects_note(&document)).collect();
+        let notes = notes.into_iter().chain(self.other_places_notes(&document)).collect();
         Ok(ChangeReport::Adoption(AdoptionReport { tokens_now, notes, copy, ..report(candidates) }))
-    }
-
-    /// A note about servers that the user has in other projects, which have other working directories.
-    fn other_projects_note(&self, document: &ConfigDocument) -> Option<String> {
-        let here = locate(self.client, InstallScope::Local, &self.request.env).ok()?.container;
-        let projects = document.root()?.get(here.first()?)?.members()?.iter();
-        let others = projects.filter(|project| Some(&project.key) != here.get(1));
-        let servers = |project: &DocumentMember| Some(project.node.get(here.get(2)?)?.members()?.len());
-        match others.filter_map(servers).sum() {
-            0 => None,
-            1 => Some("1 server of other projects stays; run this in their folders".to_owned()),
-            count => Some(format!("{count} servers of other projects stay; run this in their folders")),
-        }
     }
 
     /// Every server of the file, with its definition or the reason why it stays.

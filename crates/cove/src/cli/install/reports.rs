@@ -55,6 +55,15 @@ impl ChangeReport {
         }
     }
 
+    /// The remarks that are part of the answer.
+    pub(super) fn notes(&self) -> &[String] {
+        match self {
+            Self::Entry(report) => &report.notes.notes,
+            Self::Adoption(report) => &report.notes,
+            Self::Text(_) => &[],
+        }
+    }
+
     /// The whole text for a command line with one client.
     pub(super) fn into_text(self) -> String {
         match self {

@@ -81,7 +81,7 @@ pub(in crate::cli) fn read_server_sources(
 }
 
 /// The files of one client. Without a scope these are the user's own, in every project and in this one.
-fn read_client(
+pub(super) fn read_client(
     client: &'static AgentClient,
     wanted: &[InstallScope],
     env: &ProcessEnv,

@@ -284,7 +284,8 @@ fn servers_of_this_project_alone_are_adopted_too() {
     let said = home.stdout_of(&["install", "claude", "--adopt"]);
     assert!(said.contains("adopted 3 servers"), "{said}");
     assert!(said.contains("as `github-claude-code`"), "{said}");
-    assert!(said.contains("1 server of other projects stays; run this in their folders"), "{said}");
+    let other = "1 server of other projects is in [HOME]/.claude.json too; run `cove install claude-code --adopt` in `/elsewhere`\n";
+    assert!(said.contains(other), "{said}");
     assert_eq!(home.definitions(), ["github-claude-code.json", "github.json", "local.json"]);
     assert!(home.text(".claude.json").contains("\"other\""));
     // From another folder too.
