@@ -205,6 +205,10 @@ fn files_that_are_wrong_change_nothing() {
     hint: use `--scope user`
     "#);
     assert_eq!(home.definition_count(), 0);
+    // One fault of one file is told once, although two scopes are in it.
+    let broken = ServersHome::new().with(".claude.json", "{,}");
+    let all = broken.run_servers(&["import", "--all"]);
+    assert_eq!(all.stderr.matches("could not read the servers of").count(), 1, "{all:?}");
     // Other clients go on.
     let all = home.run_servers(&["import", "--all", "--json"]);
     assert_eq!(all.code, Some(2), "{all:?}");

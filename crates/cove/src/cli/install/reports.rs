@@ -87,6 +87,16 @@ impl InstallJob<'_> {
         ChangeReport::Entry(EntryReport { verb: "unchanged", place, sentence, notes, next: None })
     }
 
+    /// An uninstall from a file that did not have Cove's entry.
+    pub(super) fn without_own_entry(&self, is_changed: bool, notes: ReportNotes) -> ChangeReport {
+        let (name, place) = (&self.request.flags.name, self.file_name());
+        let (verb, sentence) = match is_changed {
+            true => ("changed", format!("`{name}` was not in {place}")),
+            false => ("unchanged", format!("`{name}` is not in {place}, which was not changed")),
+        };
+        ChangeReport::Entry(EntryReport { verb, place, sentence, notes, next: None })
+    }
+
     pub(super) fn changed(
         &self,
         kind: EntryChangeKind,

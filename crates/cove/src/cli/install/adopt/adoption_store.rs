@@ -235,8 +235,9 @@ impl AdoptionStore {
     }
 
     fn remove_definition(&self, name: &str, file: &Path) {
+        let before = self.here.definitions();
         let _ = fs::remove_file(file);
-        self.here.forget(name);
+        self.here.forget(name, &before);
     }
 
     /// A record of nothing is no record.
