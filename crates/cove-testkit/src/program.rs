@@ -43,6 +43,13 @@ fn test_user_name() -> Option<String> {
     std::env::var("COVE_TEST_USER").ok().filter(|name| !name.is_empty())
 }
 
+/// Copies a program. Another process makes the copy: if this one did, a child started meanwhile would inherit the open
+/// file, and the kernel refuses to execute a file that is open for writing.
+pub fn copy_program(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg(from).arg(to).status();
+    assert!(copied.is_ok_and(|status| status.success()), "the program can be copied");
+}
+
 /// A copy of a program that every user can execute: the build folder may be in a home that others cannot enter.
 #[derive(Debug, Clone)]
 pub struct TestProgram {
@@ -66,10 +73,7 @@ impl TestProgram {
         if current(&path) != current(built) || current(built).is_none() {
             remove_old_copies(&folder);
             let fresh = folder.join(format!("{name}.{}", std::process::id()));
-            // Another process makes the copy. If this one did, a child started meanwhile would inherit the open file,
-            // and the kernel refuses to execute a file that is open for writing.
-            let copied = Command::new("cp").arg(built).arg(&fresh).status();
-            assert!(copied.is_ok_and(|status| status.success()), "the program can be copied");
+            copy_program(built, &fresh);
             fs::set_permissions(&fresh, fs::Permissions::from_mode(0o755)).expect("it can be made executable");
             let times = fs::FileTimes::new()
                 .set_modified(fs::metadata(built).and_then(|found| found.modified()).expect("it has a time"));

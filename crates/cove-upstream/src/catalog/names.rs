@@ -14,6 +14,26 @@ const KEYWORDS: [&str; 35] = [
 /// object.
 const MEMBERS: [&str; 7] = ["constructor", "prompts", "resources", "then", "toJSON", "toString", "valueOf"];
 
+/// Names in the module `mcp` of Python besides servers, in lower case as aliases are. A server of such a name is reached by
+/// `mcp["find"]`.
+const MODULE_MEMBERS: [&str; 7] = ["call", "find", "help", "logs", "output", "runtime", "servers"];
+
+/// Returns how Python code names a server: `mcp.github`, or `mcp["find"]` where an attribute would mean something else.
+pub(crate) fn python_server(alias: &str) -> String {
+    match MODULE_MEMBERS.contains(&alias) || KEYWORDS.contains(&alias) {
+        true => format!("mcp[\"{alias}\"]"),
+        false => format!("mcp.{alias}"),
+    }
+}
+
+/// Returns how JavaScript code names a server. Where `mcp` has a function of that name, `mcp.servers` has the server.
+pub(crate) fn typescript_server(alias: &str) -> String {
+    match MODULE_MEMBERS.contains(&alias) {
+        true => format!("mcp.servers.{alias}"),
+        false => format!("mcp.{alias}"),
+    }
+}
+
 /// Returns the name with `_` for every sign that an identifier cannot have, and before a digit at its start.
 fn replace_signs(name: &str) -> String {
     let mut text: String = name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' }).collect();

@@ -20,6 +20,7 @@ mod entry_notes;
 pub mod exercise;
 mod list;
 mod locations;
+mod other_places;
 mod own_entry;
 mod program_path;
 mod protected_files;
@@ -257,8 +258,10 @@ impl<'a> InstallJob<'a> {
                 InstallAction::Install | InstallAction::Print => self.plan_install(&document)?,
                 InstallAction::Uninstall => self.plan_uninstall(&document, &file)?,
             };
-            if target.is_some() && self.request.adoption.is_none() {
-                notes.extend(self.others_note(file.text.as_deref()));
+            if self.request.action == InstallAction::Install {
+                let is_open = target.is_some() && self.request.adoption.is_none();
+                notes.extend(file.text.as_deref().filter(|_| is_open).and_then(|text| self.others_note(text)));
+                notes.extend(self.other_places_notes(&document));
             }
             let is_exposed = self.protection() == FileProtection::Secret && file.is_open_to_others();
             let tightened = is_exposed.then(|| "only you may read the file now, because it holds a token".to_owned());

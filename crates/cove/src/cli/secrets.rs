@@ -18,8 +18,6 @@ use cove_core::error::{Failure, display_value};
 use cove_core::spelling::nearest;
 use cove_upstream::secrets::{MAX_SECRET_VALUE, SecretStore, check_secret_name};
 
-pub(super) use hidden_input::ask as ask_hidden;
-
 /// Keep the secrets of servers outside of their definitions
 #[derive(Debug, Clone, PartialEq, clap::Subcommand)]
 pub enum SecretsCommand {
@@ -72,6 +70,27 @@ pub fn run(command: SecretsCommand, context: &CommandContext) -> Result<String, 
 pub(super) fn ask_and_keep(store: &SecretStore, name: &str) -> Result<(), Failure> {
     let value = hidden_input::ask(&format!("value of {name} (it is not shown): "))?;
     runtime::single_threaded()?.block_on(store.set(name, &value))
+}
+
+/// Asks a person at a terminal for secrets that a server needs, and keeps them. Returns the names without a value: an empty
+/// answer leaves one for later. A question that is cancelled sets `is_asking` to false, which leaves all that follow.
+pub(super) async fn ask_for_needed_secrets(
+    store: &SecretStore,
+    server: &str,
+    needed: Vec<String>,
+    is_asking: &mut bool,
+) -> Result<Vec<String>, Failure> {
+    let mut later = Vec::new();
+    for secret in needed {
+        let prompt = format!("value of {secret} for `{}` (empty: later): ", display_value(server));
+        let value = if *is_asking { hidden_input::ask(&prompt).ok() } else { Some(String::new()) };
+        *is_asking &= value.is_some();
+        match value.filter(|value| !value.is_empty()) {
+            Some(value) => store.set(&secret, &value).await?,
+            None => later.push(secret),
+        }
+    }
+    Ok(later)
 }
 
 /// Reads a value that is not on the command line, without one last line end.

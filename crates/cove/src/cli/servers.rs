@@ -201,17 +201,22 @@ impl ServersContext {
         &self.settings.secrets
     }
 
-    /// Forgets the tools and failures of a server that has no definition any more.
-    pub(super) fn forget(&self, name: &str) {
+    /// True if there are tokens for a server, which [`Self::forget`] would revoke.
+    pub(super) fn is_signed_in(&self, name: &str) -> bool {
+        self.settings.sign_ins.is_signed_in(name)
+    }
+
+    /// Forgets the tools and failures of a server that has no definition any more, and signs out of it. `before` are the
+    /// definitions from when it had one.
+    pub(super) fn forget(&self, name: &str, before: &ServerDefinitions) {
         if let Some(catalog) = self.catalog() {
             catalog.remove(name);
         }
         self.settings.failures.clear(name);
-        if self.settings.sign_ins.forget(name) {
-            print_remark(format!(
-                "warning: the sign-in to `{name}` is deleted, but not revoked; `cove servers logout {name}` before this does both"
-            ));
+        if self.is_signed_in(name) {
+            print_remark(login::sign_out_of_removed(self, name, before));
         }
+        self.settings.sign_ins.forget(name);
     }
 
     pub(super) fn state_dir(&self) -> Result<&Path, Failure> {

@@ -489,3 +489,32 @@ fn hundred_parallel_calls_take_the_time_of_one() {
     let code = "t = mcp.fixture.big(n=10_000_000); print(len(t)); print(len(mcp.fixture.echo(x='é' * 500_000).x))";
     assert_eq!(python(&mut client, code), "10000000\n500000\n");
 }
+
+/// The signature of a tool is code that works, also where the API has a member of the server's name.
+#[test]
+fn signatures_of_servers_named_like_the_api_work() {
+    let names = ["call", "find", "help", "import", "logs", "output", "runtime", "servers", "plain"];
+    let home = BrokerHome::new(json!({}));
+    let servers: serde_json::Map<String, Value> =
+        names.iter().map(|name| ((*name).to_owned(), home.fixture(&[]))).collect();
+    home.define("servers", Value::Object(servers));
+    let refreshed = home.run(&["servers", "refresh"]);
+    assert_eq!(refreshed.code, Some(0), "{refreshed:?}");
+    let mut client = home.serve(&[]);
+    for name in names {
+        for language in ["python", "node"] {
+            let query = ["tools", "find", "echo", "--limit", "9", "--language", language];
+            let shown = home.run(&query).expect_success();
+            let calls = shown.lines().filter_map(|line| Some(&line[..line.find(".echo(")?]));
+            let is_it = |call: &&str| call.contains(&format!(".{name}")) || call.contains(&format!("\"{name}\""));
+            let call = calls.into_iter().find(is_it).unwrap_or_else(|| panic!("{name}: {shown}"));
+            assert_eq!(call == "mcp.plain", name == "plain", "{shown}");
+            let code = match language {
+                "python" => format!("print({call}.echo(text='x'))"),
+                _ => format!("console.log(await {call}.echo({{text: 'x'}}))"),
+            };
+            let said = client.call("execute_code", json!({"language": language, "code": code})).ok();
+            assert!(said.contains("text") && said.contains("'x'"), "{code}: {said}");
+        }
+    }
+}

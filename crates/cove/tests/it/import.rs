@@ -97,6 +97,29 @@ fn servers_of_clients_become_definitions() {
     assert_eq!(home.definition_count(), count);
 }
 
+/// A person may do what each message says, in its order.
+#[test]
+fn the_way_to_give_a_secret_leads_to_the_server() {
+    let vscode = r#"{"inputs": [{"id": "key", "password": true}], "servers":
+        {"slack": {"type": "stdio", "command": "slack", "env": {"KEY": "${input:key}"}}}}"#;
+    let home = ServersHome::new().with(".config/Code/User/mcp.json", vscode);
+    let planned = home.stdout_of(&["import", "vscode", "--dry-run"]);
+    assert!(planned.contains("`slack` would need secret slack.key, to be given after the import"), "{planned}");
+    let printed = home.stdout_of(&["import", "vscode"]);
+    assert!(printed.contains("`slack` needs secret slack.key: run `cove secrets set slack.key`"), "{printed}");
+}
+
+/// An older form of Zed, which writes what is not set as null.
+#[test]
+fn null_is_the_same_as_nothing() {
+    let zed = r#"{"context_servers": {"old": {"command": {"path": "python3", "args": ["x.py"], "env": null}, "settings": {}},
+        "bare": {"command": {"path": "bare", "args": null}, "env": null}}}"#;
+    let home = ServersHome::new().with(".config/zed/settings.json", zed);
+    home.stdout_of(&["import", "zed"]);
+    assert_eq!(home.definition("old"), json!({"command": "python3", "args": ["x.py"]}));
+    assert_eq!(home.definition("bare"), json!({"command": "bare"}));
+}
+
 /// Another account is another server, although the command is the same.
 #[test]
 fn the_value_of_a_secret_tells_servers_apart() {
@@ -182,6 +205,10 @@ fn files_that_are_wrong_change_nothing() {
     hint: use `--scope user`
     "#);
     assert_eq!(home.definition_count(), 0);
+    // One fault of one file is told once, although two scopes are in it.
+    let broken = ServersHome::new().with(".claude.json", "{,}");
+    let all = broken.run_servers(&["import", "--all"]);
+    assert_eq!(all.stderr.matches("could not read the servers of").count(), 1, "{all:?}");
     // Other clients go on.
     let all = home.run_servers(&["import", "--all", "--json"]);
     assert_eq!(all.code, Some(2), "{all:?}");

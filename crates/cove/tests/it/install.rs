@@ -17,6 +17,7 @@ mod adopt;
 mod elsewhere;
 mod hostile;
 mod killed;
+mod other_places;
 mod project;
 mod reinstall;
 mod several;

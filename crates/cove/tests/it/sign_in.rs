@@ -3,6 +3,7 @@
 
 mod hostile;
 mod in_band;
+mod removal;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -51,7 +52,11 @@ impl SignInHome {
 
     /// Starts a sign-in that prints its address.
     fn begin_login(&self, args: &[&str]) -> LoginProcess {
-        let args = [&["servers", "login", "guarded", "--no-browser"], args].concat();
+        self.begin_login_to("guarded", args)
+    }
+
+    fn begin_login_to(&self, server: &str, args: &[&str]) -> LoginProcess {
+        let args = [&["servers", "login", server, "--no-browser"], args].concat();
         let mut command = self.home.command(&args);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("it starts");
@@ -68,7 +73,11 @@ impl SignInHome {
     /// Signs in as a browser does.
     #[track_caller]
     fn login(&self, args: &[&str]) -> String {
-        let mut login = self.begin_login(args);
+        Self::sign_in(self.begin_login(args))
+    }
+
+    #[track_caller]
+    fn sign_in(mut login: LoginProcess) -> String {
         let address = login.address();
         let page = get(&AuthorizationFixture::follow(&address).parse().unwrap());
         assert!(page.starts_with("HTTP/1.1 200 OK") && page.contains("You can close this page"), "{page}");

@@ -41,7 +41,7 @@ pub(super) fn write(call: &SignatureSource, level: DetailLevel) -> WrittenCall {
             types.python_type(&output.root, "")
         },
     );
-    types.finish(&format!("mcp.{}.{}({arguments}) -> {result}", call.server, call.tool))
+    types.finish(&format!("{}.{}({arguments}) -> {result}", names::python_server(call.server), call.tool))
 }
 
 impl TypeWriter<'_> {

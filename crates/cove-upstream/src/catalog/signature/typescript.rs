@@ -3,6 +3,7 @@
 
 use serde_json::Value;
 
+use super::super::names;
 use super::text::{is_short, join_distinct, quote};
 use super::type_writer::{NamedReference, TypeWriter};
 use super::{DetailLevel, SchemaShape, ShapeField, SignatureSource, WrittenCall, visible_fields};
@@ -31,7 +32,7 @@ pub(super) fn write(call: &SignatureSource, level: DetailLevel) -> WrittenCall {
             types.typescript_type(&output.root)
         },
     );
-    types.finish(&format!("mcp.{}.{}({arguments}): Promise<{result}>", call.server, call.tool))
+    types.finish(&format!("{}.{}({arguments}): Promise<{result}>", names::typescript_server(call.server), call.tool))
 }
 
 impl TypeWriter<'_> {

@@ -180,24 +180,31 @@ impl SignInRecords {
         }
     }
 
+    /// True if a person or a helper has signed in to a server of this name.
+    pub fn is_signed_in(&self, server: &str) -> bool {
+        self.records_of(server).any(|(_, has_tokens)| has_tokens)
+    }
+
     /// Removes every record of a server that is no longer defined. Returns true if one of them had tokens.
     pub fn forget(&self, server: &str) -> bool {
+        let removed = self.records_of(server).map(|(path, has_tokens)| fs::remove_file(path).is_ok() && has_tokens);
+        removed.filter(|is_sign_in| *is_sign_in).count() > 0
+    }
+
+    /// The files of a server's records, and whether each has tokens.
+    fn records_of(&self, server: &str) -> impl Iterator<Item = (PathBuf, bool)> {
         let entries = self.folder.as_ref().and_then(|folder| fs::read_dir(folder).ok()).into_iter().flatten().flatten();
-        let is_record = |name: &str| {
+        let is_record = move |name: &str| {
             let digest = name.strip_prefix(server).and_then(|rest| rest.strip_prefix('-')?.strip_suffix(".json"));
             digest.is_some_and(|digest| digest.len() == 16 && digest.bytes().all(|byte| byte.is_ascii_hexdigit()))
         };
-        let records = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_record));
+        let records = entries.filter(move |entry| entry.file_name().to_str().is_some_and(is_record));
         // A record without tokens remembers what the server asked for.
         let has_tokens = |path: &Path| {
             let record = fs::read(path).ok().and_then(|text| serde_json::from_slice::<SignInRecord>(&text).ok());
             record.is_none_or(|record| record.tokens.is_some() || record.helper_revision.is_some())
         };
-        let removed = records.map(|record| {
-            let (path, has_tokens) = (record.path(), has_tokens(&record.path()));
-            fs::remove_file(path).is_ok() && has_tokens
-        });
-        removed.filter(|is_sign_in| *is_sign_in).count() > 0
+        records.map(move |record| (record.path(), has_tokens(&record.path())))
     }
 
     /// Waits until no other process or task changes the record of a server.

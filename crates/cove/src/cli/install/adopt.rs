@@ -5,27 +5,24 @@
 //! replaced, with Cove's entry in it and without the entries of servers that started; last, the definitions of the other
 //! servers go. At worst a server is in both places, and the next run goes on from there.
 
-use std::fs;
+mod adoption_store;
+
 use std::path::PathBuf;
 
 use serde_json::{Map, Value};
 use tokio::runtime::Runtime;
 
-use cove_core::document::{ConfigDocument, DocumentMember, DocumentNode};
-use cove_core::error::{Failure, Hint, display_path, display_value, escape_control, one_line_chain};
+use cove_core::document::{ConfigDocument, DocumentNode};
+use cove_core::error::{Failure, display_path, display_value, escape_control, one_line_chain};
 use cove_core::text::cut;
-use cove_upstream::pool::UpstreamError;
 
 use crate::cli::runtime;
-use crate::cli::servers::{
-    ImportMode, ImportOutcome, ListedTools, RefreshResult, ServerImporter, ServersContext, describe_acts,
-    imported_definition_text, refresh_servers,
-};
+use crate::cli::servers::{ImportMode, ListedTools, ServerImporter, ServersContext, describe_acts};
 use crate::cli::tables::print_remark;
 use crate::cli::terminal_questions::{ask_yes_or_no, can_ask};
 use crate::config::{Config, SettingFlags};
 
-use super::adoption_record::{AdoptionLock, AdoptionRecord, AdoptionRecords, RecordId, WrittenDefinition, digest};
+use super::adoption_record::{AdoptionLock, AdoptionRecord, AdoptionRecords, RecordId, digest};
 use super::adoption_report::{AdoptionReport, AdoptionRow, ServerFate};
 use super::client_file::{ClientFile, ReplaceOutcome};
 use super::client_servers::{ClientServer, ServerConversion, read_client_servers};
@@ -143,21 +140,26 @@ impl InstallJob<'_> {
                 .because("the entry leads to a Cove that runs elsewhere, which would not have them")
                 .with_hint("register the command instead, with `--reset`"));
         };
-        let record = store.records.load(&store.id).map_err(|reason| {
+        let mut record = store.records.load(&store.id).map_err(|reason| {
             let path = display_path(&store.records.path(&store.id));
             Failure::operator(format!("could not read `{path}`"))
                 .because(reason)
                 .with_hint("nothing was changed; it says what an earlier adoption did: move it away to begin again")
         })?;
         let has_earlier = record.as_ref().is_some_and(|record| !record.entries.is_empty());
-        let mut candidates = self.find_candidates(&store, &document, file.text.as_deref().unwrap_or_default(), rule)?;
+        let text = file.text.as_deref().unwrap_or_default();
+        if let Some(record) = record.as_mut().filter(|_| !is_dry) {
+            store.drop_outdated_definitions(record, &document, &self.client_servers(text)?)?;
+        }
+        let mut candidates = self.find_candidates(&store, &document, text, rule)?;
         let report = |candidates: Vec<MovableServer>| AdoptionReport {
             rows: candidates.into_iter().map(MovableServer::into_row).collect(),
             has_earlier,
             ..AdoptionReport::new(self.client, self.file_name(), self.request.flags.scope)
         };
         if is_dry {
-            return Ok(ChangeReport::Adoption(AdoptionReport { is_dry, ..report(candidates) }));
+            let notes = self.other_places_notes(&document);
+            return Ok(ChangeReport::Adoption(AdoptionReport { is_dry, notes, ..report(candidates) }));
         }
         let install_alone = |candidates: Vec<MovableServer>, lock: Option<AdoptionLock>| {
             // A change of Cove's own entry takes the lock itself.
@@ -172,7 +174,8 @@ impl InstallJob<'_> {
         file.check_writable()?;
         let record = record.unwrap_or_else(|| AdoptionRecord::new(&self.request.flags.name, &self.location.file));
         let written = store.write_definitions(&mut candidates, record.clone())?;
-        let started = store.start(&mut candidates, rule);
+        let asked = if self.can_ask() { store.ask_for_secrets(&candidates) } else { Ok(()) };
+        let started = asked.and_then(|()| store.start(&mut candidates, rule));
         if started.is_ok() && !candidates.iter().any(MovableServer::is_open) {
             store.drop_left_definitions(&candidates, written)?;
             return install_alone(candidates, lock);
@@ -195,21 +198,8 @@ impl InstallJob<'_> {
         self.warnings(&target).iter().for_each(print_remark);
         let tokens_now = self.own_introduction(&target);
         let copy = Some(display_path(&file.pinned_path()));
-        let notes = notes.into_iter().chain(self.other_projects_note(&document)).collect();
+        let notes = notes.into_iter().chain(self.other_places_notes(&document)).collect();
         Ok(ChangeReport::Adoption(AdoptionReport { tokens_now, notes, copy, ..report(candidates) }))
-    }
-
-    /// A note about servers that the user has in other projects, which have other working directories.
-    fn other_projects_note(&self, document: &ConfigDocument) -> Option<String> {
-        let here = locate(self.client, InstallScope::Local, &self.request.env).ok()?.container;
-        let projects = document.root()?.get(here.first()?)?.members()?.iter();
-        let others = projects.filter(|project| Some(&project.key) != here.get(1));
-        let servers = |project: &DocumentMember| Some(project.node.get(here.get(2)?)?.members()?.len());
-        match others.filter_map(servers).sum() {
-            0 => None,
-            1 => Some("1 server of other projects stays; run this in their folders".to_owned()),
-            count => Some(format!("{count} servers of other projects stay; run this in their folders")),
-        }
     }
 
     /// Every server of the file, with its definition or the reason why it stays.
@@ -353,208 +343,6 @@ fn take_entry(
 /// True for the definition of a server that is not to be started.
 fn is_off(fields: &Map<String, Value>) -> bool {
     fields.get("disabled") == Some(&Value::Bool(true))
-}
-
-impl AdoptionStore {
-    /// Chooses the definition of a server: one that Cove has, or a new one under a free name. The inner error is the
-    /// reason to leave it.
-    fn place(
-        &self,
-        importer: &mut ServerImporter<'_>,
-        server: &mut ClientServer,
-        client: &'static str,
-    ) -> Result<Result<DefinitionPlace, String>, Failure> {
-        Ok(match self.runtime.block_on(importer.import(server, Some(client)))? {
-            ImportOutcome::Written(file) => {
-                Ok(DefinitionPlace { name: server.cove_name.clone(), file, text: imported_definition_text(server) })
-            }
-            ImportOutcome::Known(name) => match server.remarks.pop() {
-                // Code would get tools that the client keeps from its model.
-                Some(remark) => Err(format!("`{name}` of Cove starts the same: {remark}")),
-                None => {
-                    let known = self.here.definitions().servers.into_iter().find(|known| known.name == name);
-                    server.cove_name.clone_from(&name);
-                    Ok(DefinitionPlace {
-                        name,
-                        file: known.map(|known| known.origin.path).unwrap_or_default(),
-                        text: None,
-                    })
-                }
-            },
-            ImportOutcome::Left(reason) => Err(reason),
-        })
-    }
-
-    /// The secrets of a server that Cove does not have yet. The inner error is the reason to leave the server: a secret of
-    /// that name has another value, which is not replaced.
-    fn find_new_secrets(&self, server: &ClientServer) -> Result<Result<Vec<String>, String>, Failure> {
-        let mut missing = Vec::new();
-        for (name, value) in &server.secrets {
-            match self.runtime.block_on(self.here.secrets().get(name))? {
-                None => missing.push(name.clone()),
-                Some(kept) if kept == value.0 => {}
-                Some(_) => {
-                    return Ok(Err(format!(
-                        "secret {name} has another value in Cove; run `cove secrets remove {name}`, then this again"
-                    )));
-                }
-            }
-        }
-        Ok(Ok(missing))
-    }
-
-    /// Writes secrets and definitions, after the record that names them. Returns that record.
-    fn write_definitions(
-        &self,
-        candidates: &mut [MovableServer],
-        before: AdoptionRecord,
-    ) -> Result<AdoptionRecord, Failure> {
-        let mut record = before.clone();
-        let others = self.records.definitions_of_others(&self.id);
-        for candidate in candidates.iter().filter(|candidate| candidate.is_open()) {
-            let Some(place) = &candidate.place else { continue };
-            match &place.text {
-                Some(text) => {
-                    record.add_definition(WrittenDefinition {
-                        name: place.name.clone(),
-                        file: place.file.clone(),
-                        entry: candidate.server.path.clone(),
-                        digest: digest(text),
-                    });
-                    candidate.new_secrets.iter().for_each(|name| record.add_secret(name));
-                }
-                // Two clients may share a definition; the last one that is uninstalled removes it.
-                None => others
-                    .iter()
-                    .filter(|known| known.file == place.file && known.is_unchanged())
-                    .for_each(|known| record.add_definition(known.clone())),
-            }
-        }
-        self.records.save(&self.id, &record)?;
-        let written = candidates.iter().filter(|candidate| candidate.is_open()).try_for_each(|candidate| {
-            match &candidate.place {
-                Some(DefinitionPlace { file, text: Some(_), .. }) => {
-                    self.runtime.block_on(self.here.write_definition(&candidate.server, file))
-                }
-                _ => Ok(()),
-            }
-        });
-        if let Err(failure) = written {
-            candidates.iter_mut().for_each(|candidate| candidate.leave(""));
-            self.drop_left_definitions(candidates, before)?;
-            return Err(failure);
-        }
-        Ok(record)
-    }
-
-    /// Starts every server that has a definition, and leaves those that do not start.
-    fn start(&self, candidates: &mut [MovableServer], rule: AdoptionRule) -> Result<(), Failure> {
-        let is_off = |candidate: &MovableServer| match &candidate.server.conversion {
-            ServerConversion::Carried(fields) => is_off(fields),
-            ServerConversion::Left(_) => true,
-        };
-        let named = candidates.iter().filter(|candidate| candidate.is_open() && !is_off(candidate));
-        let names: Vec<String> = named.filter_map(|candidate| Some(candidate.place.as_ref()?.name.clone())).collect();
-        let results = if names.is_empty() { Some(Vec::new()) } else { refresh_servers(&self.here, &names)? };
-        let results = results.ok_or_else(|| {
-            Failure::operator("could not adopt the servers")
-                .because("it was interrupted")
-                .with_hint("nothing was changed; run this again")
-        })?;
-        for candidate in candidates.iter_mut().filter(|candidate| candidate.is_open() && !is_off(candidate)) {
-            let Some(place) = &candidate.place else { continue };
-            let listed = results.iter().find(|result| result.name == place.name);
-            // Such as that the server is held in quarantine, where code cannot use it yet.
-            candidate.server.remarks.extend(listed.iter().flat_map(|listed| listed.warnings.iter().cloned()));
-            match listed.map(|RefreshResult { result, .. }| result) {
-                Some(Ok(tools)) => candidate.fate = ServerFate::Adopted(Some(*tools)),
-                Some(Err(error)) if rule.selection == AdoptionSelection::Started => {
-                    candidate.fate = ServerFate::Failed(cut(&describe_failure(&place.name, error), MAX_REASON));
-                }
-                None if rule.selection == AdoptionSelection::Started => {
-                    candidate.fate = ServerFate::Failed("it does not start".into())
-                }
-                Some(Err(_)) | None => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// Removes the definitions and secrets that were written for servers that stay in the client, also by a run that was
-    /// killed, and saves the record without them. A server that needs a sign-in keeps its definition: the sign-in needs it.
-    fn drop_left_definitions(&self, candidates: &[MovableServer], mut record: AdoptionRecord) -> Result<(), Failure> {
-        let others = self.records.definitions_of_others(&self.id);
-        for candidate in candidates.iter().filter(|candidate| !candidate.is_open()) {
-            let waits = matches!(&candidate.fate, ServerFate::Failed(reason) if reason.starts_with(NEEDS_SIGN_IN));
-            let Some(DefinitionPlace { name, file, text }) = candidate.place.as_ref().filter(|_| !waits) else {
-                continue;
-            };
-            let entry = &candidate.server.path;
-            let written = match text {
-                Some(text) => {
-                    let (name, file, entry) = (name.clone(), file.clone(), entry.clone());
-                    Some(WrittenDefinition { name, file, entry, digest: digest(text) })
-                }
-                None => record.definitions.iter().find(|known| known.file == *file && known.entry == *entry).cloned(),
-            };
-            let Some(written) = written else { continue };
-            let is_shared = others.iter().any(|other| other.file == *file);
-            if written.is_unchanged() && !is_shared {
-                let _ = fs::remove_file(file);
-                self.here.forget(name);
-            }
-            record.definitions.retain(|known| known.file != *file);
-            for (name, _) in &candidate.server.secrets {
-                if record.secrets.contains(name) || candidate.new_secrets.contains(name) {
-                    let _ = self.runtime.block_on(self.here.secrets().remove(name));
-                    record.secrets.retain(|known| known != name);
-                }
-            }
-        }
-        if record.entries.is_empty() && record.definitions.is_empty() {
-            let _ = self.records.remove(&self.id);
-            return Ok(());
-        }
-        self.records.save(&self.id, &record)
-    }
-}
-
-/// How the reason begins that a server needs a sign-in.
-const NEEDS_SIGN_IN: &str = "it needs sign-in";
-
-/// Why a server does not start, and what to do about it, on one line.
-fn describe_failure(name: &str, error: &UpstreamError) -> String {
-    match error {
-        UpstreamError::SignInNeeded { need, .. } => {
-            format!("{NEEDS_SIGN_IN}; run `{}`, then this again", need.command(name))
-        }
-        UpstreamError::Needs { what, .. } => {
-            let needs = what.iter().map(|what| describe_need(what)).collect::<Vec<_>>().join(", ");
-            // A missing secret names the command that gives it.
-            match what.iter().any(|what| what.starts_with("secret ")) {
-                true => format!("{needs}, then this again"),
-                false => format!("it does not start ({needs})"),
-            }
-        }
-        UpstreamError::NotStarted { reason, .. } => {
-            let reason = reason.lines().next().unwrap_or_default();
-            format!("it does not start ({})", escape_control(reason))
-        }
-        other => {
-            let text = other.to_string();
-            let hint = other.hint().map_or(String::new(), |hint| format!("; {hint}"));
-            format!("{}{hint}", escape_control(text.lines().next().unwrap_or_default()))
-        }
-    }
-}
-
-fn describe_need(what: &str) -> String {
-    let what = escape_control(what);
-    match what.split_once(' ') {
-        Some(("command", program)) => format!("command `{program}` is missing"),
-        Some(("directory", path)) => format!("directory `{path}` is missing"),
-        _ => format!("it needs {what}"),
-    }
 }
 
 /// The tools of the servers that were started.

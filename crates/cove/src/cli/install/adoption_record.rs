@@ -54,6 +54,9 @@ pub(super) struct WrittenDefinition {
     pub(super) entry: Vec<String>,
     /// Of the text that Cove wrote.
     pub(super) digest: String,
+    /// The entry stays in the client until a person has signed in, or has given the server's secrets.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) waits: bool,
 }
 
 impl WrittenDefinition {

@@ -105,11 +105,13 @@ impl AdoptionReport {
     pub(super) fn to_json(&self) -> Value {
         let tools = sum_tools(self.rows.iter().map(|row| &row.fate));
         let rows: Vec<Value> = self.rows.iter().map(row_json).collect();
+        let notes: Vec<&String> = self.notes.iter().chain(self.entry.iter().flat_map(|entry| entry.notes())).collect();
         json!({
             "client": self.client.id(),
             "file": self.file,
             "dry_run": self.is_dry,
             "servers": rows,
+            "notes": notes,
             "tools": tools.count,
             "tokens_before": about_tokens(tools.size),
             "tokens_now": self.tokens_now.map(|(size, _)| about_tokens(size)),
@@ -129,6 +131,7 @@ impl AdoptionReport {
                     "would start {servers} under Cove, and take those that start out of {}; nothing was done\n",
                     self.file
                 );
+                text.extend(self.notes.iter().map(|note| format!("{note}\n")));
                 return text;
             }
             (false, 0) if self.rows.is_empty() => text += "no servers to adopt\n",

@@ -33,8 +33,8 @@ impl InstallJob<'_> {
     }
 
     /// A note about other servers in the file: Cove saves no tokens while the agent still sees their tools.
-    pub(super) fn others_note(&self, text: Option<&str>) -> Option<String> {
-        let count = self.movable_servers(text?).len();
+    pub(super) fn others_note(&self, text: &str) -> Option<String> {
+        let count = self.movable_servers(text).len();
         let (noun, pronoun) = if count == 1 { ("server is", "it") } else { ("servers are", "them") };
         let (id, scope) = (self.client.id(), self.request.flags.scope);
         let scope = if scope == InstallScope::User { String::new() } else { format!(" --scope {}", scope.as_str()) };

@@ -55,6 +55,15 @@ impl ChangeReport {
         }
     }
 
+    /// The remarks that are part of the answer.
+    pub(super) fn notes(&self) -> &[String] {
+        match self {
+            Self::Entry(report) => &report.notes.notes,
+            Self::Adoption(report) => &report.notes,
+            Self::Text(_) => &[],
+        }
+    }
+
     /// The whole text for a command line with one client.
     pub(super) fn into_text(self) -> String {
         match self {
@@ -76,6 +85,16 @@ impl InstallJob<'_> {
         let sentence = format!("`{name}` {state} {place}; nothing was changed");
         let notes = ReportNotes { notes, warnings: Vec::new() };
         ChangeReport::Entry(EntryReport { verb: "unchanged", place, sentence, notes, next: None })
+    }
+
+    /// An uninstall from a file that did not have Cove's entry.
+    pub(super) fn without_own_entry(&self, is_changed: bool, notes: ReportNotes) -> ChangeReport {
+        let (name, place) = (&self.request.flags.name, self.file_name());
+        let (verb, sentence) = match is_changed {
+            true => ("changed", format!("`{name}` was not in {place}")),
+            false => ("unchanged", format!("`{name}` is not in {place}, which was not changed")),
+        };
+        ChangeReport::Entry(EntryReport { verb, place, sentence, notes, next: None })
     }
 
     pub(super) fn changed(

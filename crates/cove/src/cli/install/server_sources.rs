@@ -81,7 +81,7 @@ pub(in crate::cli) fn read_server_sources(
 }
 
 /// The files of one client. Without a scope these are the user's own, in every project and in this one.
-fn read_client(
+pub(super) fn read_client(
     client: &'static AgentClient,
     wanted: &[InstallScope],
     env: &ProcessEnv,
@@ -94,8 +94,11 @@ fn read_client(
         for location in server_files(client, *scope, env)? {
             let text = client_file::read(&location.file).map(|file| file.text.unwrap_or_default());
             let servers = text.and_then(|text| read_client_servers(client, *scope, &location, &text, env));
-            // The servers of one project are in the same file, which is worth a line only if it has some.
-            if *scope != InstallScope::Local || !matches!(&servers, Ok(servers) if servers.is_empty()) {
+            // The servers of one project are in the same file, which is worth a line only if it has some, and whose fault
+            // is told once.
+            let is_told = |known: &ClientServersFile| known.file == location.file && known.servers.is_err();
+            let is_empty = matches!(&servers, Ok(servers) if servers.is_empty());
+            if *scope != InstallScope::Local || !(is_empty || files.iter().any(is_told)) {
                 files.push(ClientServersFile { client: Some(client.id()), file: location.file, servers, bundle: None });
             }
         }

@@ -11,7 +11,7 @@ use cove_core::error::{Failure, display_path, display_value};
 use cove_core::text::format_count;
 
 use super::adopt::AdoptionStore;
-use super::adoption_record::{AdoptionRecord, digest};
+use super::adoption_record::{AdoptionRecord, WrittenDefinition, digest};
 use super::client_file::{ClientFile, ReplaceOutcome};
 use super::edit;
 use super::reports::{ChangeReport, ReportNotes};
@@ -22,6 +22,8 @@ use super::{ATTEMPTS, EntryChangeKind, InstallJob, own_entry};
 struct UndoneFile {
     /// None if there is to be no file.
     text: Option<String>,
+    /// The file has Cove's entry now.
+    has_own: bool,
     /// The names of the entries that come back.
     returned: Vec<String>,
     /// Entries that cannot come back, each with the reason.
@@ -68,7 +70,7 @@ impl InstallJob<'_> {
             let (file, document) = self.read()?;
             let undone = self.undone_file(&document, &file, record)?;
             if is_dry {
-                return Ok(ChangeReport::Text(self.describe_plan(&undone, record)));
+                return Ok(ChangeReport::Text(self.describe_plan(store, &undone, record)));
             }
             if undone.text != file.text {
                 file.back_up()?;
@@ -77,7 +79,10 @@ impl InstallJob<'_> {
                 }
             }
             let mut notes = vec![match undone.returned.as_slice() {
-                [] => "every adopted server is there already".to_owned(),
+                // The adoption was cut short, or every server stayed in the client.
+                [] if record.entries.is_empty() => "no server had been taken out of the file".to_owned(),
+                [] if undone.lost.is_empty() => "every adopted server is there already".to_owned(),
+                [] => "put no server back".to_owned(),
                 names => format!("put {} back: {}", format_count(names.len(), "server"), list(names)),
             }];
             notes.extend(store.remove_written(record));
@@ -96,7 +101,10 @@ impl InstallJob<'_> {
                     .with_hint("the client's file is done; remove the record by hand")
             })?;
             let notes = ReportNotes { notes, warnings: Vec::new() };
-            return Ok(self.changed(EntryChangeKind::Remove, None, None, notes));
+            return Ok(match undone.has_own {
+                true => self.changed(EntryChangeKind::Remove, None, None, notes),
+                false => self.without_own_entry(undone.text != file.text, notes),
+            });
         }
         Err(Failure::operator(format!("could not write `{}`", self.file_name()))
             .because("another program kept writing it")
@@ -111,14 +119,14 @@ impl InstallJob<'_> {
     ) -> Result<UndoneFile, Failure> {
         let refused = |refusal| self.refused(refusal);
         let path = own_entry::path(document, self.client, &self.location, &self.request.flags.name);
-        if let Some(node) = edit::find(document, &path).map_err(refused)? {
-            self.check_ownership(node)?;
-        }
+        let own = edit::find(document, &path).map_err(refused)?;
+        own.map_or(Ok(()), |node| self.check_ownership(node))?;
+        let has_own = own.is_some();
         let names = || record.entries.iter().map(|entry| entry.key().to_owned()).collect();
         let is_as_left = file.text.as_ref().is_some_and(|text| record.left == Some(digest(text)));
         let copy = file.pinned().filter(|copy| record.pinned == Some(digest(copy)));
         if let (true, Some(copy)) = (is_as_left, copy) {
-            return Ok(UndoneFile { text: Some(copy), returned: names(), lost: Vec::new() });
+            return Ok(UndoneFile { text: Some(copy), has_own, returned: names(), lost: Vec::new() });
         }
         let (mut returned, mut lost) = (Vec::new(), Vec::new());
         let mut whole = document.clone();
@@ -148,46 +156,70 @@ impl InstallJob<'_> {
             Some(RestoredFile::Text(text)) => Some(text.file_text()),
             Some(RestoredFile::Absent) => None,
         };
-        Ok(UndoneFile { text, returned, lost })
+        Ok(UndoneFile { text, has_own, returned, lost })
     }
 
     /// Describes the change in sentences: a diff would show the secrets in the entries.
-    fn describe_plan(&self, undone: &UndoneFile, record: &AdoptionRecord) -> String {
-        let definitions: Vec<String> = record.definitions.iter().map(|definition| definition.name.clone()).collect();
-        let mut text = format!(
-            "would remove `{}` from {}, and put {} back: {}\n",
-            self.request.flags.name,
-            self.file_name(),
-            format_count(undone.returned.len(), "server"),
-            list(&undone.returned)
-        );
+    fn describe_plan(&self, store: &AdoptionStore, undone: &UndoneFile, record: &AdoptionRecord) -> String {
+        let (name, file) = (&self.request.flags.name, self.file_name());
+        let mut text = match undone.has_own {
+            true => format!("would remove `{name}` from {file}"),
+            false => format!("`{name}` is not in {file}"),
+        };
+        if !undone.returned.is_empty() {
+            let verb = if undone.has_own { ", and" } else { "; would" };
+            let count = format_count(undone.returned.len(), "server");
+            text += &format!("{verb} put {count} back: {}", list(&undone.returned));
+        }
+        text += "\n";
         text.extend(undone.lost.iter().map(|lost| format!("{lost}\n")));
+        let definitions: Vec<String> =
+            store.removable(record).into_iter().map(|definition| definition.name.clone()).collect();
         if !definitions.is_empty() {
             text += &format!("would remove the definitions of {}\n", list(&definitions));
+        }
+        for name in definitions.iter().filter(|name| store.here.is_signed_in(name)) {
+            let name = display_value(name);
+            text += &format!("would sign out of `{name}`: revoke its tokens where the server can, and delete them\n");
         }
         text
     }
 }
 
 impl AdoptionStore {
-    /// Removes the definitions that are as Cove wrote them and that no other adoption uses. Returns notes about the rest.
-    fn remove_written(&self, record: &AdoptionRecord) -> Vec<String> {
+    /// The definitions of a record that an undo removes: those that are as Cove wrote them and that no other adoption uses.
+    fn removable<'a>(&self, record: &'a AdoptionRecord) -> Vec<&'a WrittenDefinition> {
         let others = self.records.definitions_of_others(&self.id);
         let own_folder = self.here.own_directory();
-        let mut notes = Vec::new();
+        let is_removable = |written: &&WrittenDefinition| {
+            let is_shared = others.iter().any(|other| other.file == written.file);
+            !is_shared && written.file.parent() == own_folder && written.is_unchanged()
+        };
+        record.definitions.iter().filter(is_removable).collect()
+    }
+
+    /// Removes those definitions. Returns notes about the rest.
+    fn remove_written(&self, record: &AdoptionRecord) -> Vec<String> {
+        let others = self.records.definitions_of_others(&self.id);
+        let (before, removable) = (self.here.definitions(), self.removable(record));
+        let (mut notes, mut removed) = (Vec::new(), Vec::new());
         for definition in &record.definitions {
             let (name, shown) = (display_value(&definition.name), display_path(&definition.file));
             let is_shared = others.iter().any(|other| other.file == definition.file);
             if is_shared || definition.file.symlink_metadata().is_err() {
                 continue;
             }
-            if definition.file.parent() != own_folder || !definition.is_unchanged() {
+            if !removable.contains(&definition) {
                 notes.push(format!("kept {shown}, which was changed since; `cove servers remove {name}` removes it"));
             } else if let Err(error) = fs::remove_file(&definition.file) {
                 notes.push(format!("could not remove {shown}: {error}"));
             } else {
-                self.here.forget(&definition.name);
+                self.here.forget(&definition.name, &before);
+                removed.push(definition.name.clone());
             }
+        }
+        if record.entries.is_empty() && !removed.is_empty() {
+            notes.push(format!("removed from Cove: {}", list(&removed)));
         }
         if !record.secrets.is_empty() {
             notes.push(format!(

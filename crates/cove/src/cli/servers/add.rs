@@ -286,7 +286,7 @@ pub(super) fn remove(here: &ServersContext, name: &str) -> Result<String, Failur
     match origins(&left).first() {
         Some(origin) => Ok(format!("removed {shown}; from now on `{name}` is the one in {origin}\n")),
         None => {
-            here.forget(name);
+            here.forget(name, &all);
             Ok(format!("removed `{name}` ({shown})\n"))
         }
     }

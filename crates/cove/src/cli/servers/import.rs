@@ -17,7 +17,7 @@ use crate::cli::install::{
     AdoptionRecords, ClientServer, ClientServersFile, InstallScope, ServerConversion, ServerSources,
     read_server_sources, scope_values,
 };
-use crate::cli::secrets::{ask_hidden, store_settings};
+use crate::cli::secrets::{ask_for_needed_secrets, store_settings};
 use crate::cli::tables::{PrintStyle, print_remark, render_json};
 use crate::cli::terminal_questions::{ask_yes_or_no, can_ask};
 use crate::cli::{json_flag, runtime};
@@ -193,20 +193,12 @@ impl ImportReport {
         }
     }
 
-    /// Asks a person at a terminal for the secrets that the servers after the first `before` need. An empty answer
-    /// leaves one for later, and so does one that is cancelled, with all that follow.
+    /// Asks a person at a terminal for the secrets that the servers after the first `before` need.
     async fn ask_for_secrets(&mut self, before: usize, here: &ServersContext) -> Result<(), Failure> {
         let mut is_asking = can_ask(&here.env);
         for server in &mut self.imported[before..] {
-            for secret in std::mem::take(&mut server.needs) {
-                let prompt = format!("value of {secret} for `{}` (empty: later): ", server.name);
-                let value = if is_asking { ask_hidden(&prompt).ok() } else { Some(String::new()) };
-                is_asking &= value.is_some();
-                match value.filter(|value| !value.is_empty()) {
-                    Some(value) => here.settings.secrets.set(&secret, &value).await?,
-                    None => server.needs.push(secret),
-                }
-            }
+            let needs = std::mem::take(&mut server.needs);
+            server.needs = ask_for_needed_secrets(here.secrets(), &server.name, needs, &mut is_asking).await?;
         }
         Ok(())
     }
@@ -251,7 +243,11 @@ impl ImportReport {
                 lines
                     .push(format!("`{name}`: {count} {verb} outside of its definition: {}", server.secrets.join(", ")));
             }
-            let needs = |secret: &String| format!("`{name}` needs secret {secret}: run `cove secrets set {secret}`");
+            // A value that is given before the import would be that of another server.
+            let needs = |secret: &String| match self.dry_run {
+                true => format!("`{name}` would need secret {secret}, to be given after the import"),
+                false => format!("`{name}` needs secret {secret}: run `cove secrets set {secret}`"),
+            };
             lines.extend(server.needs.iter().map(needs));
             lines.extend(server.remarks.iter().map(|remark| format!("`{name}`: {remark}")));
         }

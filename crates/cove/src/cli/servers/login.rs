@@ -15,13 +15,16 @@ use tokio::sync::mpsc;
 use super::{ServersContext, declare_servers, refresh, start_settings, unknown_server_error};
 use crate::cli::tables::print_remark;
 use crate::cli::{INTERRUPTED, runtime};
-use cove_core::error::{Failure, display_value, escape_control};
+use cove_core::error::{Failure, display_value, escape_control, one_line_chain};
 use cove_core::process_env::ProcessEnv;
 use cove_core::search_path::{is_executable, programs};
 use cove_core::text::format_count;
+use cove_upstream::definition::ServerDefinitions;
 use cove_upstream::pool::sign_in::{PendingSignIn, RedirectAnswer, SignInError, SignInOptions, SignedIn};
 use cove_upstream::pool::{UpstreamPool, UpstreamSummary};
 
+/// How long the removal of a server waits for the revocation of its tokens.
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(15);
 /// Longest line that is read as a pasted address.
 const MAX_PASTED: u64 = 32 * 1024;
 /// A browser program that fails within this time has opened nothing.
@@ -88,12 +91,33 @@ pub(super) fn logout(here: &ServersContext, name: &str) -> Result<String, Failur
         let out = pool.sign_out(&name).await.map_err(failed)?;
         Ok(match (out.was_signed_in, out.not_revoked) {
             (false, _) => format!("`{name}` was not signed in\n"),
-            (true, None) => format!("signed out of `{name}`: its tokens are revoked and deleted\n"),
-            (true, Some(reason)) => {
-                format!("signed out of `{name}`: its tokens are deleted, but not revoked: {}\n", display_value(&reason))
-            }
+            (true, not_revoked) => describe_sign_out(&name, not_revoked.as_deref()) + "\n",
         })
     })
+}
+
+fn describe_sign_out(name: &str, not_revoked: Option<&str>) -> String {
+    match not_revoked {
+        None => format!("signed out of `{name}`: its tokens are revoked and deleted"),
+        Some(reason) => {
+            format!("signed out of `{name}`: its tokens are deleted, but not revoked: {}", display_value(reason))
+        }
+    }
+}
+
+/// Signs out of a server that has been removed, and says so. The caller deletes what is left of the sign-in.
+pub(super) fn sign_out_of_removed(here: &ServersContext, name: &str, before: &ServerDefinitions) -> String {
+    let revoked = runtime::multi_threaded(1).map_err(|failure| one_line_chain(&failure)).and_then(|runtime| {
+        runtime.block_on(async {
+            let pool = UpstreamPool::new(before.clone(), here.settings.clone());
+            match tokio::time::timeout(REMOVAL_TIMEOUT, pool.sign_out(name)).await {
+                Ok(Ok(out)) => out.not_revoked.map_or(Ok(()), Err),
+                Ok(Err(error)) => Err(error.cause),
+                Err(_) => Err(format!("there was no answer within {} s", REMOVAL_TIMEOUT.as_secs())),
+            }
+        })
+    });
+    describe_sign_out(name, revoked.err().as_deref())
 }
 
 fn find_server(pool: &UpstreamPool, name: &str) -> Result<UpstreamSummary, Failure> {

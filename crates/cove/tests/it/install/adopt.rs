@@ -1,5 +1,8 @@
 //! `cove install --adopt` and its undo, with a real server behind every entry.
 
+use std::io::Write;
+use std::process::Stdio;
+
 use cove_testkit::fixture;
 
 use super::*;
@@ -7,6 +10,7 @@ use crate::terminal::PseudoTerminal;
 
 mod hostile;
 mod killed;
+mod needed_secrets;
 mod undone;
 
 const SECRET: &str = "ghp_0123456789abcdefghijABCDEFGHIJ012345";
@@ -89,6 +93,13 @@ impl InstallHome {
     fn records(&self) -> Vec<String> {
         let folder = ".local/state/cove/adopted";
         if self.at(folder).exists() { self.names(folder) } else { Vec::new() }
+    }
+
+    fn set_secret(&self, name: &str, value: &str) {
+        let mut command = self.command(&["secrets", "set", name]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(value.as_bytes()).unwrap();
+        assert!(child.wait().unwrap().success());
     }
 
     /// No file of an adoption is left.
@@ -273,7 +284,8 @@ fn servers_of_this_project_alone_are_adopted_too() {
     let said = home.stdout_of(&["install", "claude", "--adopt"]);
     assert!(said.contains("adopted 3 servers"), "{said}");
     assert!(said.contains("as `github-claude-code`"), "{said}");
-    assert!(said.contains("1 server of other projects stays; run this in their folders"), "{said}");
+    let other = "1 server of other projects is in [HOME]/.claude.json too; run `cove install claude-code --adopt` in `/elsewhere`\n";
+    assert!(said.contains(other), "{said}");
     assert_eq!(home.definitions(), ["github-claude-code.json", "github.json", "local.json"]);
     assert!(home.text(".claude.json").contains("\"other\""));
     // From another folder too.

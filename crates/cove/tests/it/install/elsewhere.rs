@@ -11,7 +11,7 @@ impl InstallHome {
         let copy = self.at(path);
         fs::create_dir_all(copy.parent().unwrap()).unwrap();
         if !copy.exists() {
-            fs::copy(cove().path(), &copy).unwrap();
+            cove_testkit::program::copy_program(cove().path(), &copy);
         }
         let mut command = Command::new(copy);
         command.args(args).env_clear().env("HOME", self.dir.path()).env("PATH", self.at("bin"));

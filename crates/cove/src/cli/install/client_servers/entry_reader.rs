@@ -208,7 +208,9 @@ impl<'a> EntryReader<'a> {
         let (program, args) = match &command.value {
             DocumentValue::List(items) => (items.first(), items.get(1..).unwrap_or_default().iter().collect()),
             // An older form of Zed.
-            DocumentValue::Map(_) => (command.get("path"), command.get("args").into_iter().collect::<Vec<_>>()),
+            DocumentValue::Map(_) => {
+                (value_of(command, "path"), value_of(command, "args").into_iter().collect::<Vec<_>>())
+            }
             _ => (Some(command), Vec::new()),
         };
         let program = program.ok_or("its command is empty")?;
@@ -240,7 +242,7 @@ impl<'a> EntryReader<'a> {
             return Ok(());
         }
         let mut env = Map::new();
-        let older = self.field("command").and_then(|command| command.get("env"));
+        let older = self.field("command").and_then(|command| value_of(command, "env"));
         for node in older.into_iter().chain(ENV_KEYS.iter().find_map(|key| self.field(key))) {
             env.extend(self.carry_map(node, "env")?);
         }
@@ -264,7 +266,7 @@ impl<'a> EntryReader<'a> {
     }
 
     fn add_headers(&mut self, definition: &mut Map<String, Value>) -> Result<(), String> {
-        let nested = self.field("requestOptions").and_then(|options| options.get("headers"));
+        let nested = self.field("requestOptions").and_then(|options| value_of(options, "headers"));
         let plain = ["headers", "http_headers"].into_iter().filter_map(|key| self.field(key));
         let mut headers = Map::new();
         for node in plain.chain(nested).collect::<Vec<_>>() {
@@ -462,7 +464,7 @@ impl<'a> EntryReader<'a> {
 
     /// A field that exists and is not null.
     fn field(&self, key: &str) -> Option<&'a DocumentNode> {
-        self.node.get(key).filter(|node| !node.is_null())
+        value_of(self.node, key)
     }
 
     fn text(&self, key: &str) -> Option<&'a str> {
@@ -498,6 +500,11 @@ impl<'a> EntryReader<'a> {
             }
         }
     }
+}
+
+/// A value in a table that exists and is not null.
+fn value_of<'a>(node: &'a DocumentNode, key: &str) -> Option<&'a DocumentNode> {
+    node.get(key).filter(|node| !node.is_null())
 }
 
 fn duration(millis: u64) -> String {

@@ -122,15 +122,8 @@ fn a_secret_of_that_name_stays() {
         home.with(FILE, text)
     };
     let secrets = || home.stdout_of(&["secrets", "list"]);
-    let set = |name: &str, value: &str| {
-        let mut command = home.command(&["secrets", "set", name]);
-        let mut child =
-            command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::null()).spawn().unwrap();
-        std::io::Write::write_all(&mut child.stdin.take().unwrap(), value.as_bytes()).unwrap();
-        assert!(child.wait().unwrap().success());
-    };
-    set("a.TOKEN", "another-value-of-mine");
-    set("b.TOKEN", SECRET);
+    home.set_secret("a.TOKEN", "another-value-of-mine");
+    home.set_secret("b.TOKEN", SECRET);
     let finished = home.run(&["install", "cursor", "--adopt"]);
     let reason = "left: secret a.TOKEN has another value in Cove; run `cove secrets remove a.TOKEN`, then this again";
     assert!(finished.code == Some(1) && finished.stdout.contains(reason), "{finished:#?}");
