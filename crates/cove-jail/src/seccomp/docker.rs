@@ -50,7 +50,7 @@ pub(super) const HOST_CALLS: &[(&str, &str)] = &[
 
 /// The calls that programs of images need beyond those that are allowed in the embedded sandbox, and why.
 pub(super) const IMAGE_CALLS: &[(&str, &str)] =
-    &[("sendfile", "nginx has no other way to send a file unless it is told so; a cgroup counts the pages")];
+    &[("sendfile", "nginx sends files with it unless its configuration says otherwise; a cgroup counts the pages")];
 
 /// Returns the profile of a container that is a sandbox, as indented JSON.
 pub fn sandbox_profile() -> String {
