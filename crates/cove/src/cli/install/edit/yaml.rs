@@ -2,7 +2,7 @@
 //! comments.
 
 use super::layout::EntryLayout;
-use super::{ReachedNode, TextSplice, before_line_end, line_end, line_start, next_line, refuse_one_line};
+use super::{ReachedNode, TextSplice, before_line_end, line_end, line_start, next_line, refuse_at, refuse_one_line};
 use cove_core::document::{ConfigDocument, DocumentFormat, DocumentMember, DocumentNode};
 use cove_core::error::Refusal;
 
@@ -19,6 +19,7 @@ pub(super) fn add(
 ) -> Result<Vec<TextSplice>, Refusal> {
     let text = document.text();
     let map = reached.node;
+    check_properties(document, reached)?;
     let members = map.members().unwrap_or_default();
     if let (Some(first), Some(last)) = (members.first(), members.last()) {
         let end = last.node.range.end;
@@ -116,6 +117,20 @@ fn own_line<'a>(document: &'a ConfigDocument, member: &DocumentMember) -> Result
     let at = member.key_range.start;
     let before = &document.text()[line_start(document.text(), at)..at];
     if before.chars().all(|c| c == ' ') { Ok(before) } else { Err(refuse_one_line(document, at)) }
+}
+
+/// Fails if the map has an anchor, because an alias elsewhere would change with it, or a tag.
+fn check_properties(document: &ConfigDocument, reached: &ReachedNode<'_, '_>) -> Result<(), Refusal> {
+    let Some(holder) = reached.holder else { return Ok(()) };
+    let text = document.text();
+    // They stand before everything else of a value, on its line or a later one.
+    let mut lines = text[colon_end(text, holder)..].lines().map(str::trim_start);
+    let first = lines.find(|line| !line.is_empty() && !line.starts_with('#')).unwrap_or_default();
+    if !first.starts_with(['&', '!']) {
+        return Ok(());
+    }
+    let cause = "the servers have an anchor or a tag, which Cove does not edit";
+    Err(refuse_at(document, holder.key_range.start, cause, "take it away, or see `--print` for the entry"))
 }
 
 /// After the colon of a key.

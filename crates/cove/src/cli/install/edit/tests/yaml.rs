@@ -102,6 +102,11 @@ fn refuses_files_without_room() {
     check("- a\n", "line 1 column 1: it holds a list where an object should be", "");
     check("extensions: x\n", "line 1 column 13: `extensions` is a string, not an object", "");
     check("a: &a {}\nextensions: *a\n", "line 2 column 13: `extensions` is an alias, not an object", "");
+    let properties = "line 1 column 1: the servers have an anchor or a tag";
+    check("extensions: &a\nother: *a\n", properties, "");
+    check("extensions: &a {}\nother: *a\n", properties, "");
+    check("extensions: &a\n  x: {}\nother: *a\n", properties, "");
+    check("extensions: # note\n\n  !!map\n  x: {}\n", properties, "");
     check("extensions: {}\nextensions: {}\n", "line 2 column 1: `extensions` is there a second time", "");
     check("a: 1\n---\nb: 1\n", "line 2 ", invalid);
     check("a: b: c\n", "line 1 ", invalid);
