@@ -284,7 +284,8 @@ fn every_question_has_one_answer() {
         assert!(matches!(bare.receive(), (FromRunner::Output { .. }, _)));
         assert!(matches!(bare.receive(), (FromRunner::Done { fresh: false, .. }, _)));
         // An interpreter that runs a cell gets no question, and neither does a missing one.
-        bare.begin(Language::Python, "import time; time.sleep(300)");
+        bare.begin(Language::Python, "import time; print('on', flush=True); time.sleep(300)");
+        assert!(matches!(bare.receive(), (FromRunner::Output { .. }, _)));
         bare.ask(2, Language::Python, "f(");
         bare.expect_answer(2, "");
         bare.ask(3, Language::Bash, "if true");
