@@ -14,7 +14,7 @@ use std::io::{self, BufRead, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
@@ -75,8 +75,8 @@ struct FixtureOptions {
     log: Option<PathBuf>,
     /// Adds a line to this file at every start.
     starts: Option<PathBuf>,
-    /// Gives the answers of two calls that wait at the same time to each other.
-    cross: bool,
+    /// Gives the answers of two calls that wait at the same time to each other; how long a call waits for another.
+    cross: Option<Duration>,
     /// Sends without end or measure.
     torrent: Option<torrent::FixtureTorrent>,
 }
@@ -120,7 +120,9 @@ impl FixtureOptions {
                 "--storm" => options.storm = true,
                 "--pids" => options.pids = Some(value().into()),
                 "--log" => options.log = Some(value().into()),
-                "--cross" => options.cross = true,
+                "--cross" => {
+                    options.cross = Some(Duration::from_millis(value().parse().expect("milliseconds")));
+                }
                 "--torrent" => options.torrent = Some(torrent::FixtureTorrent::parse(&value())),
                 "--starts" => options.starts = Some(value().into()),
                 other => panic!("no flag {other}"),
@@ -381,9 +383,10 @@ impl FixtureServer {
     }
 
     /// Waits a while for a second call, and returns its id in place of the own one.
-    fn cross_ids(&self, id: &Value) -> Value {
+    fn cross_ids(&self, id: &Value, patience: Duration) -> Value {
         lock(&self.crossed).push(id.clone());
-        for _ in 0..400 {
+        let until = Instant::now() + patience;
+        while Instant::now() < until {
             let waiting = lock(&self.crossed).clone();
             if let Some(other) = waiting.iter().find(|other| *other != id) {
                 return other.clone();

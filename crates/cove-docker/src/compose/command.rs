@@ -256,7 +256,6 @@ fn parse_version(text: &str) -> Option<(u32, u32)> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::os::unix::fs::PermissionsExt;
     use std::time::Instant;
 
     use super::*;
@@ -278,8 +277,11 @@ mod tests {
     fn fake_program(name: &str, script: &str) -> (tempfile::TempDir, ComposeEnv) {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join(name);
-        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        // Another process writes the program. If this one did, a child started meanwhile would inherit the open file,
+        // and the kernel refuses to execute a file that is open for writing.
+        let write = "printf '#!/bin/sh\\n%s\\n' \"$1\" > \"$0\" && chmod 755 \"$0\"";
+        let written = std::process::Command::new("sh").args(["-c", write]).arg(&path).arg(script).status();
+        assert!(written.unwrap().success());
         let path = place.path().as_os_str().to_owned();
         (place, ComposeEnv { path, home: Some("/nowhere".into()), config: None })
     }
@@ -320,7 +322,7 @@ mod tests {
     }
 
     async fn seen_variables(program: &ComposeProgram, call: ComposeCall) -> BTreeMap<String, String> {
-        let text = program.run(call, &["x"], Path::new("/"), Duration::from_secs(10), 4096).await.unwrap();
+        let text = program.run(call, &["x"], Path::new("/"), Duration::from_secs(60), 4096).await.unwrap();
         let pairs = text.lines().filter_map(|line| line.split_once('='));
         let own = ["PWD", "_", "SHLVL", "OLDPWD"];
         let others = pairs.filter(|(name, _)| !own.contains(name));
@@ -339,7 +341,7 @@ mod tests {
         let environment = ComposeEnv { home: Some(place.path().into()), ..environment };
         let ask = async |kind: Engine| {
             let program = ComposeProgram::find(kind, "unix:///x.sock", environment.clone()).await.unwrap();
-            let limit = Duration::from_secs(10);
+            let limit = Duration::from_secs(60);
             program.run(ComposeCall::Inspect, &["config"], Path::new("/"), limit, 4096).await.unwrap()
         };
         let said = ask(Engine::Docker).await;
@@ -355,7 +357,7 @@ mod tests {
     async fn compose_failures_show_a_neutralised_tail() {
         let (_place, program) = found_program("echo one; printf 'two\\033[2J\\n' >&2; exit 3").await;
         let failure =
-            program.run(ComposeCall::Create, &["x"], Path::new("/"), Duration::from_secs(10), 99).await.unwrap_err();
+            program.run(ComposeCall::Create, &["x"], Path::new("/"), Duration::from_secs(60), 99).await.unwrap_err();
         assert_eq!(
             failure,
             CommandFailure { message: "it ended with exit code 3".into(), output_tail: "one\ntwo".into() }
@@ -365,23 +367,23 @@ mod tests {
     #[tokio::test]
     async fn compose_time_and_output_are_bounded() {
         let (place, program) = found_program(
-            "if [ $1 = long ]; then /bin/sleep 60 & echo $! > $0.pid; wait; fi; /usr/bin/yes | /usr/bin/head -c 100000",
+            "if [ $1 = long ]; then /bin/sleep 600 & echo $! > $0.pid; wait; fi; /usr/bin/yes | /usr/bin/head -c 100000",
         )
         .await;
         let failure =
-            program.run(ComposeCall::Create, &["x"], Path::new("/"), Duration::from_secs(20), 1000).await.unwrap_err();
+            program.run(ComposeCall::Create, &["x"], Path::new("/"), Duration::from_secs(60), 1000).await.unwrap_err();
         assert_eq!(failure.message, "it wrote more than 1000 bytes");
         let began = Instant::now();
         let failure = program
-            .run(ComposeCall::Create, &["long"], Path::new("/"), Duration::from_secs(1), 1000)
+            .run(ComposeCall::Create, &["long"], Path::new("/"), Duration::from_secs(5), 1000)
             .await
             .unwrap_err();
-        assert_eq!(failure.message, "it had not ended after 1 s");
-        assert!(began.elapsed() < Duration::from_secs(40));
+        assert_eq!(failure.message, "it had not ended after 5 s");
+        assert!(began.elapsed() < Duration::from_secs(60));
         // The processes that it started have ended too.
         let pid = std::fs::read_to_string(place.path().join("docker-compose.pid")).unwrap();
         let state = || std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
-        for _ in 0..50 {
+        for _ in 0..600 {
             if state().is_err() || state().is_ok_and(|state| state.contains(") Z")) {
                 return;
             }

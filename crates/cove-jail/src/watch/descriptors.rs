@@ -357,8 +357,7 @@ mod tests {
         };
         look();
         // It may still have been starting.
-        let looks: Vec<DescriptorLook> = (0..20).map(|_| look()).collect();
-        assert!(looks.iter().any(|look| !look.has_run), "{looks:?}");
+        assert!((0..600).any(|_| !look().has_run));
         assert_eq!(new_run_time(&[(1, 50), (2, 10), (3, 0)], &[(1, 20)]), 30 + 10 + 2 * SHORT_RUN_NANOS);
         sleeper.kill().unwrap();
         sleeper.wait().unwrap();

@@ -220,15 +220,16 @@ mod tests {
 
     #[test]
     fn new_connections_wait_until_one_had_its_moment() {
-        let table = Arc::new(ConnectionTable::new(1, Duration::from_millis(50)));
+        let moment = Duration::from_secs(2);
+        let table = Arc::new(ConnectionTable::new(1, moment));
         assert!(table.has_room());
         let place = table.enter(LOCAL.into()).0;
-        std::thread::sleep(Duration::from_millis(50));
+        std::thread::sleep(moment);
         // Its task had no time to read yet.
         assert!(!table.has_room());
         place.begin_reading();
         assert!(!table.has_room());
-        std::thread::sleep(Duration::from_millis(50));
+        std::thread::sleep(moment);
         assert!(table.has_room());
         drop(place);
         let place = table.enter(LOCAL.into()).0;

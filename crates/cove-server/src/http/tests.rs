@@ -24,7 +24,7 @@ const ALICE: &str = "alice-0123456789abcdef";
 const BOB: &str = "bob-0123456789abcdef";
 
 /// How long a test waits for an event; far longer than any takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a fake server observed.
 #[derive(Debug, Clone, PartialEq, Eq)]

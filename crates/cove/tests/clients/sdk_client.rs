@@ -2,10 +2,10 @@
 //! requests and return what was on the wire.
 
 use std::process::Command;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::PATIENCE;
 use crate::client_process::ClientProcess;
 use crate::cove_server::CoveServer;
 use crate::judges::OutsideJudges;
@@ -100,7 +100,7 @@ impl SdkClient {
 
     /// Ends the connection. Returns the exit code if the client and its server ended in time.
     pub(crate) fn close(mut self) -> Option<Option<i32>> {
-        self.running.close(Duration::from_secs(20))
+        self.running.close(PATIENCE)
     }
 
     pub(crate) fn stderr(&self) -> String {

@@ -21,7 +21,7 @@ use cove_docker::build::{BuildSource, ImageProvider};
 use cove_protocol::Language;
 use cove_testkit::containers::TestEngine;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::container_ends::{LONG, backend, containers, open, policy, program_copy, run, runner_volume_of};
 use crate::{for_each_engine, list_containers, remove_volume};
@@ -130,7 +130,7 @@ fn sweep_keeps_what_other_processes_may_need() {
         let backend = backend(engine, address);
         backend.client().await.expect("somebody answers");
         for (what, id) in &go {
-            wait_until_gone(&docker, id, Duration::from_secs(60), &format!("{engine:?}: {what}")).await;
+            wait_until_gone(&docker, id, Duration::from_secs(180), &format!("{engine:?}: {what}")).await;
         }
         // The second sweep was over when the ended containers were gone.
         let mut gone = Vec::new();
@@ -159,8 +159,8 @@ fn sweep_removes_an_abandoned_compose_project() {
         docker.create_volume(volume).await.expect("a volume can be made");
         let backend = backend(engine, address);
         backend.client().await.expect("somebody answers");
-        wait_until_gone(&docker, &member, Duration::from_secs(30), "its container").await;
-        let until = Instant::now() + Duration::from_secs(30);
+        wait_until_gone(&docker, &member, Duration::from_secs(180), "its container").await;
+        let until = Instant::now() + Duration::from_secs(60);
         loop {
             let network = docker.inspect_network(&project, None).await;
             let volume = docker.inspect_volume(&project).await;
@@ -219,7 +219,7 @@ fn sweep_removes_podman_containers_that_stay_stopped() {
         let other = make(&docker, &other, labels(&dead_instance(), &other), "600").await;
         let cleanup = CleanupBlocker::new(&stopped);
         start(&docker, &stopped).await;
-        let until = Instant::now() + Duration::from_secs(15);
+        let until = Instant::now() + Duration::from_secs(60);
         // While the state can be parsed, it is one that Docker knows.
         while docker.inspect_container(&stopped, None).await.is_ok() {
             assert!(Instant::now() < until, "it did not come to be stopped");
@@ -228,7 +228,7 @@ fn sweep_removes_podman_containers_that_stay_stopped() {
         let backend = backend(engine, address);
         backend.client().await.expect("somebody answers");
         for id in [&stopped, &other] {
-            wait_until_gone(&docker, id, Duration::from_secs(12), "what was left behind").await;
+            wait_until_gone(&docker, id, Duration::from_secs(180), "what was left behind").await;
         }
         drop(cleanup);
     });
@@ -243,7 +243,7 @@ fn end_is_reported_although_podman_never_cleans_up() {
         let session = open(&backend(engine, address), &policy(), "stopped").await.expect("a session starts");
         let ids = containers(&docker, "stopped").await;
         let _cleanup = CleanupBlocker::new(&ids[0]);
-        let waits = run(&session, Language::Python, "import time; time.sleep(60)", LONG);
+        let waits = run(&session, Language::Python, "import time; time.sleep(600)", LONG);
         let kills = async {
             tokio::time::sleep(Duration::from_millis(700)).await;
             let options = KillContainerOptionsBuilder::new().signal("SIGKILL").build();
@@ -286,10 +286,18 @@ fn repeated_build_request_joins_the_running_build() {
         let lines = format!("FROM ubuntu:24.04\nRUN sleep 8 && echo {} > /when\n", new_name());
         std::fs::write(folder.path().join("Dockerfile"), lines).expect("a file");
         let files = || BuildSource::Folder(folder.path().to_owned());
-        let images = ImageProvider { docker: &docker, pull: false, tell: &|_| {} };
+        let begun = Notify::new();
+        let tell = |line: &str| {
+            if line.contains("RUN sleep") {
+                begun.notify_one();
+            }
+        };
+        let images = ImageProvider { docker: &docker, pull: false, tell: &tell };
         let build = || images.find_or_build("tests-again", files());
-        let cut = tokio::time::timeout(Duration::from_secs(3), build()).await;
-        assert!(cut.is_err(), "{engine:?}: it was not cut off: {cut:?}");
+        tokio::select! {
+            built = build() => panic!("{engine:?}: it was not cut off: {built:?}"),
+            () = begun.notified() => {}
+        }
         let again = build().await.unwrap_or_else(|error| panic!("{engine:?}: {error:?}"));
         assert_eq!(again.summary.is_none(), engine == TestEngine::Podman, "{engine:?}: {:?}", again.summary);
         let options = RemoveImageOptionsBuilder::default().force(true).build();

@@ -108,7 +108,7 @@ async fn assert_network_is_internal(fixture: &ComposeFixture, up: &mut RunningPr
     let gateway = network.ipam.unwrap().config.unwrap()[0].gateway.clone().unwrap();
     let knock = |address: &str| {
         format!(
-            "timeout 20 bash -c 'exec 3<>/dev/tcp/{address}/9' 2>&1 | grep -o 'route to host\\|unreachable\\|refused' | sort -u"
+            "timeout 60 bash -c 'exec 3<>/dev/tcp/{address}/9' 2>&1 | grep -o 'route to host\\|unreachable\\|refused' | sort -u"
         )
     };
     // A host that exists refuses the connection; one that does not exist has no route.
@@ -305,7 +305,7 @@ async fn killed_process_leaves_only_labelled_resources() {
             child.wait().unwrap();
             wait_for_compose_to_exit(&fixture.project).await;
             // The time that the engine may need to finish a request that was under way.
-            tokio::time::sleep(Duration::from_secs(2)).await;
+            tokio::time::sleep(Duration::from_secs(5)).await;
             let left = fixture.leftovers().await;
             assert!(left.len() >= wanted, "{left:?}");
             assert!(left.iter().all(|(_, labels)| labels.get("cove.instance") == Some(&fixture.project)), "{left:?}");

@@ -14,7 +14,7 @@ use cove_testkit::containers::compose_recipe;
 use cove_testkit::program::FinishedProgram;
 
 use crate::container_ends::{
-    EngineProxy, LONG, backend, containers, open, policy, program_copy, run, runner_volume_of,
+    EngineProxy, LONG, backend, containers, open, policy, program_copy, run, runner_volume_of, wait_until_removed,
 };
 use crate::{available_engines, cove, for_each_engine, for_each_engine_alone, remove_volume};
 
@@ -56,7 +56,7 @@ fn reports_a_compose_container_killed_from_outside() {
         let session = open(&backend, &in_pair(&folder), "lost").await.expect("a session starts");
         let ids = containers(&docker, "lost").await;
         assert_eq!(ids.len(), 2, "{ids:?}");
-        let waits = run(&session, Language::Python, "import time; time.sleep(60)", LONG);
+        let waits = run(&session, Language::Python, "import time; time.sleep(600)", LONG);
         let kills = async {
             tokio::time::sleep(Duration::from_millis(700)).await;
             for id in &ids {
@@ -71,7 +71,7 @@ fn reports_a_compose_container_killed_from_outside() {
         let ((end, _), ()) = tokio::join!(waits, kills);
         let CellEnd::SandboxEnded(SandboxEnd::Lost(cause)) = end else { panic!("{engine:?}: {end:?}") };
         assert!(cause.starts_with("its main container was killed"), "{engine:?}: {cause}");
-        assert_eq!(containers(&docker, "lost").await, [""; 0], "nothing of it is left");
+        wait_until_removed(&docker, "lost").await;
     });
 }
 
@@ -82,21 +82,17 @@ fn engine_death_in_a_compose_cell_is_reported_in_seconds() {
         let mut proxy = EngineProxy::new(address);
         let backend = backend(engine, &format!("unix://{}", proxy.path.display()));
         let session = open(&backend, &in_pair(&folder), "composed-cut").await.expect("a session starts");
-        let waits = run(&session, Language::Python, "import time; time.sleep(60)", LONG);
+        let waits = run(&session, Language::Python, "import time; time.sleep(600)", LONG);
         let cuts = async {
             tokio::time::sleep(Duration::from_millis(500)).await;
             proxy.cut();
             Instant::now()
         };
         let ((end, _), cut) = tokio::join!(waits, cuts);
-        assert!(cut.elapsed() < Duration::from_secs(50), "{engine:?}: {:?}", cut.elapsed());
+        assert!(cut.elapsed() < Duration::from_secs(120), "{engine:?}: {:?}", cut.elapsed());
         assert!(matches!(end, CellEnd::SandboxEnded(SandboxEnd::Lost(_))), "{engine:?}: {end:?}");
         proxy.restore(address);
-        let until = Instant::now() + Duration::from_secs(60);
-        while !containers(&docker, "composed-cut").await.is_empty() {
-            assert!(Instant::now() < until, "{engine:?}: containers are left");
-            tokio::time::sleep(Duration::from_millis(500)).await;
-        }
+        wait_until_removed(&docker, "composed-cut").await;
     });
 }
 

@@ -49,12 +49,22 @@ pub(crate) async fn run(session: &Session, language: Language, code: &str, timeo
     (end, collected.stdout.text + &collected.stderr.text)
 }
 
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+/// Longer than a busy engine takes for anything.
+pub(crate) const LONG: Duration = Duration::from_secs(180);
 
 /// The containers of a session, by their label.
 pub(crate) async fn containers(docker: &Docker, session: &str) -> Vec<String> {
     let found = list_containers(docker, &format!("cove.session={}", unique(session))).await;
     found.into_iter().filter_map(|container| container.id).collect()
+}
+
+/// Waits until nothing of a session is left: Cove removes what a busy engine did not remove at once in the background.
+pub(crate) async fn wait_until_removed(docker: &Docker, session: &str) {
+    let until = Instant::now() + Duration::from_secs(120);
+    while !containers(docker, session).await.is_empty() {
+        assert!(Instant::now() < until, "the containers of `{session}` are left");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }
 
 #[test]
@@ -69,7 +79,7 @@ fn reports_a_container_killed_from_outside() {
             let session = open(&backend, &policy(), name).await.expect("a session starts");
             let ids = containers(&docker, name).await;
             assert_eq!(ids.len(), 1, "{ids:?}");
-            let waits = run(&session, Language::Python, "import time; time.sleep(60)", LONG);
+            let waits = run(&session, Language::Python, "import time; time.sleep(600)", LONG);
             let kills = async {
                 tokio::time::sleep(Duration::from_millis(700)).await;
                 if removed {
@@ -84,8 +94,8 @@ fn reports_a_container_killed_from_outside() {
             let ((end, _), ()) = tokio::join!(waits, kills);
             let CellEnd::SandboxEnded(SandboxEnd::Lost(cause)) = end else { panic!("{engine:?} {name}: {end:?}") };
             assert!(cause.contains(reported), "{engine:?} {name}: {cause}");
-            assert!(start.elapsed() < Duration::from_secs(50), "{:?}", start.elapsed());
-            assert_eq!(containers(&docker, name).await, [""; 0], "nothing of it is left");
+            assert!(start.elapsed() < Duration::from_secs(120), "{:?}", start.elapsed());
+            wait_until_removed(&docker, name).await;
         }
     });
 }
@@ -116,7 +126,7 @@ fn timed_out_cell_is_stopped_inside_the_container() {
         for code in ["sleep 300", "trap '' INT; sleep 300; sleep 300"] {
             let (end, _) = run(&session, Language::Bash, code, Duration::from_millis(600)).await;
             assert_eq!(end.kind(), "deadline", "{end:?}");
-            let until = Instant::now() + Duration::from_secs(30);
+            let until = Instant::now() + Duration::from_secs(120);
             loop {
                 let (_, left) = run(&session, Language::Sh, count, LONG).await;
                 if left == "0\n" {
@@ -137,11 +147,7 @@ fn stopped_session_leaves_no_container() {
         stopped.stop().await;
         assert_eq!(containers(&docker, "stopped").await, [""; 0]);
         drop(open(&backend, &policy(), "dropped").await.expect("a session starts"));
-        let until = Instant::now() + Duration::from_secs(30);
-        while !containers(&docker, "dropped").await.is_empty() {
-            assert!(Instant::now() < until, "a session that was dropped leaves its container");
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+        wait_until_removed(&docker, "dropped").await;
         // A caller that gives up during a start leaves nothing either.
         for wait in [5, 60, 200] {
             let _ = tokio::time::timeout(Duration::from_millis(wait), open(&backend, &policy(), "given-up")).await;
@@ -151,7 +157,7 @@ fn stopped_session_leaves_no_container() {
         while Instant::now() < seen && containers(&docker, "given-up").await.is_empty() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        let until = Instant::now() + Duration::from_secs(60);
+        let until = Instant::now() + Duration::from_secs(180);
         let mut empty = 0;
         while empty < 20 {
             empty = if containers(&docker, "given-up").await.is_empty() { empty + 1 } else { 0 };
@@ -442,18 +448,18 @@ fn engine_death_in_a_cell_is_reported_in_seconds() {
         let mut proxy = EngineProxy::new(address);
         let backend = backend(engine, &format!("unix://{}", proxy.path.display()));
         let session = open(&backend, &policy(), "cut-off").await.expect("a session starts");
-        let waits = run(&session, Language::Python, "import time; time.sleep(60)", LONG);
+        let waits = run(&session, Language::Python, "import time; time.sleep(600)", LONG);
         let cuts = async {
             tokio::time::sleep(Duration::from_millis(500)).await;
             proxy.cut();
             Instant::now()
         };
         let ((end, _), cut) = tokio::join!(waits, cuts);
-        assert!(cut.elapsed() < Duration::from_secs(50), "{:?}", cut.elapsed());
+        assert!(cut.elapsed() < Duration::from_secs(120), "{:?}", cut.elapsed());
         let CellEnd::SandboxEnded(SandboxEnd::Lost(cause)) = end else { panic!("{end:?}") };
         assert!(cause.contains("connection"), "{cause}");
         // A container that Cove cannot reach ends by itself, because its input has ended.
-        let until = Instant::now() + Duration::from_secs(30);
+        let until = Instant::now() + Duration::from_secs(120);
         for id in containers(&docker, "cut-off").await {
             while docker.inspect_container(&id, None).await.ok().and_then(|found| found.state?.running) == Some(true) {
                 assert!(Instant::now() < until, "{engine:?}: the container goes on");
@@ -462,10 +468,6 @@ fn engine_death_in_a_cell_is_reported_in_seconds() {
         }
         // Cove removes the container as soon as the engine answers again.
         proxy.restore(address);
-        let until = Instant::now() + Duration::from_secs(60);
-        while !containers(&docker, "cut-off").await.is_empty() {
-            assert!(Instant::now() < until, "{engine:?}: the container is left");
-            tokio::time::sleep(Duration::from_millis(500)).await;
-        }
+        wait_until_removed(&docker, "cut-off").await;
     });
 }

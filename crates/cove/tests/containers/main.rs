@@ -100,7 +100,7 @@ async fn list_containers(docker: &Docker, label: &str) -> Vec<ContainerSummary> 
 
 /// Repeats a request until it succeeds: objects that other tests remove meanwhile can make it fail.
 async fn retry<T>(ask: impl AsyncFn() -> Result<T, bollard::errors::Error>) -> T {
-    for _ in 0..50 {
+    for _ in 0..300 {
         if let Ok(found) = ask().await {
             return found;
         }
@@ -125,7 +125,7 @@ async fn list_labelled(docker: &Docker, label: &str) -> Vec<(String, HashMap<Str
 
 /// Removes a volume. A container that has just ended may keep it for a moment.
 async fn remove_volume(docker: &Docker, name: &str) {
-    let until = Instant::now() + Duration::from_secs(30);
+    let until = Instant::now() + Duration::from_secs(60);
     loop {
         let forced = RemoveVolumeOptionsBuilder::new().force(true).build();
         let Err(error) = docker.remove_volume(name, Some(forced)).await else { return };

@@ -262,6 +262,9 @@ fn engines_are_reached_over_tls() {
     }
 }
 
+/// An address of this machine at which nothing else listens: `sshd` takes its port a moment after it was free.
+const SSH_HOST: &str = "127.0.77.1";
+
 /// A real `sshd` on this machine. Dropping this ends it.
 struct SshServer {
     folder: TempDir,
@@ -272,14 +275,14 @@ struct SshServer {
 impl SshServer {
     fn start() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
+        let port = TcpListener::bind((SSH_HOST, 0)).and_then(|free| free.local_addr()).expect("a port").port();
         let at = folder.path().display();
         let script = format!(
             r#"set -e
             mkdir -p /run/sshd bin
             for key in host client stranger; do ssh-keygen -q -t ed25519 -N '' -f $key; done
             cp client.pub allowed
-            printf '[127.0.0.1]:{port} %s\n' "$(cat host.pub)" > known
+            printf '[{SSH_HOST}]:{port} %s\n' "$(cat host.pub)" > known
             printf 'IdentitiesOnly yes\nIdentityFile {at}/client\nUserKnownHostsFile {at}/known\n' > config
             printf '#!/bin/sh\nexec /usr/bin/ssh -F {at}/config "$@"\n' > bin/ssh
             chmod 755 bin/ssh
@@ -290,7 +293,7 @@ impl SshServer {
         let options = [
             format!("HostKey={at}/host"),
             format!("AuthorizedKeysFile={at}/allowed"),
-            format!("ListenAddress=127.0.0.1:{port}"),
+            format!("ListenAddress={SSH_HOST}:{port}"),
             "StrictModes=no".to_owned(),
             "UsePAM=no".to_owned(),
             "PidFile=none".to_owned(),
@@ -300,8 +303,8 @@ impl SshServer {
         command.args(["-D", "-e", "-f", "/dev/null"]).args(options.iter().flat_map(|option| ["-o", option]));
         let log = std::fs::File::create(folder.path().join("log")).expect("a file");
         let child = command.stdin(Stdio::null()).stderr(log).spawn().expect("sshd");
-        let until = Instant::now() + Duration::from_secs(30);
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+        let until = Instant::now() + Duration::from_secs(60);
+        while TcpStream::connect((SSH_HOST, port)).is_err() {
             assert!(Instant::now() < until, "{:?}", std::fs::read_to_string(folder.path().join("log")));
             thread::sleep(Duration::from_millis(20));
         }
@@ -313,7 +316,7 @@ impl SshServer {
     }
 
     fn url(&self, socket: &str) -> String {
-        format!("ssh://root@127.0.0.1:{}{socket}", self.port)
+        format!("ssh://root@{SSH_HOST}:{}{socket}", self.port)
     }
 
     /// The processes of `ssh` that use this server's files.

@@ -274,7 +274,7 @@ mod tests {
         let marker = format!("left-behind-{}", random_hex());
         let mut left = Command::new("/bin/sleep").arg0(&marker).arg("600").spawn().unwrap();
         // The kernel shows a command line a moment after the parent continues.
-        let noticed = (0..1000).any(|_| {
+        let noticed = (0..12_000).any(|_| {
             std::thread::sleep(std::time::Duration::from_millis(5));
             is_running(&marker)
         });

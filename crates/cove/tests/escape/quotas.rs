@@ -350,7 +350,7 @@ fn a_crash_inside_starts_no_core_handler() {
     // the order of the crashes.
     let mut server = programs().cove.command(TestUser::Root);
     let mut server = server.arg("serve").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("it starts");
-    let limits = (0..1000).find_map(|_| {
+    let limits = (0..12_000).find_map(|_| {
         std::thread::sleep(std::time::Duration::from_millis(5));
         let limits = fs::read_to_string(format!("/proc/{}/limits", server.id())).ok()?;
         let core = limits.lines().find_map(|line| line.strip_prefix("Max core file size"))?;
@@ -362,7 +362,7 @@ fn a_crash_inside_starts_no_core_handler() {
     let mut outside = Command::new("python3");
     outside.arg("-c").arg(CRASH.replace("MARKER", "crash-outside")).stdin(Stdio::null());
     assert!(outside.status().expect("it starts").success());
-    let recorded = (0..1000).find_map(|_| {
+    let recorded = (0..12_000).find_map(|_| {
         std::thread::sleep(std::time::Duration::from_millis(5));
         let found = fs::read_to_string(&record).unwrap_or_default();
         found.contains("crash-outside").then_some(found)

@@ -113,7 +113,7 @@ impl CallsFixture {
     }
 
     async fn run(&self, language: Language, code: &str, timeout: Duration) -> (CellEnd, CollectedOutput) {
-        let cell = Cell { language, timeout, ..measure::cell(&self.config, code) };
+        let cell = Cell { language, timeout, grace: Duration::from_secs(30), ..measure::cell(&self.config, code) };
         let mut collector = OutputCollector::new(100_000_usize, None);
         let calls = Arc::clone(&self.script) as Arc<dyn CallHandler>;
         let end = self.session.run_with_calls(cell, |shown| collector.push(shown), std::future::pending(), calls).await;
@@ -141,7 +141,7 @@ impl CallsFixture {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        let waited = tokio::time::timeout(Duration::from_secs(20), waited).await;
+        let waited = tokio::time::timeout(Duration::from_secs(60), waited).await;
         assert!(waited.is_ok() && self.dropped() == count, "{} of {count}", self.dropped());
     }
 }
@@ -187,10 +187,10 @@ async fn passes_large_calls_and_rejects_oversized_ones() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_parallel_calls_in_order_of_completion() {
     let fixture = CallsFixture::new().await;
-    let code = "l = Link()\nfor n in range(100): l.send('slow', n, ms=(100 - n) * 5)\n\
+    let code = "l = Link()\nfor n in range(100): l.send('slow', n, ms=3000 + (100 - n) * 5)\n\
                 r = [l.hear() for _ in range(100)]\n\
                 print(sorted(x['id'] for x in r) == list(range(100)), r[0]['id'] != 0, \
-                all(x['ok'] == (100 - x['id']) * 5 for x in r))";
+                all(x['ok'] == 3000 + (100 - x['id']) * 5 for x in r))";
     assert_eq!(fixture.print(code).await, "True True True\n");
     assert_eq!(fixture.script.most.load(SeqCst), 64, "the rest waits in the sandbox");
     // From a hundred threads with a connection each, which is more than the runner accepts at once.
@@ -213,9 +213,16 @@ async fn ended_cell_drops_its_calls() {
     fixture.wait_for_drops(1).await;
     assert_eq!(fixture.print("t.join(); print(heard, l.ask('help')['ok'])").await, "['cancelled'] the manual\n");
     // A process that calls between cells gets an error, because no cell runs.
-    let code = "p = subprocess.Popen(['sh', '-c', 'sleep 0.3; mcp help'], stderr=subprocess.PIPE)";
-    assert_eq!(fixture.print(code).await, "");
-    tokio::time::sleep(Duration::from_millis(1000)).await;
+    let waits = "until [ -e go ]; do sleep 0.05; done; mcp help; code=$?; echo > called; exit $code";
+    let code = format!("p = subprocess.Popen(['sh', '-c', '{waits}'], stderr=subprocess.PIPE)");
+    assert_eq!(fixture.print(&code).await, "");
+    fixture.session.write_file("go", b"").await.expect("a file goes in");
+    let called = async {
+        while fixture.session.read_file("called").await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), called).await.expect("it calls");
     let reported = fixture.print("print(p.communicate()[1].decode(), p.returncode)").await;
     assert!(reported.contains("no cell is running") && reported.ends_with(" 3\n"), "{reported}");
     fixture.session.stop().await;
@@ -225,11 +232,11 @@ async fn ended_cell_drops_its_calls() {
 async fn stopped_cell_drops_calls_and_keeps_variables() {
     let fixture = CallsFixture::new().await;
     let code = "l = Link(); x = 7\nl.ask('hang')";
-    let (end, _) = fixture.run(Language::Python, code, Duration::from_millis(700)).await;
+    let (end, _) = fixture.run(Language::Python, code, Duration::from_secs(3)).await;
     assert_eq!(end, CellEnd::Stopped { reason: StopReason::Deadline, survived: SurvivingState::Everything });
     fixture.wait_for_drops(1).await;
     let code = "import signal\nsignal.signal(signal.SIGINT, lambda *a: None)\nl = Link(); k = l.ask('hang')";
-    let (end, _) = fixture.run(Language::Python, code, Duration::from_millis(700)).await;
+    let (end, _) = fixture.run(Language::Python, code, Duration::from_secs(3)).await;
     assert_eq!(end, CellEnd::Stopped { reason: StopReason::Deadline, survived: SurvivingState::Everything });
     assert_eq!(fixture.print("print(x, k['error']['kind'])").await, "7 cancelled\n", "it was told at once");
     let (end, _) =

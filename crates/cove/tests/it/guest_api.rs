@@ -55,7 +55,7 @@ impl GuestApiHost {
             },
             ("call", "text") => json!({"ok": {"value": "two\nlines"}}),
             ("call", "slow") => {
-                tokio::time::sleep(Duration::from_millis(200)).await;
+                tokio::time::sleep(Duration::from_millis(arguments["ms"].as_u64().unwrap_or(200))).await;
                 json!({"ok": {"value": arguments}})
             }
             ("call", "hang") => std::future::pending().await,
@@ -110,7 +110,7 @@ impl GuestApiFixture {
     }
 
     async fn run(&self, language: Language, code: &str, timeout: Duration) -> (CellEnd, CollectedOutput) {
-        let cell = Cell { language, timeout, ..measure::cell(&self.config, code) };
+        let cell = Cell { language, timeout, grace: Duration::from_secs(30), ..measure::cell(&self.config, code) };
         let mut collector = OutputCollector::new(100_000_usize, None);
         let calls = Arc::clone(&self.script) as Arc<dyn CallHandler>;
         let end = self.session.run_with_calls(cell, |shown| collector.push(shown), std::future::pending(), calls).await;
@@ -187,10 +187,10 @@ async fn node_calls_tools() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn guest_calls_run_in_parallel_and_are_awaited() {
     let fixture = GuestApiFixture::new().await;
-    let code = "import asyncio\nlen(await asyncio.gather(*[mcp_time.slow(n=n) for n in range(100)]))";
+    let code = "import asyncio\nlen(await asyncio.gather(*[mcp_time.slow(n=n, ms=3000) for n in range(100)]))";
     fixture.check_python(code, "100\n").await;
     assert_eq!(fixture.script.most.swap(0, SeqCst), 64, "the rest waits in the sandbox");
-    let code = "(await Promise.all(Array.from({ length: 100 }, (_, n) => mcp.time.slow({ n })))).length";
+    let code = "(await Promise.all(Array.from({ length: 100 }, (_, n) => mcp.time.slow({ n, ms: 3000 })))).length";
     fixture.check_node(code, "100\n").await;
     assert_eq!(fixture.script.most.load(SeqCst), 64);
     // Calls that the code does not await finish before the cell does.
@@ -204,6 +204,9 @@ async fn guest_calls_run_in_parallel_and_are_awaited() {
 #[tokio::test]
 async fn interrupts_a_hanging_call_and_continues() {
     let fixture = GuestApiFixture::new().await;
+    // Starts both interpreters first.
+    fixture.check_python("1", "1\n").await;
+    fixture.check_node("1", "1\n").await;
     let cells = [
         (Language::Python, "mcp.time.hang()"),
         (Language::Python, "mcp_time.hang()"),

@@ -236,7 +236,7 @@ async fn stops_a_runner_that_does_not_read() {
     .ending_as(SandboxEnd::Signalled(9));
     let session = open(&backend).await;
     let calls = Arc::new(SlowHost::default());
-    let end = run(&session, &calls, Duration::from_millis(200)).await;
+    let end = run(&session, &calls, Duration::from_secs(3)).await;
     assert_eq!(end, CellEnd::Stopped { reason: StopReason::Deadline, survived: SurvivingState::Nothing });
     assert_eq!(calls.dropped.load(SeqCst), 30, "what was under way was cancelled");
     assert_eq!(session.stop().await, SandboxEnd::Signalled(9));

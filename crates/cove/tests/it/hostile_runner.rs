@@ -27,7 +27,7 @@ fn cell() -> Cell {
         name: "<cell 1>".into(),
         code: "code".into(),
         args: vec![],
-        timeout: Duration::from_secs(20),
+        timeout: Duration::from_secs(120),
         grace: Duration::from_millis(300),
     }
 }
@@ -113,12 +113,12 @@ fn reports_how_a_runner_died() {
 /// A kill while the backend still determines the cause would hide that cause.
 #[test]
 fn waits_for_the_cause_of_a_sandbox_end() {
-    for (within, kills) in [(5, 0), (1, 1)] {
-        let backend = FakeBackend::new(|mut runner| async move {
+    for (within, takes, kills) in [(60, 2, 0), (1, 60, 1)] {
+        let backend = FakeBackend::new(move |mut runner| async move {
             runner.answer_hello().await;
             runner.next_cell().await;
             drop(runner);
-            tokio::time::sleep(Duration::from_millis(2500)).await;
+            tokio::time::sleep(Duration::from_secs(takes)).await;
         })
         .ending_as(SandboxEnd::Exited(3))
         .settling_within(Duration::from_secs(within));
@@ -167,7 +167,7 @@ async fn run_program(backend: &FakeBackend, command: &[&str]) -> CellEnd {
     let program = ProgramRun {
         command: command.iter().map(|&word| word.to_owned()).collect(),
         directory: None,
-        timeout: Duration::from_secs(20),
+        timeout: Duration::from_secs(120),
         grace: Duration::from_millis(300),
     };
     session.run_with_calls(program, |_| {}, std::future::pending(), Arc::new(NoCalls)).await
@@ -295,7 +295,8 @@ fn completion_after_the_deadline_counts_as_timeout() {
             }
         }
     });
-    let (end, _) = block_on(run(&backend, Cell { timeout: Duration::from_millis(50), ..cell() }));
+    let (end, _) =
+        block_on(run(&backend, Cell { timeout: Duration::from_millis(50), grace: Duration::from_secs(60), ..cell() }));
     assert_eq!(end, CellEnd::Stopped { reason: StopReason::Deadline, survived: SurvivingState::Everything });
 }
 
@@ -333,6 +334,7 @@ fn refuses_a_runner_of_another_version() {
 #[test]
 fn answers_about_code_have_bounds_and_a_deadline() {
     let check = |answer: Option<Vec<u8>>, expected: Option<&str>| {
+        let patience = Duration::from_millis(if answer.is_some() { 60_000 } else { 300 });
         let backend = FakeBackend::new(move |mut runner| {
             let answer = answer.clone();
             async move {
@@ -346,9 +348,7 @@ fn answers_about_code_have_bounds_and_a_deadline() {
         });
         block_on(async {
             let session = Session::start(&backend, &policy(), SessionOptions::default()).await.unwrap();
-            let ask = async |language| {
-                session.ask(language, CodeQuestion::Completeness, "f(", Duration::from_millis(300)).await
-            };
+            let ask = async |language| session.ask(language, CodeQuestion::Completeness, "f(", patience).await;
             assert_eq!(ask(Language::Python).await.as_deref(), expected);
             // A language without an interpreter gets no question.
             assert_eq!(ask(Language::Node).await, None);

@@ -92,14 +92,24 @@ fn root_runs_each_sandbox_as_its_own_user() {
         cove_testkit::skip::skip("root_runs_each_sandbox_as_its_own_user", reason);
         return;
     }
-    let code = "print(open('/proc/self/uid_map').read().split()[1], flush=True); import time; time.sleep(1)";
+    let code = "import sys; print(open('/proc/self/uid_map').read().split()[1], flush=True); sys.stdin.read()";
     let start = || {
         let mut command = cove().command(TestUser::Root);
-        command.args(["run", "-c", code]).stdout(Stdio::piped()).spawn().unwrap()
+        command.args(["run", "--timeout", "100s", "-c", code]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.spawn().unwrap()
     };
-    let ids: Vec<u32> = [start(), start(), start()]
-        .map(|child| String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap().trim().parse().unwrap())
-        .to_vec();
+    let mut children = [start(), start(), start()];
+    let id_of = |child: &mut Child| -> u32 {
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        line.trim().parse().unwrap()
+    };
+    let ids: Vec<u32> = children.iter_mut().map(id_of).collect();
+    // Each waits for the end of its input, so all three live at the same time.
+    for child in &mut children {
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success());
+    }
     assert!(ids.iter().all(|id| (0x7000_0000..0x7001_0000).contains(id)), "{ids:?}");
     assert!(ids[0] != ids[1] && ids[1] != ids[2] && ids[0] != ids[2], "{ids:?}");
 }

@@ -45,7 +45,7 @@ fn sandbox_ends_when_its_host_is_killed() {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "ready\n");
-        assert_eq!(pids_with_text(&format!("{mark}\0")).len(), 2, "{who:?}: the daemons run");
+        wait_until(&format!("{who:?}: the daemons run"), || pids_with_text(&format!("{mark}\0")).len() == 2);
         child.kill().unwrap();
         child.wait().unwrap();
         wait_until("the sandbox ends with its host", || pids_with_text(&format!("{mark}\0")).is_empty());

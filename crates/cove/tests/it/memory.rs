@@ -159,7 +159,9 @@ fn check_workers(test: &str, pause: &str) {
                  children.append(child); time.sleep({pause})\n\
              print({{os.waitpid(child, 0)[1] >> 8 for child in children}})"
         );
-        let out = cove().run(who, &["run", "--no-folder", "--memory", "256m", "-c", &code]).expect_success();
+        let out = cove()
+            .run(who, &["run", "--no-folder", "--memory", "256m", "--timeout", "100s", "-c", &code])
+            .expect_success();
         assert_eq!(out, format!("{{{}}}\n", b'x'), "{who:?}");
     }
 }
@@ -224,7 +226,7 @@ fn a_delegated_cgroup_holds_the_limits() {
     let plan = run(&["explain", "--cpus", "0.5"]).expect_success();
     assert!(plan.contains("0.5 cpus, 256 processes, 16384 file locks; held by cgroup v1\n"), "{plan}");
     let attack = include_str!("memory/copies.py");
-    let finished = run(&["run", "--json", "--no-folder", "--memory", "256m", "--timeout", "20s", "-c", attack]);
+    let finished = run(&["run", "--json", "--no-folder", "--memory", "256m", "--timeout", "100s", "-c", attack]);
     let report: Value = serde_json::from_str(&finished.stdout).unwrap();
     assert!(report["status"].as_str().unwrap().contains("killed by the kernel (limit `memory`"), "{report}");
     let checks: Value = serde_json::from_str(&run(&["doctor", "--json"]).stdout).unwrap();

@@ -195,7 +195,7 @@ fn an_id_that_is_in_use_is_refused_and_free_after_its_answer() {
         let params = json!({"name": "execute_code", "arguments": {"code": code}});
         json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}).to_string()
     };
-    server.send(call("import time; time.sleep(1); print('first')").as_bytes());
+    server.send(call("import time\nfor _ in range(30): time.sleep(0.1)\nprint('first')").as_bytes());
     server.send(call("print('second')").as_bytes());
     let refused = server.read();
     assert_eq!((&refused["id"], &refused["error"]["code"]), (&json!(7), &json!(-32600)), "{refused}");
@@ -235,7 +235,8 @@ fn an_id_that_is_in_use_is_refused_over_http() {
     let server = HttpServerProcess::start(command);
     let mut client = TestHttpClient::new(server.address, None, ClientEra::Legacy);
     let call = |code: &str| json!({"name": "execute_code", "arguments": {"code": code}});
-    let mut first = client.begin("tools/call", call("import time; time.sleep(1); print('first')"));
+    let mut first =
+        client.begin("tools/call", call("import time\nfor _ in range(30): time.sleep(0.1)\nprint('first')"));
     // The head of the answer comes when the request is under way.
     first.read_exact(&mut [0]).unwrap();
     let mut again = client.message("tools/call", call("print('second')"));

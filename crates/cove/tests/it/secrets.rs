@@ -465,9 +465,11 @@ fn a_helper_that_hangs_does_not_block_others() {
     fs::write(home.path("helper"), "sleep 1000 & echo $! > \"$(dirname \"$0\")/child\"; wait").unwrap();
     let helper = format!("/bin/sh {}", home.path("helper").display());
     let mut client = home.serve(&["--secrets-helper", &helper]);
+    // Starts the interpreter and the other server first.
+    client.call("execute_code", json!({"code": "mcp.fixture.add(a=1, b=2)"})).ok();
     let code = "import concurrent.futures as f\nwith f.ThreadPoolExecutor() as p:\n  slow = p.submit(lambda: mcp.echo.result())\n  \
                 print(mcp.fixture.add(a=1, b=2), slow.done())\n  print(slow.exception())";
-    let output = client.call("execute_code", json!({"code": code, "timeout": 60})).ok();
+    let output = client.call("execute_code", json!({"code": code, "timeout": 100})).ok();
     assert!(output.starts_with("{'sum': 3.0} False"), "{output}");
     assert!(output.contains("it did not end within 10 s"), "{output}");
     let child = fs::read_to_string(home.path("child")).unwrap();

@@ -18,6 +18,15 @@ fn run_python(client: &mut TestStdioClient, code: &str) -> String {
     client.call("execute_code", json!({"code": code})).ok()
 }
 
+/// Begins a cell that prints this line first, and waits until the server has the line.
+fn begin_printing(client: &mut TestStdioClient, code: &str, line: &str) -> u64 {
+    let arguments = json!({"code": code, "timeout": 120});
+    let params = json!({"name": "execute_code", "arguments": arguments, "_meta": {"progressToken": "p"}});
+    let id = client.begin("tools/call", params);
+    while client.wait_for_message("notifications/progress")["params"]["message"] != line {}
+    id
+}
+
 #[test]
 fn keeps_state_between_calls() {
     for who in TestUser::all("keeps_state_between_calls") {
@@ -179,10 +188,10 @@ fn failures_name_their_cause_and_keep_output() {
     assert_eq!(text, exited);
     let text = fail(json!({"code": "def f(:"}));
     assert!(text.contains("SyntaxError"), "{text}");
-    let text = fail(json!({"code": "x = 5\nprint('before', flush=True)\nwhile True: pass", "timeout": 0.5}));
+    let text = fail(json!({"code": "x = 5\nprint('before', flush=True)\nwhile True: pass", "timeout": 5}));
     // The traceback shows where the code was; Cove says why it stopped.
     assert!(text.starts_with("before\nstderr:\nTraceback") && text.contains("line 3"), "{text}");
-    let reported = "\ncell stopped after 0.5 s (limit `timeout`)\n\
+    let reported = "\ncell stopped after 5 s (limit `timeout`)\n\
                 hint: pass a larger `timeout` (at most 120 s); variables and files were kept";
     assert!(text.ends_with(reported), "{text}");
     let text = fail(json!({"code": "import os; print('before', flush=True); os._exit(7)"}));
@@ -211,14 +220,16 @@ fn reports_a_sandbox_killed_in_use_or_idle() {
     let started = client.call("start_session", json!({"image": "ubuntu"}));
     let id = started.structured()["session_id"].as_str().unwrap().to_owned();
     kill_sandboxes(&client);
-    let text = run_python(&mut client, "'x' in globals()");
-    assert!(text.starts_with("False\nnote: the session before this one is gone: its sandbox "), "{text}");
+    let called = client.call("execute_code", json!({"code": "'x' in globals()"}));
+    // The server may not have seen the end of the sandbox yet, and learns it from this cell.
+    let is_known = called.text().starts_with("False\nnote: the session before this one is gone: its sandbox ");
+    let is_learnt = called.is_error() && called.text().contains("variables and files are lost");
+    assert!(is_known || is_learnt, "{called:?}");
     assert_eq!(run_python(&mut client, "1"), "1\n", "told once");
     let text = client.call("send_lines", json!({"session_id": id, "lines": ["echo hi"]})).failed();
     assert!(text.contains("is gone: its sandbox") && text.contains("start a new session"), "{text}");
     // And during a cell.
-    let running = client.begin_call("execute_code", json!({"code": "print('before', flush=True)\nwhile True: pass"}));
-    std::thread::sleep(Duration::from_millis(300));
+    let running = begin_printing(&mut client, "print('before', flush=True)\nwhile True: pass", "before");
     kill_sandboxes(&client);
     let text = client.call_answer(running).failed();
     assert!(text.starts_with("before\nthe sandbox ") && text.contains("variables and files are lost"), "{text}");
@@ -336,10 +347,10 @@ fn oneshot_images_give_each_call_a_new_sandbox() {
     let sent = client.call("send_lines", json!({"session_id": id, "lines": ["41", "import sys", "sys.exit(3)"]}));
     assert_eq!((&sent.structured()["stdout"], &sent.structured()["return_code"]), (&json!(""), &json!(3)));
     let sent =
-        client.call("send_lines", json!({"session_id": id, "lines": ["print(1)", "while True: pass"], "timeout": 0.5}));
+        client.call("send_lines", json!({"session_id": id, "lines": ["print(1)", "while True: pass"], "timeout": 10}));
     assert_eq!(sent.structured()["stdout"], "1\n");
     assert_eq!(sent.structured()["return_code"], 124);
-    assert_eq!(sent.structured()["message"], "cell stopped after 0.5 s (limit `timeout`)");
+    assert_eq!(sent.structured()["message"], "cell stopped after 10 s (limit `timeout`)");
     // A signal is reported as such, with the number that a shell would show.
     let sent = client.call("send_lines", json!({"session_id": id, "lines": ["import os", "os.abort()"]}));
     assert_eq!(sent.structured()["return_code"], 134);
@@ -482,7 +493,7 @@ fn json_and_toon_formats_carry_the_same_result() {
 fn reports_progress_while_a_cell_runs() {
     for era in ClientEra::ALL {
         let mut client = client(era, &[]);
-        let code = "import time\nfor n in range(10):\n    print('step', n, flush=True)\n    time.sleep(0.5)";
+        let code = "import time\nfor n in range(16):\n    print('step', n, flush=True)\n    time.sleep(0.5)";
         let params = json!({
             "name": "execute_code", "arguments": {"code": code}, "_meta": {"progressToken": "p1"},
         });
@@ -550,14 +561,17 @@ fn delivers_every_refusal_under_load() {
 #[test]
 fn stop_session_ends_running_cells_and_says_so() {
     let mut client = client(ClientEra::Legacy, &["--tools", "all"]);
-    for (image, line) in [("python", "import time; time.sleep(60)"), ("ubuntu", "sleep 60")] {
+    let sleeps = || process::pids_with_text("sleep\u{0}4343").len();
+    for (image, line) in [("python", "import subprocess; subprocess.run(['sleep', '4343'])"), ("ubuntu", "sleep 4343")]
+    {
         let started = client.call("start_session", json!({"image": image}));
         let id = started.structured()["session_id"].clone();
         let running = client.begin_call("send_lines", json!({"session_id": id, "lines": [line]}));
-        std::thread::sleep(Duration::from_millis(500));
+        wait_until("the process inside runs", || sleeps() == 1);
         client.call("stop_session", json!({"session_id": id})).ok();
         let text = client.call_answer(running).failed();
         assert!(text.contains("aborted because its session was stopped"), "{image}: {text}");
+        wait_until("the process inside is gone", || sleeps() == 0);
     }
 }
 
@@ -582,13 +596,13 @@ fn file_tools_report_a_lost_session() {
 #[test]
 fn closing_input_ends_the_server_within_a_second() {
     // Idle, with a cell that reacts to the interrupt, and with one that does not.
+    let endless = "print(1, flush=True)\nwhile True: pass";
     let stubborn =
-        "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint(1, flush=True)\ntime.sleep(60)";
-    for code in [None, Some("while True: pass"), Some(stubborn)] {
+        "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint(1, flush=True)\ntime.sleep(600)";
+    for code in [None, Some(endless), Some(stubborn)] {
         let mut client = client(ClientEra::Legacy, &[]);
         run_python(&mut client, "1");
-        let id = code.map(|code| client.begin_call("execute_code", json!({"code": code})));
-        std::thread::sleep(Duration::from_millis(300));
+        let id = code.map(|code| begin_printing(&mut client, code, "1"));
         let children = process::children(client.pid());
         assert!(!children.is_empty());
         let start = Instant::now();
@@ -597,9 +611,9 @@ fn closing_input_ends_the_server_within_a_second() {
         let took = start.elapsed();
         assert!(status.success(), "{status}: {}", client.errors());
         // Cove promises one second; a busy machine may be late.
-        assert!(took < Duration::from_secs(30), "{took:?}");
+        assert!(took < Duration::from_secs(60), "{took:?}");
         wait_until("no sandbox is left", || children.iter().all(|pid| !process::is_alive(*pid)));
-        if code == Some("while True: pass") {
+        if code == Some(endless) {
             let text = client.call_answer(id.unwrap()).failed();
             assert!(text.contains("aborted because the server is ending"), "{text}");
         }
@@ -647,8 +661,7 @@ fn answers_a_call_sent_before_end_of_input() {
 fn first_signal_stops_cleanly_and_second_at_once() {
     let mut client = client(ClientEra::Legacy, &[]);
     run_python(&mut client, "1");
-    let id = client.begin_call("execute_code", json!({"code": "print('part', flush=True)\nwhile True: pass"}));
-    std::thread::sleep(Duration::from_millis(300));
+    let id = begin_printing(&mut client, "print('part', flush=True)\nwhile True: pass", "part");
     process::terminate(client.pid());
     let text = client.call_answer(id).failed();
     assert!(
@@ -661,11 +674,13 @@ fn first_signal_stops_cleanly_and_second_at_once() {
         "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint(1, flush=True)\ntime.sleep(60)";
     let mut client = self::client(ClientEra::Legacy, &[]);
     run_python(&mut client, "1");
-    client.begin_call("execute_code", json!({"code": stubborn}));
-    std::thread::sleep(Duration::from_millis(500));
+    begin_printing(&mut client, stubborn, "1");
     process::terminate(client.pid());
-    std::thread::sleep(Duration::from_millis(50));
-    process::terminate(client.pid());
+    // A signal merges with the first one as long as the server has not taken that.
+    wait_until("another signal ends it", || {
+        process::terminate(client.pid());
+        !process::is_alive(client.pid())
+    });
     assert_eq!(client.wait().code(), Some(128 + 15));
 }
 

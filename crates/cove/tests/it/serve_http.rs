@@ -124,8 +124,10 @@ fn creates_a_private_token_and_requires_it() {
     let token = kept.lines().rev().find(|line| !line.is_empty() && !line.starts_with('#')).unwrap();
     let token = token.split_whitespace().last().unwrap().to_owned();
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-    let said = served.server.errors();
-    assert!(said.contains(&token) && said.contains("mcpServers"), "shown once, ready to paste: {said}");
+    wait_until("it is shown once, ready to paste", || {
+        let said = served.server.errors();
+        said.contains(&token) && said.contains("mcpServers")
+    });
     let mut right = TestHttpClient::new(served.server.address, Some(&token), ClientEra::Modern);
     right.call("execute_code", json!({"code": "1"})).ok();
     for wrong in [None, Some("cove_wrong_wrong_wrong"), Some("")] {
@@ -310,7 +312,7 @@ fn malformed_requests_get_http_error_codes() {
 }
 
 fn read_until(stream: &mut TcpStream, text: &str) {
-    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let mut seen = String::new();
     let mut piece = [0; 4096];
     while !seen.contains(text) {
@@ -327,8 +329,11 @@ fn shutdown_answers_calls_in_flight() {
         let mut client = TestHttpClient::new(served.server.address, None, era);
         client.call("execute_code", json!({"code": "1", "session": "s"})).ok();
         let arguments = json!({"code": "print('part', flush=True)\nwhile True: pass", "session": "s"});
-        let mut stream = client.begin("tools/call", json!({"name": "execute_code", "arguments": arguments}));
-        std::thread::sleep(Duration::from_millis(300));
+        let meta = json!({"progressToken": 1});
+        let params = json!({"name": "execute_code", "arguments": arguments, "_meta": meta});
+        let mut stream = client.begin("tools/call", params);
+        // The report of a running cell contains its last line.
+        read_until(&mut stream, "\"part\"");
         let sandboxes = process::children(served.server.pid());
         process::terminate(served.server.pid());
         read_until(&mut stream, "aborted because the server is ending");

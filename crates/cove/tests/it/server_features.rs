@@ -56,7 +56,7 @@ fn code_waits_for_tasks_in_every_language() {
         );
         let raised = "try:\n    mcp.fixture.task(end='failed', ms=0)\nexcept mcp.MCPError as error:\n    print('the task broke' in str(error))";
         assert_eq!(run(&mut client, "python", raised).trim(), "True", "{era}");
-        let parameters = json!({"name": "execute_code", "arguments": {"code": "mcp.fixture.task(ms=2500)"}, "_meta": {"progressToken": "p"}});
+        let parameters = json!({"name": "execute_code", "arguments": {"code": "for _ in range(3): mcp.fixture.task(ms=2000)"}, "_meta": {"progressToken": "p"}});
         client.request("tools/call", parameters).unwrap();
         let says = |note: &Value| {
             note["params"]["message"].as_str().unwrap_or_default().starts_with("fixture.task: working on task-")
@@ -70,8 +70,10 @@ fn cell_that_ends_early_cancels_its_tasks() {
     for era in ERAS {
         let home = with_extended_fixture(era);
         let mut client = home.serve(&[]);
-        let stopped = fail(&mut client, "python", "mcp.fixture.task(end='never')", 2);
-        assert!(stopped.contains("stopped after 2 s"), "{era}: {stopped}");
+        // Starts the interpreter and the server first.
+        run(&mut client, "python", "mcp.fixture.echo()");
+        let stopped = fail(&mut client, "python", "mcp.fixture.task(end='never')", 5);
+        assert!(stopped.contains("stopped after 5 s"), "{era}: {stopped}");
         wait_until("the task of a cell that timed out is cancelled", || received(&home).contains("tasks/cancel"));
         let id = client.begin_call("execute_code", json!({"code": "mcp.fixture.task(end='never')"}));
         wait_until("Cove polls", || {
@@ -91,13 +93,14 @@ fn tasks_can_ask_a_person() {
         let home = with_extended_fixture(era);
         let mut client =
             TestStdioClient::start_with(home.command(&["serve"]), ClientEra::Legacy, json!({"elicitation": {}}));
+        run(&mut client, "python", "mcp.fixture.echo()");
         // The time for the answer counts neither against the cell nor against the call.
-        let code = "mcp.call('fixture.task', {'end': 'input_required', 'ms': 0}, timeout=3).answer.q.content.name";
+        let code = "mcp.call('fixture.task', {'end': 'input_required', 'ms': 0}, timeout=6).answer.q.content.name";
         let call =
-            client.begin("tools/call", json!({"name": "execute_code", "arguments": {"code": code, "timeout": 3}}));
+            client.begin("tools/call", json!({"name": "execute_code", "arguments": {"code": code, "timeout": 6}}));
         let question = client.wait_for_message("elicitation/create");
         assert_eq!(question["params"]["message"], "fixture: Who are you?", "{era}");
-        std::thread::sleep(Duration::from_secs(4));
+        std::thread::sleep(Duration::from_secs(7));
         client.reply(&question, json!({"action": "accept", "content": {"name": "Ada"}}));
         assert_eq!(client.call_answer(call).ok(), "'Ada'\n", "{era}");
         // A client that takes no questions.
@@ -269,7 +272,7 @@ fn code_waits_for_changes_in_every_language() {
                 ),
                 (
                     "bash",
-                    "n=$(mcp subscribe fixture fixture://a | tr -d ' \\n' | sed 's/.*\"subscription\":\\([0-9]*\\).*/\\1/'); none=$(mcp changes $n 0 --timeout 0.2 | tr -dc 0-9); mcp call fixture.touch uri=fixture://a count:=2 >/dev/null; mcp changes $n 1 --timeout 10 >/dev/null; echo $none $(mcp changes $n 1 | tr -dc 0-9) 0",
+                    "n=$(mcp subscribe fixture fixture://a | tr -d ' \\n' | sed 's/.*\"subscription\":\\([0-9]*\\).*/\\1/'); none=$(mcp changes $n 0 --timeout 0.2 | tr -dc 0-9); mcp call fixture.touch uri=fixture://a count:=2 >/dev/null; mcp changes $n 1 --timeout 30 >/dev/null; echo $none $(mcp changes $n 1 | tr -dc 0-9) 0",
                 ),
             ],
             "0 2 0",

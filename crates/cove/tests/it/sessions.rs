@@ -29,7 +29,7 @@ fn cell(code: &str) -> Cell {
         name: "<cell>".into(),
         code: code.into(),
         args: vec![],
-        timeout: Duration::from_secs(20),
+        timeout: Duration::from_secs(120),
         grace: Duration::from_millis(300),
     }
 }
@@ -180,11 +180,16 @@ fn refuses_ambiguous_session_names() {
 
 #[tokio::test]
 async fn queues_cells_and_refuses_too_many() {
-    let backend = FakeBackend::new(|mut runner| async move {
-        runner.answer_hello().await;
-        while let Some((cell, _)) = runner.next_cell().await {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-            runner.send(FromRunner::Done { cell, outcome: CellOutcome::Completed {}, fresh: false }, &[]).await;
+    let gate = Arc::new(Semaphore::new(0));
+    let opened = Arc::clone(&gate);
+    let backend = FakeBackend::new(move |mut runner| {
+        let gate = Arc::clone(&gate);
+        async move {
+            runner.answer_hello().await;
+            while let Some((cell, _)) = runner.next_cell().await {
+                gate.acquire().await.expect("it is open").forget();
+                runner.send(FromRunner::Done { cell, outcome: CellOutcome::Completed {}, fresh: false }, &[]).await;
+            }
         }
     });
     let sessions = sessions(backend, 8, LONG);
@@ -195,6 +200,11 @@ async fn queues_cells_and_refuses_too_many() {
             tokio::spawn(async move { run(&held).await })
         })
         .collect();
+    // All have asked before the first one is done.
+    while cells.iter().filter(|cell| cell.is_finished()).count() < 4 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    opened.add_permits(16);
     let mut ends = Vec::new();
     for cell in cells {
         ends.push(cell.await.unwrap());
@@ -218,7 +228,7 @@ async fn warm_session_is_used_once_and_replaced() {
         RegistryLimits { max_sessions: 8, idle_timeout: LONG, warm_sessions: 1 },
     );
     sessions.start_warm_session();
-    let settle = || tokio::time::sleep(Duration::from_millis(50));
+    let settle = || tokio::time::sleep(Duration::from_millis(500));
     settle().await;
     assert_eq!((STARTED.load(Ordering::SeqCst), sessions.count()), (1, 0), "one is ready, and nobody's");
     let first = sessions.lease(&alice(), SessionRef::New, &config().policy, None).await.unwrap();
@@ -249,7 +259,7 @@ async fn dead_warm_session_is_not_used() {
         RegistryLimits { max_sessions: 8, idle_timeout: LONG, warm_sessions: 1 },
     );
     sessions.start_warm_session();
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
     let held = sessions.lease(&alice(), SessionRef::New, &config().policy, None).await.unwrap();
     assert_eq!(run(&held).await, CellEnd::Completed { forgotten: false });
 }
@@ -259,7 +269,7 @@ async fn other_limits_never_get_a_warm_session() {
     let bounds = RegistryLimits { max_sessions: 8, idle_timeout: LONG, warm_sessions: 1 };
     let sessions = SessionRegistry::new(Arc::new(obedient_backend()), config().policy, bounds);
     sessions.start_warm_session();
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
     let mut policy = config().policy;
     policy.limits.memory = 1 << 20;
     let held = sessions.lease(&alice(), SessionRef::Name("small".into()), &policy, None).await.unwrap();
@@ -308,7 +318,7 @@ async fn containers_are_never_warm_sessions() {
     let sessions = SessionRegistry::new(Arc::new(backend), policy.clone(), bounds);
     sessions.start_warm_session();
     let _held = sessions.lease(&alice(), SessionRef::New, &policy, None).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(STARTED.load(Ordering::SeqCst), 1, "the one that was asked for");
 }
 
@@ -333,7 +343,7 @@ fn gated_backend(gate: &Arc<Semaphore>, begun: &Arc<AtomicUsize>) -> FakeBackend
 /// Otherwise a client that starts sessions and disconnects could have any number of sandboxes at once.
 #[tokio::test]
 async fn abandoned_start_counts_until_it_is_removed() {
-    const SHORT: Duration = Duration::from_millis(50);
+    const SHORT: Duration = Duration::from_millis(500);
     let (gate, begun) = (Arc::new(Semaphore::new(0)), Arc::default());
     let sessions = sessions(gated_backend(&gate, &begun), 1, LONG);
     let policy = config().policy;
@@ -357,7 +367,7 @@ async fn abandoned_start_counts_until_it_is_removed() {
 
 #[tokio::test]
 async fn retry_joins_the_start_already_running() {
-    const SHORT: Duration = Duration::from_millis(50);
+    const SHORT: Duration = Duration::from_millis(500);
     let (gate, begun) = (Arc::new(Semaphore::new(0)), Arc::default());
     let sessions = sessions(gated_backend(&gate, &begun), 4, LONG);
     let (alice, policy) = (alice(), config().policy);

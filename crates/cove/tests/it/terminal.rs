@@ -107,11 +107,11 @@ impl PseudoTerminal {
             std::thread::sleep(Duration::from_millis(10));
         };
         assert!(self.has_original_mode());
-        // The program wrote all of it before it ended.
-        while let Ok(bytes) = self.output.recv_timeout(Duration::from_millis(100)) {
-            self.feed(&bytes);
-        }
-        (status.code(), std::mem::take(&mut self.shown))
+        // The program wrote all of it before it ended, so all of it comes before this.
+        const END: &str = "[this is the end]";
+        self.slave.write_all(END.as_bytes()).unwrap();
+        let shown = self.expect(END);
+        (status.code(), shown)
     }
 
     fn feed(&mut self, bytes: &[u8]) {

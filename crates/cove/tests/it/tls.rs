@@ -138,7 +138,7 @@ fn a_certificate_for_another_name_or_of_another_time_is_refused() {
 fn names_are_looked_up_without_a_module_of_the_system() {
     let name = "names_are_looked_up_without_a_module_of_the_system";
     // The server waits before it answers, long enough to inspect the program.
-    let slow = FixtureFront::start(&["--slow", "2000"], FrontForm::Json);
+    let slow = FixtureFront::start(&["--slow", "10000"], FrontForm::Json);
     let server = SecureFront::before(slow, "other-name.pem", "ecdsa.key", &EVERY_VERSION);
     let home = server.home("elsewhere.example");
     // `compat` is part of the C library, so that there is a module to load.

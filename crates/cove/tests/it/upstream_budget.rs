@@ -58,7 +58,7 @@ fn attack(torrent: &str, code: &str, timeout: f64) -> Vec<String> {
 
 #[test]
 fn an_endless_list_is_cut_off() {
-    for words in attack("list", "mcp.fixture.echo()", 30.0) {
+    for words in attack("list", "mcp.fixture.echo()", 100.0) {
         assert!(words.contains("more than 64 MiB"), "{words}");
     }
 }
@@ -72,14 +72,14 @@ fn a_slow_list_ends_with_its_cell() {
 
 #[test]
 fn results_are_bounded_by_memory_and_not_by_text() {
-    for words in attack("objects", "mcp.fixture.echo()", 30.0) {
+    for words in attack("objects", "mcp.fixture.echo()", 100.0) {
         assert!(words.contains("more than 256 MiB of memory"), "{words}");
     }
 }
 
 /// Calls a server that sends a torrent beside its answers: the call has its answer all the same.
 fn check_calls_work(torrent: &str) {
-    for words in attack(torrent, "print(mcp.fixture.add(a=1, b=2)); import time; time.sleep(3)", 20.0) {
+    for words in attack(torrent, "print(mcp.fixture.add(a=1, b=2)); import time; time.sleep(3)", 60.0) {
         assert!(words.starts_with("{'sum': 3.0}\n"), "{words}");
     }
 }
@@ -101,7 +101,7 @@ fn torrents_of_questions_are_bounded() {
 
 #[test]
 fn a_huge_introduction_is_refused() {
-    for words in attack("handshake", "mcp.fixture.echo()", 30.0) {
+    for words in attack("handshake", "mcp.fixture.echo()", 100.0) {
         // A server of one era refuses the other, and over HTTP that is the last word.
         let is_refused = words.contains("more than 1 MiB") || words.contains("Unsupported protocol version");
         assert!(is_refused && words.contains("mcp.ServerUnavailable"), "{words}");

@@ -39,21 +39,21 @@ fn exchange(home: &BrokerHome, args: &[&str]) -> Vec<(String, String)> {
         let mut client = client(&server, name);
         std::thread::spawn(move || {
             let code = format!("print(mcp.fixture.echo(secret='of {name}'))");
-            (name.to_owned(), client.call("execute_code", json!({"code": code, "timeout": 20})).text())
+            (name.to_owned(), client.call("execute_code", json!({"code": code, "timeout": 120})).text())
         })
     });
     calls.into_iter().map(|call| call.join().unwrap()).collect()
 }
 
-/// The two ways in which a server is reached, and the two eras.
-fn definitions(home: &BrokerHome) -> Vec<Value> {
-    ["modern", "legacy"].map(|era| home.fixture(&["--cross", "--era", era])).into()
+/// The two eras of a server that crosses answers; `patience` is how long a call waits for another, in milliseconds.
+fn definitions(home: &BrokerHome, patience: &str) -> Vec<Value> {
+    ["modern", "legacy"].map(|era| home.fixture(&["--cross", patience, "--era", era])).into()
 }
 
 #[test]
 fn a_shared_server_can_answer_one_principal_with_anothers_data() {
     let home = BrokerHome::new(json!({}));
-    for definition in definitions(&home) {
+    for definition in definitions(&home, "50000") {
         home.define("servers", json!({ "fixture": definition }));
         let got = exchange(&home, &[]);
         assert!(got.iter().any(|(name, text)| !text.contains(&format!("of {name}"))), "{got:?}");
@@ -63,7 +63,7 @@ fn a_shared_server_can_answer_one_principal_with_anothers_data() {
 #[test]
 fn isolated_servers_cannot_give_answers_to_other_principals() {
     let home = BrokerHome::new(json!({}));
-    for definition in definitions(&home) {
+    for definition in definitions(&home, "4000") {
         let mut marked = definition.clone();
         marked["isolate"] = json!(true);
         for (definition, args) in [(definition, &["--isolate-upstreams"][..]), (marked, &[])] {

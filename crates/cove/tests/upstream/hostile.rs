@@ -49,7 +49,12 @@ fn breaker_opens_for_a_server_that_dies_in_every_call() {
     run(async {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
-        let quick = UpstreamSettings { back_off: Duration::from_millis(10), max_failures: 3, ..settings() };
+        let quick = UpstreamSettings {
+            back_off: Duration::from_millis(10),
+            max_failures: 3,
+            breaker_pause: Duration::from_secs(600),
+            ..settings()
+        };
         let pool = pool_with(&["--log", log.to_str().unwrap()], quick);
         for _ in 0..3 {
             let error = call(&pool, "die", json!({})).await.unwrap_err();

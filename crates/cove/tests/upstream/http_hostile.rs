@@ -39,7 +39,7 @@ fn server(answer: impl Fn(&FrontRequest, &mut TcpStream) + Send + Sync + 'static
 
 /// The error of a call, in every form in which it could leave the pool. None contains a secret.
 async fn call_failure(pool: &UpstreamPool) -> (UpstreamError, String) {
-    let error = tokio::time::timeout(Duration::from_secs(30), call(pool, "echo", json!({}))).await;
+    let error = tokio::time::timeout(Duration::from_secs(60), call(pool, "echo", json!({}))).await;
     let error = error.expect("nothing hangs").expect_err("it fails");
     let words = format!("{error} {error:?} {:?}", pool.summaries());
     assert!(!words.contains("canary") && !words.contains("query-secret"), "{words}");
@@ -109,7 +109,7 @@ fn quotes_addresses_that_are_not_mcp_servers() {
         let (_, shown) = call_failure(&pool_at(nobody, settings())).await;
         assert!(shown.contains("could not be reached: no connection: Connection refused"), "{shown}");
         let silent = listen(|_, stream| {
-            std::thread::sleep(Duration::from_secs(20));
+            std::thread::sleep(Duration::from_secs(120));
             drop(stream.flush());
         });
         let hurried = UpstreamSettings { start_timeout: Duration::from_secs(1), ..settings() };
@@ -202,7 +202,12 @@ fn repeated_http_failures_open_the_breaker() {
             counted.fetch_add(1, Ordering::SeqCst);
             write(stream, "503 Service Unavailable", "Retry-After: 7\r\n", b"resting");
         });
-        let quick = UpstreamSettings { back_off: Duration::from_millis(10), max_failures: 3, ..settings() };
+        let quick = UpstreamSettings {
+            back_off: Duration::from_millis(10),
+            max_failures: 3,
+            breaker_pause: Duration::from_secs(600),
+            ..settings()
+        };
         let pool = pool_at(address, quick);
         for _ in 0..3 {
             let (error, shown) = call_failure(&pool).await;

@@ -36,13 +36,16 @@ fn limits_list_length() {
 fn notices_tool_list_changes_over_stdio() {
     run(async {
         for era in ["modern", "legacy"] {
-            let pool = pool(&["--era", era]);
+            let folder = tempfile::tempdir().unwrap();
+            let log = folder.path().join("log");
+            let pool = pool(&["--era", era, "--log", log.to_str().unwrap()]);
             let mut changes = pool.subscribe_changes();
             assert_eq!(pool.tools("fixture").await.unwrap().len(), 21);
             // In the newer era the server must have received the subscription first.
-            tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+            let subscribed = || std::fs::read_to_string(&log).unwrap().contains("subscriptions/listen");
+            wait_until("it is listened to", || era == "legacy" || subscribed()).await;
             call(&pool, "change", json!({})).await.unwrap();
-            let noticed = tokio::time::timeout(std::time::Duration::from_secs(10), changes.changed()).await;
+            let noticed = tokio::time::timeout(std::time::Duration::from_secs(60), changes.changed()).await;
             assert!(noticed.is_ok(), "{era}");
             assert_eq!(pool.summaries()[0].changes, 1, "{era}");
             assert_eq!(pool.tools("fixture").await.unwrap().len(), 22);

@@ -15,7 +15,7 @@ mod tasks;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cove_core::process_env::ProcessEnv;
 use cove_testkit::fixture;
@@ -24,7 +24,7 @@ use cove_upstream::pool::{
 };
 use serde_json::{Map, Value, json};
 
-/// The settings that Cove has in an ordinary shell, with short timeouts.
+/// The settings that Cove has in an ordinary shell, with less time for an end and more for an answer.
 fn settings() -> UpstreamSettings {
     let env = [
         ("PATH", "/usr/local/bin:/usr/bin:/bin"),
@@ -34,7 +34,11 @@ fn settings() -> UpstreamSettings {
     ];
     let env: BTreeMap<String, _> = env.map(|(name, value)| (name.to_owned(), value.into())).into();
     let process_env = ProcessEnv { env, cwd: PathBuf::from("/"), stdin_is_terminal: false };
-    UpstreamSettings { grace: Duration::from_millis(500), ..UpstreamSettings::from_env(&process_env) }
+    UpstreamSettings {
+        grace: Duration::from_millis(500),
+        call_timeout: Duration::from_secs(600),
+        ..UpstreamSettings::from_env(&process_env)
+    }
 }
 
 /// Servers as a JSON file would define them.
@@ -72,11 +76,9 @@ fn text(outcome: &UpstreamResult) -> &str {
 
 /// Waits until a condition holds. Panics with its description otherwise.
 async fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..500 {
-        if holds() {
-            return;
-        }
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(60), "waited for too long: {what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    panic!("waited for too long: {what}");
 }

@@ -111,10 +111,10 @@ fn broken_stream_fails_its_calls_as_gone() {
         call(&pool, "echo", json!({})).await.unwrap();
         pool.close().await;
 
-        let options = CallOptions { timeout: Some(Duration::from_millis(300)), ..CallOptions::default() };
+        let options = CallOptions { timeout: Some(Duration::from_secs(2)), ..CallOptions::default() };
         let pool = self::pool(&front, Some("sse"));
         let late = pool.call("fixture", "never", object(json!({})), options).await.unwrap_err();
-        assert!(late.to_string().contains("did not answer within 0.3 s"), "{late}");
+        assert!(late.to_string().contains("did not answer within 2 s"), "{late}");
         let cancelled = || std::fs::read_to_string(&log).unwrap().contains("notifications/cancelled");
         wait_until("the server hears of it", cancelled).await;
         pool.close().await;
@@ -168,7 +168,7 @@ fn sends_nothing_to_an_endpoint_elsewhere() {
             let event = format!("event: endpoint\ndata: {endpoint}\n\n");
             let address = stream_server(move |stream| {
                 let _ = stream.write_all(event.as_bytes());
-                std::thread::sleep(Duration::from_secs(5));
+                std::thread::sleep(Duration::from_secs(60));
             });
             for transport in [None, Some("sse")] {
                 let (error, shown) = failure(address, transport).await;
@@ -189,7 +189,7 @@ fn gives_up_on_streams_that_never_name_an_endpoint() {
                 std::thread::sleep(Duration::from_millis(5));
             }
         });
-        let silent = stream_server(|_| std::thread::sleep(Duration::from_secs(60)));
+        let silent = stream_server(|_| std::thread::sleep(Duration::from_secs(120)));
         for address in [endless, silent] {
             let start = Instant::now();
             let (_, shown) = failure(address, None).await;
@@ -247,7 +247,7 @@ fn answering_server(reply: fn(&mut TcpStream)) -> SocketAddr {
                         event: endpoint\ndata: messages\n\n";
             let _ = stream.write_all(head.as_bytes());
             let receive = receive.lock().unwrap();
-            while let Ok(message) = receive.recv_timeout(Duration::from_secs(20)) {
+            while let Ok(message) = receive.recv_timeout(Duration::from_secs(120)) {
                 if message["method"] == "tools/call" {
                     return reply(stream);
                 }

@@ -101,7 +101,7 @@ async fn give_up(era: &str, arguments: Value) -> String {
     let pool = pool(&["--extended", "--era", era, "--log", log.to_str().unwrap()]);
     assert!(call_task(&pool, json!({"ms": 0}), None).await.is_ok(), "{era}");
     let start = Instant::now();
-    let error = call_task(&pool, arguments, Some(1.5)).await.unwrap_err();
+    let error = call_task(&pool, arguments, Some(4.0)).await.unwrap_err();
     assert!(matches!(error, UpstreamError::Timeout { .. }), "{era}: {error}");
     assert!(start.elapsed() < Duration::from_secs(60), "{era}: {:?}", start.elapsed());
     let read = || std::fs::read_to_string(&log).unwrap();
@@ -117,7 +117,7 @@ fn endless_tasks_time_out_and_are_cancelled() {
         for era in ERAS {
             let received = give_up(era, json!({"end": "never", "interval": 0})).await;
             let polls = received.lines().filter(|line| line.contains("tasks/get")).count();
-            assert!((3..=15).contains(&polls), "{era}: an interval of 0 gave {polls} polls in 1.5 s");
+            assert!(polls <= 40, "{era}: an interval of 0 gave {polls} polls in 4 s");
             let received = give_up(era, json!({"end": "never", "interval": 315_360_000_000_u64})).await;
             let polls = received.lines().filter(|line| line.contains("tasks/get")).count();
             assert!(polls <= 2, "{era}: {polls}");
@@ -135,9 +135,9 @@ fn dropping_a_call_cancels_its_task() {
             let read = || std::fs::read_to_string(&log).unwrap_or_default();
             let call = tokio::spawn({
                 let pool = Arc::clone(&pool);
-                async move { call_task(&pool, json!({"end": "never"}), None).await }
+                async move { call_task(&pool, json!({"end": "never", "interval": 0}), None).await }
             });
-            wait_until("Cove polls", || read().contains("tasks/get")).await;
+            wait_until("Cove polls", || read().matches("tasks/get").count() >= 3).await;
             call.abort();
             wait_until("the task is cancelled", || read().contains("tasks/cancel")).await;
             pool.close().await;

@@ -221,10 +221,10 @@ test(
   "background work goes on between cells",
   withShim(async (shim) => {
     await shim.check("let ticks = 0; const timer = setInterval(() => ticks++, 5); 'on'", "'on'\n");
-    await sleep(100);
+    await sleep(1000);
     await shim.check("ticks > 3", "true\n");
     await shim.check("clearInterval(timer); setTimeout(() => console.log('late'), 30); 1", "1\n");
-    await sleep(100);
+    await sleep(1000);
     // Its output comes with the next cell.
     await shim.check("2", "late\n2\n");
   }),

@@ -216,7 +216,7 @@ export class Shim {
 
   async close() {
     this.socket.end();
-    const timer = setTimeout(() => this.child.kill("SIGKILL"), 5000);
+    const timer = setTimeout(() => this.child.kill("SIGKILL"), PATIENCE);
     const status = await this.ended;
     clearTimeout(timer);
     this.readers.forEach(closeSync);

@@ -266,12 +266,12 @@ test(
       "void setTimeout(() => { throw new Error('between') }, 1000); const kept = 1",
       "",
     );
-    await sleep(1500);
+    await sleep(4000);
     const next = await shim.run("kept");
     assert.deepEqual([next.kind, next.out], ["c", "1\n"]);
     assert.match(next.err, /^Error: between$/m);
     await shim.check("setTimeout(() => Promise.reject(new Error('rejected')), 1000); 1", "1\n");
-    await sleep(1500);
+    await sleep(4000);
     assert.match((await shim.run("2")).err, /^Error: rejected$/m);
     await shim.check("3", "3\n");
   }),
@@ -284,7 +284,7 @@ test(
       .check("let seen = []; process.on('uncaughtException', (e) => seen.push(e.message))", /./)
       .catch(() => {});
     await shim.run("setTimeout(() => { throw new Error('mine') }, 1)");
-    await sleep(50);
+    await sleep(1000);
     await shim.check("seen", "[ 'mine' ]\n");
     await shim.run("process.removeAllListeners('uncaughtException')");
     await shim.run("process.on('unhandledRejection', (e) => seen.push(e.message))");

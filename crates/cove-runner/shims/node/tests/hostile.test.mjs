@@ -151,7 +151,7 @@ test(
   "a flood between cells waits for the next one",
   withShim(async (shim) => {
     await shim.check("setTimeout(() => console.log('x'.repeat(1e6)), 5); 1", "1\n");
-    await sleep(100);
+    await sleep(1000);
     assert.equal((await shim.out("2")).length, 1e6 + 3);
   }),
 );

@@ -191,10 +191,10 @@ test(
     assert.equal(broker.calls().length, 1);
     await shim.check("await mcp.github.echo({ a: 1 })", "{ a: 1 }\n");
     for (const socket of broker.sockets) socket.destroy();
-    await sleep(50);
+    await sleep(1000);
     await shim.check("await mcp.github.echo({ a: 1 })", "{ a: 1 }\n");
     broker.close();
-    await sleep(50);
+    await sleep(1000);
     assert.match((await raises(shim, "await mcp.github.echo()", "ServerUnavailable")).message, /ENOENT/);
   }),
 );
@@ -206,7 +206,7 @@ test(
     assert.equal(broker.now, 0);
     assert.equal((await raises(shim, "mcp.github.fail(); 1", "ToolError")).out, "1\n");
     await shim.check("mcp.github.echo().then(() => mcp.github.echo()); 1", "1\n");
-    for (const code of ["await mcp.github.slow({ ms: 400 })", "mcp.github.slow({ ms: 400 }); 1"]) {
+    for (const code of ["await mcp.github.slow({ ms: 5000 })", "mcp.github.slow({ ms: 5000 }); 1"]) {
       const done = await shim.run(code, { interrupt: 150 });
       assert.equal(done.kind, "i", JSON.stringify(done));
       broker.cancelAll();

@@ -22,7 +22,7 @@ PYTHON = os.environ.get("PYTHON") or sys.executable
 VERSION = tuple(
     map(int, subprocess.check_output([PYTHON, "-IV"], text=True).split()[1].split(".")[:2])
 )
-PATIENCE = 10
+PATIENCE = 60
 
 
 def string(text):

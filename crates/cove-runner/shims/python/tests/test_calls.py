@@ -33,12 +33,12 @@ class PendingCalls(Calls):
         self.check("s = mcp_github.a_b()\ns + '!', s.upper(), '%s' % s, s < 'z', s * 2, '>' + str(s)", "('underscore!', 'UNDERSCORE', 'underscore', True, 'underscoreunderscore', '>underscore')\n")
 
     def test_calls_begin_at_once_and_run_in_parallel(self):
-        self.check("a, b, c = [mcp_github.slow(seconds=.3, n=n) for n in range(3)]\nprint(a.n, b.n, c.n)", "0 1 2\n")
+        self.check("a, b, c = [mcp_github.slow(seconds=2, n=n) for n in range(3)]\nprint(a.n, b.n, c.n)", "0 1 2\n")
         self.assertEqual(self.broker.most, 3)
         began = time.monotonic()
         self.check("x = mcp_github.slow(seconds=.3)\nimport time\ntime.sleep(.3)\nx.seconds", "0.3\n")
         self.check("y = mcp_github.slow(seconds=.3)\nawait mcp_github.echo()\ntime.sleep(.3)\n(await y).seconds", "0.3\n")
-        self.assertLess(time.monotonic() - began, 5)
+        self.assertLess(time.monotonic() - began, 60)
         self.assertEqual(len(self.asked()), 6)
 
     def test_many_and_out_of_order(self):
@@ -132,12 +132,12 @@ class ThreadsForksAndInterrupts(Calls):
 
     def test_interrupt(self):
         for code in (
-            "mcp.github.slow(seconds=.5, n={n})",
-            "mcp_github.slow(seconds=.5, n={n}).n",
-            "await mcp_github.slow(seconds=.5, n={n})",
-            "mcp_github.slow(seconds=.5, n={n})\nx = 1",
-            "async def f():\n    return mcp.github.slow(seconds=.5, n={n})\nawait f()",
-            "import asyncio\nawait asyncio.gather(*[mcp_github.slow(seconds=.5, n=n) for n in range(10)])",
+            "mcp.github.slow(seconds=2, n={n})",
+            "mcp_github.slow(seconds=2, n={n}).n",
+            "await mcp_github.slow(seconds=2, n={n})",
+            "mcp_github.slow(seconds=2, n={n})\nx = 1",
+            "async def f():\n    return mcp.github.slow(seconds=2, n={n})\nawait f()",
+            "import asyncio\nawait asyncio.gather(*[mcp_github.slow(seconds=2, n=n) for n in range(10)])",
         ):
             self.shim.start("print('on', flush=True)\n" + code.format(n=1))
             self.shim.finish(until=b"on\n")
@@ -147,7 +147,7 @@ class ThreadsForksAndInterrupts(Calls):
             self.assertEqual(done.kind, "i", (code, done))
             self.assertNotIn("<mcp>", done.err)
             # The late answer belongs to no call.
-            self.check("mcp.github.slow(seconds=.5, n=2).n, (await mcp_github.slow(seconds=.1, n=3)).n", "(2, 3)\n")
+            self.check("mcp.github.slow(seconds=2, n=2).n, (await mcp_github.slow(seconds=.1, n=3)).n", "(2, 3)\n")
 
     def test_interrupts_at_any_time(self):
         self.check(

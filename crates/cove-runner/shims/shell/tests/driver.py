@@ -20,7 +20,7 @@ BASH = (SHIM / "bash.sh").read_text()
 SH = (SHIM / "sh.sh").read_text()
 QUESTIONS = (SHIM / "questions.sh").read_text()
 START = 'eval "$1";eval "$_cove_main"'
-PATIENCE = 10
+PATIENCE = 60
 
 
 def commands():

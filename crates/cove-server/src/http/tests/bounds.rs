@@ -118,7 +118,7 @@ async fn closes_a_request_body_that_does_not_end() {
 #[tokio::test]
 async fn request_bodies_share_a_memory_limit() {
     let bounds =
-        HttpBounds { body: 5 * SHORT, body_bytes: 4096, free_body_bytes: 0, memory: 4096, ..HttpBounds::default() };
+        HttpBounds { body: 20 * SHORT, body_bytes: 4096, free_body_bytes: 0, memory: 4096, ..HttpBounds::default() };
     let mut server = TestFront::start_with(config(), bounds).await;
     let mut first = server.connect().await;
     first.send(&post("do: wait\r\n", &"x".repeat(4096))).await;
@@ -206,7 +206,7 @@ async fn flood(address: SocketAddr, number: usize) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_clients_without_a_token_keep_no_client_with_one_out() {
-    let bounds = HttpBounds { token_grace: Duration::from_millis(100), ..HttpBounds::default() };
+    let bounds = HttpBounds { token_grace: Duration::from_secs(1), ..HttpBounds::default() };
     let server = TestFront::start_with(HttpConfig { max_connections: 64, ..config() }, bounds).await;
     let floods: Vec<_> = (0..400).map(|number| tokio::spawn(flood(server.address, number))).collect();
     let full = async {

@@ -59,8 +59,8 @@ pub(super) fn unknown_names(run: &mut SurfaceRun) {
 
 pub(super) fn timeout(run: &mut SurfaceRun) {
     let code = "still = 'here'\nprint('before', flush=True)\nwhile True: pass";
-    let called = run.client.call("execute_code", json!({ "code": code, "session": "slow", "timeout": 1 }));
-    let text = called.expect_failure(&["before", "cell stopped after 1", "limit `timeout`", "hint: ", "at most 120"]);
+    let called = run.client.call("execute_code", json!({ "code": code, "session": "slow", "timeout": 5 }));
+    let text = called.expect_failure(&["before", "cell stopped after 5", "limit `timeout`", "hint: ", "at most 120"]);
     assert!(text.starts_with("before\n"), "output first: {called}");
     let called = run.client.call("execute_code", json!({ "code": "still", "session": "slow" }));
     assert!(called.text().starts_with("'here'"), "variables were kept: {called}");

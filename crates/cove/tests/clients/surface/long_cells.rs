@@ -23,7 +23,7 @@ pub(super) fn large_output(run: &mut SurfaceRun) {
 }
 
 pub(super) fn progress(run: &mut SurfaceRun) {
-    let code = "import time\nfor step in range(11):\n    print('step', step, flush=True)\n    time.sleep(0.5)";
+    let code = "import time\nfor step in range(16):\n    print('step', step, flush=True)\n    time.sleep(0.5)";
     let arguments = json!({ "code": code, "session": "work" });
     let question = json!({ "do": "call", "tool": "execute_code", "arguments": arguments, "progress": true });
     let answer = run.client.ask(&question);
@@ -61,6 +61,6 @@ pub(super) fn cancellation(run: &mut SurfaceRun) {
         let answer = run.client.ask(&question);
         let text = answer["result"]["content"][0]["text"].as_str().unwrap_or_default();
         assert!(text.starts_with("0 left of True"), "{endless}: {answer}");
-        assert!(answer["ms"].as_u64().is_some_and(|ms| ms < 15_000), "{endless}: {answer}");
+        assert!(answer["ms"].as_u64().is_some_and(|ms| ms < 60_000), "{endless}: {answer}");
     }
 }

@@ -76,7 +76,9 @@ fn cell_that_ends_early_cancels_its_calls() {
     let Some(judges) = OutsideJudges::find("cell_that_ends_early_cancels_its_calls") else { return };
     let house = UpstreamHome::new(&judges);
     let mut agent = house.serve(&[]);
-    let arguments = json!({ "code": "fixture.slow(ms=600000)", "timeout": 2 });
+    // Starts the interpreter and the server first.
+    agent.run_code("python", "fixture.add(a=1, b=1)").ok();
+    let arguments = json!({ "code": "fixture.slow(ms=600000)", "timeout": 5 });
     let ended = agent.call("execute_code", arguments);
     assert!(ended.failed().contains("timeout"), "{ended:?}");
     let start = std::time::Instant::now();

@@ -170,7 +170,7 @@ pub(super) fn full_message(error: Failure) -> String {
 /// Waits for this ending: Docker may report the cause late.
 pub(super) async fn wait_for_ending(up: &RunningProject, expected: SandboxEnd) {
     let mut reported = None;
-    for _ in 0..300 {
+    for _ in 0..600 {
         reported = up.project.runner_end().await;
         if reported.as_ref() == Some(&expected) {
             return;

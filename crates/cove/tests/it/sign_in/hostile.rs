@@ -215,7 +215,7 @@ fn token_endpoints_that_misbehave_are_refused() {
         });
     });
     check("did not answer in time", |state| {
-        answer(state, "/token", |_, _| std::thread::sleep(Duration::from_secs(30)));
+        answer(state, "/token", |_, _| std::thread::sleep(Duration::from_secs(120)));
     });
     check("`", |state| answer(state, "/token", |_, _| {}));
     check("did not register Cove as a client (HTTP 400)", |state| {
@@ -246,7 +246,7 @@ fn a_sign_in_that_is_killed_leaves_nothing() {
     login.address();
     login.child.kill().unwrap();
     login.child.wait().unwrap();
-    answer(&mut home.server.state(), "/token", |_, _| std::thread::sleep(Duration::from_secs(5)));
+    answer(&mut home.server.state(), "/token", |_, _| std::thread::sleep(Duration::from_secs(600)));
     let mut login = home.begin_login(&[]);
     let address = login.address();
     get(&AuthorizationFixture::follow(&address).parse().unwrap());
@@ -259,7 +259,7 @@ fn a_sign_in_that_is_killed_leaves_nothing() {
     assert_eq!(home.call("echo").code, Some(0));
     // A renewal that is killed keeps the record.
     home.server.state().access.clear();
-    answer(&mut home.server.state(), "/token", |_, _| std::thread::sleep(Duration::from_secs(5)));
+    answer(&mut home.server.state(), "/token", |_, _| std::thread::sleep(Duration::from_secs(600)));
     let mut call = home.home.command(&["tools", "call", "guarded.echo"]);
     let mut call = call.stdin(std::process::Stdio::null()).spawn().unwrap();
     crate::wait_until("the renewal is under way", || home.grants("refresh_token") == 1);
