@@ -7,7 +7,7 @@ use super::tree::SourceTree;
 use super::{TidyFinding, TidyMeasure};
 
 /// 44,140 after the crates were split, 3,065 fewer than before. Only a feature raises it, in the commit that needs it.
-const MAX_LINES: usize = 72_135;
+const MAX_LINES: usize = 72_222;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct LineCounts {
