@@ -20,6 +20,7 @@
 //! `until_end`, and drops it afterwards: that removes the cgroups and releases the sandbox's user id for another one.
 
 mod descriptors;
+mod fork_depths;
 mod memory;
 mod processes;
 mod processor_share;
