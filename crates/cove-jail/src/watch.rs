@@ -9,7 +9,7 @@
 //! - The host, on the control socket. It writes requests, each of which gets an answer, or closes its side, which means
 //!   "kill". It also closes its side when it dies, so no sandbox outlives its host. The watcher then kills and reaps,
 //!   but still reports `Ended`, because a host that closed only its sending side waits for that.
-//! - The watchdog: of all memory without a cgroup, of descriptors with one. It decides when it looks next, and `poll`
+//! - The watchdog: of all memory without a cgroup, of what cgroups do not count with one. It decides when it looks next, and `poll`
 //!   waits no longer than that. Before it kills anything it sets `killer`, which the watcher reads after the runner has
 //!   been reaped or when the host asks. If the sandbox may survive it, it reports `MemoryKill` first: so the host never
 //!   learns of a death without its cause.
@@ -20,6 +20,7 @@
 //! `until_end`, and drops it afterwards: that removes the cgroups and releases the sandbox's user id for another one.
 
 mod descriptors;
+mod fork_depths;
 mod memory;
 mod processes;
 mod processor_share;
@@ -99,7 +100,7 @@ pub(crate) fn until_end(
         }
         match &mut watchdog {
             SandboxWatchdog::Memory(one) => one.look(plan, watched, || JailEvent::MemoryKill {}.send(control)),
-            SandboxWatchdog::Descriptors(one) => one.look(watched),
+            SandboxWatchdog::Descriptors(one) => one.look(plan, watched),
         }
     }
 }
@@ -108,7 +109,7 @@ pub(crate) fn until_end(
 enum SandboxWatchdog {
     /// Without a cgroup: all memory, that of descriptors too.
     Memory(Box<MemoryWatchdog>),
-    /// With one: locks, which no cgroup counts.
+    /// With one: locks, which no cgroup counts, and what TCP connections hold, which version 1 does not.
     Descriptors(Box<DescriptorWatchdog>),
 }
 
@@ -124,7 +125,7 @@ impl SandboxWatchdog {
     fn killer(&self) -> Option<MemoryKiller> {
         match self {
             Self::Memory(one) => one.killer,
-            Self::Descriptors(one) => one.has_killed.then_some(MemoryKiller::DescriptorBound),
+            Self::Descriptors(one) => one.killer,
         }
     }
 }

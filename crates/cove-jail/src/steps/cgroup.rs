@@ -27,6 +27,8 @@ pub(crate) struct SandboxCgroups {
     kills: Option<PathBuf>,
     /// A file that changes whenever a process in the cgroup has run.
     activity: Option<fs::File>,
+    /// The folder of version 1 that counts what TCP connections hold apart from memory.
+    counts_tcp: Option<PathBuf>,
 }
 
 /// How the sandbox's first process gets into the cgroups. If this process moved it there, the kernel would wait for an
@@ -50,7 +52,8 @@ struct CgroupFolder {
 impl SandboxCgroups {
     /// Makes the cgroups and sets their limits. If it fails, it removes those that it has made.
     pub(crate) fn create(control: &LimitEnforcement) -> Result<Self, StepFailure> {
-        let mut cgroups = Self { folders: Vec::new(), entrance: CgroupEntrance::None, kills: None, activity: None };
+        let mut cgroups =
+            Self { folders: Vec::new(), entrance: CgroupEntrance::None, kills: None, activity: None, counts_tcp: None };
         let cpu_quota = (control.cpus * PERIOD_MICROS as f64) as u64;
         match &control.place {
             CgroupFacts::None { .. } => {}
@@ -72,6 +75,9 @@ impl SandboxCgroups {
                 let folder = cgroups.add(memory)?;
                 set(&folder, "memory.limit_in_bytes", control.memory)?;
                 set_if_there(&folder, "memory.memsw.limit_in_bytes", control.memory)?;
+                // The kernel lets every connection have a little more. `exceeds_with_tcp` finds that.
+                set_if_there(&folder, "memory.kmem.tcp.limit_in_bytes", control.memory)?;
+                cgroups.counts_tcp = Some(folder.clone());
                 cgroups.kills = Some(folder.join("memory.oom_control"));
                 // Two controllers may share one hierarchy, and then one folder.
                 let pids = if pids == memory { folder } else { cgroups.add(pids)? };
@@ -145,6 +151,25 @@ impl SandboxCgroups {
         let mut text = [0; 128];
         self.activity.as_ref()?.read_at(&mut text, 0).ok().filter(|length| *length > 0)?;
         Some(text)
+    }
+
+    /// Returns whether a sandbox uses more than `limit` together with what its TCP connections hold, which version 1 does
+    /// not count as memory. It need not look at the rest before they hold a part that ordinary programs do not reach:
+    /// what the kernel could free is only partly known.
+    pub(crate) fn exceeds_with_tcp(&self, limit: u64) -> bool {
+        let Some(folder) = &self.counts_tcp else { return false };
+        let read = |file: &str| fs::read_to_string(folder.join(file)).unwrap_or_default();
+        let number = |file: &str| read(file).trim().parse::<u64>().unwrap_or(0);
+        let tcp = number("memory.kmem.tcp.usage_in_bytes");
+        if tcp <= limit / 4 {
+            return false;
+        }
+        let stat = read("memory.stat");
+        let files = stat.lines().filter_map(|line| {
+            let (key, bytes) = line.split_once(' ')?;
+            matches!(key, "inactive_file" | "active_file").then(|| bytes.parse::<u64>().ok())?
+        });
+        number("memory.usage_in_bytes").saturating_sub(files.sum()) + tcp > limit
     }
 
     /// Returns whether the kernel has killed anything in these cgroups for memory.
@@ -255,6 +280,28 @@ mod tests {
         fs::write(folder.join("cgroup.procs"), processes).unwrap();
         fs::write(folder.join("cgroup.controllers"), "cpuset cpu io memory pids\n").unwrap();
         folder
+    }
+
+    #[test]
+    fn tcp_connections_count_where_they_hold_much() {
+        let tree = tempfile::tempdir().unwrap();
+        let cgroups = SandboxCgroups {
+            folders: Vec::new(),
+            entrance: CgroupEntrance::None,
+            kills: None,
+            activity: None,
+            counts_tcp: Some(tree.path().into()),
+        };
+        assert!(!cgroups.exceeds_with_tcp(100), "without these files");
+        fs::write(tree.path().join("memory.stat"), "cache 50\ninactive_file 20\nactive_file 10\n").unwrap();
+        fs::write(tree.path().join("memory.usage_in_bytes"), "99\n").unwrap();
+        for (tcp, exceeds) in [(25, false), (31, false), (32, true)] {
+            fs::write(tree.path().join("memory.kmem.tcp.usage_in_bytes"), format!("{tcp}\n")).unwrap();
+            assert_eq!(cgroups.exceeds_with_tcp(100), exceeds, "{tcp}");
+        }
+        fs::write(tree.path().join("memory.usage_in_bytes"), "130\n").unwrap();
+        fs::write(tree.path().join("memory.kmem.tcp.usage_in_bytes"), "25\n").unwrap();
+        assert!(!cgroups.exceeds_with_tcp(100), "too little to say so");
     }
 
     #[test]

@@ -21,6 +21,8 @@ use rustix::process::{Signal, pidfd_send_signal};
 use super::processes::descendants;
 use super::{WatchedSandbox, processor_time};
 use crate::guest::{MAX_DESCRIPTORS, MAX_LOCKS};
+use crate::plan::JailPlan;
+use crate::report::MemoryKiller;
 use crate::sys;
 
 /// The time between looks at a sandbox that computes.
@@ -231,7 +233,8 @@ impl DescriptorMeter {
     }
 }
 
-/// Looks at the descriptors of a sandbox whose memory a cgroup limits, and kills it if it has more than it may.
+/// Looks at a sandbox whose memory a cgroup limits, and kills it if it has more descriptors, locks or data in TCP
+/// connections than it may.
 pub(super) struct DescriptorWatchdog {
     meter: DescriptorMeter,
     /// What the sandbox's cgroup said about its processor time at the last look.
@@ -239,13 +242,14 @@ pub(super) struct DescriptorWatchdog {
     interval: Duration,
     /// When to look next.
     next: Instant,
-    pub(super) has_killed: bool,
+    /// It has killed the sandbox for this.
+    pub(super) killer: Option<MemoryKiller>,
 }
 
 impl DescriptorWatchdog {
     pub(super) fn new() -> Self {
         let meter = DescriptorMeter::new();
-        Self { meter, activity: None, interval: BUSY_INTERVAL, next: Instant::now() + BUSY_INTERVAL, has_killed: false }
+        Self { meter, activity: None, interval: BUSY_INTERVAL, next: Instant::now() + BUSY_INTERVAL, killer: None }
     }
 
     /// Returns the time until the next look.
@@ -254,7 +258,7 @@ impl DescriptorWatchdog {
     }
 
     /// Looks at the sandbox, if it is time to, and kills it if it has more than it may.
-    pub(super) fn look(&mut self, watched: &WatchedSandbox) {
+    pub(super) fn look(&mut self, plan: &JailPlan, watched: &WatchedSandbox) {
         if !self.wait().is_zero() {
             return;
         }
@@ -264,7 +268,11 @@ impl DescriptorWatchdog {
         let has_run = !is_idle && {
             let (found, _) = self.meter.measure(&descendants(watched.child.as_raw_nonzero().get()));
             if found.exceeds_bounds {
-                self.has_killed = true;
+                self.killer = Some(MemoryKiller::DescriptorBound);
+            } else if watched.cgroups.exceeds_with_tcp(plan.control.memory) {
+                self.killer = Some(MemoryKiller::Watchdog);
+            }
+            if self.killer.is_some() {
                 let _ = pidfd_send_signal(&watched.pidfd, Signal::KILL);
             }
             found.has_run

@@ -23,7 +23,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::descriptors::DescriptorMeter;
-use super::processes::{ProcessMemory, descendants, page_faults, pid_namespace};
+use super::fork_depths::{ForkDepths, MAPPING_BYTES};
+use super::processes::{ProcessMemory, ProcessStat, descendants, pid_namespace};
 use super::processor_share::ProcessorShare;
 use super::shared_memory::{SharedMemory, machine_total};
 use super::sockets::SocketMeter;
@@ -53,8 +54,6 @@ const TIME_TO_END: Duration = Duration::from_millis(200);
 const MAPPINGS_BUDGET: Duration = Duration::from_millis(60);
 /// What a page fault can add that no count of a process shows: a page that was shared before, or that is shared memory.
 const FAULT_BYTES: u64 = 4096;
-/// What the kernel needs for a mapping: its own record and those of its pages.
-const MAPPING_BYTES: u64 = 384;
 /// What the kernel needs for a thread: its stack and its record.
 const THREAD_BYTES: u64 = 24 << 10;
 /// The kernel's default for the most mappings of a process.
@@ -71,6 +70,7 @@ pub(super) struct MemoryWatchdog {
     namespace: Option<u64>,
     sockets: SocketMeter,
     descriptors: DescriptorMeter,
+    depths: ForkDepths,
     max_mappings: u64,
     exact: ExactCount,
     shared: SharedMemory,
@@ -150,6 +150,7 @@ impl MemoryWatchdog {
             namespace: pid_namespace(watched.child.as_raw_nonzero().get()),
             sockets,
             descriptors: DescriptorMeter::new(),
+            depths: ForkDepths::default(),
             max_mappings: max_mappings.and_then(|text| text.trim().parse().ok()).unwrap_or(DEFAULT_MAX_MAPPINGS),
             exact: ExactCount {
                 at: Instant::now(),
@@ -232,6 +233,8 @@ impl MemoryWatchdog {
         }
         let counted = all.into_iter().filter(|&one| self.victim.is_none_or(|(victim, _)| one != victim));
         let processes: Vec<ProcessMemory> = counted.filter_map(ProcessMemory::read).collect();
+        let stats: Vec<ProcessStat> = processes.iter().filter_map(ProcessStat::read).collect();
+        self.depths.update(&stats);
         let sum = |part: fn(&ProcessMemory) -> u64| processes.iter().map(part).sum::<u64>();
         let file_systems = mount::tmpfs_use(plan, init);
         // Looks at shared memory and at descriptors have shares of their own too.
@@ -247,13 +250,16 @@ impl MemoryWatchdog {
         if fixed + most_anonymous > self.limit {
             return decided(MemoryVerdict::Over { total: fixed + most_anonymous, largest });
         }
-        let visible = sum(|one| one.anonymous + one.shared);
-        let mappings: u64 = processes.iter().map(|one| (one.size / 4096).min(self.max_mappings)).sum();
+        let mappings = |one: &ProcessMemory| (one.size / 4096).min(self.max_mappings);
+        // A fork adds to mappings without a page fault.
+        let forked: u64 = processes.iter().map(|one| mappings(one) * self.depths.forked_bytes(one.process)).sum();
+        let visible = sum(|one| one.anonymous + one.shared) + forked;
+        let records = processes.iter().map(mappings).sum::<u64>() * MAPPING_BYTES;
         let shared = self.shared.bytes();
-        if fixed + visible + shared + sum(|one| one.unexplained) + mappings * MAPPING_BYTES <= self.limit {
+        if fixed + visible + shared + sum(|one| one.unexplained) + records <= self.limit {
             return decided(MemoryVerdict::Within(fixed + visible));
         }
-        let faults = page_faults(&processes);
+        let faults = stats.iter().map(|one| (one.process, one.faults)).collect();
         let growth = visible.saturating_sub(self.exact.visible) + self.exact.new_faults(&faults) * FAULT_BYTES;
         let new_shared = shared.saturating_sub(self.exact.shared);
         let possible = fixed + self.exact.bytes + growth + new_shared;
@@ -279,6 +285,7 @@ impl MemoryWatchdog {
                 .then_some(self.exact.mapped),
             mapped: None,
             shared: &mut self.shared,
+            depths: &self.depths,
         };
         let verdict = counter.count(processes, &faults, fixed);
         let cost = processor_time().saturating_sub(begun);
@@ -363,6 +370,7 @@ struct ExactCounter<'a> {
     /// The new figure for mappings, if they were read.
     mapped: Option<u64>,
     shared: &'a mut SharedMemory,
+    depths: &'a ForkDepths,
 }
 
 impl ExactCounter<'_> {
@@ -402,7 +410,7 @@ impl ExactCounter<'_> {
                     (one.size / 4096).min(self.max_mappings)
                 }
             };
-            mapped += mappings * MAPPING_BYTES;
+            mapped += mappings * self.depths.mapping_bytes(one.process);
             let all = mapped + self.shared.bytes_of(&shared);
             if let over @ MemoryVerdict::Over { .. } = self.judge(&spaces, fixed + all) {
                 return over;
@@ -530,6 +538,7 @@ mod tests {
             recent_mapped: None,
             mapped: None,
             shared: Box::leak(Box::default()),
+            depths: Box::leak(Box::default()),
         }
     }
 

@@ -131,24 +131,39 @@ pub(super) fn read_lossy(file: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&fs::read(file).ok()?).into_owned())
 }
 
-/// Returns the page faults of each process and of the children that it has waited for.
-pub(super) fn page_faults(processes: &[ProcessMemory]) -> HashMap<i32, u64> {
-    let read = |one: &ProcessMemory| {
-        let stat = read_lossy(&format!("/proc/{}/stat", one.process))?;
-        Some((one.process, parse_page_faults(&stat)?))
-    };
-    processes.iter().filter_map(read).collect()
+/// What proc_pid_stat(5) says about a process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct ProcessStat {
+    pub(super) process: i32,
+    pub(super) parent: i32,
+    /// Its page faults, and those of the children that it has waited for.
+    pub(super) faults: u64,
+    /// When it began.
+    pub(super) born: u64,
+    /// Where the kernel put its stack: the same in a process and in those that it forks, and another one, by chance, after
+    /// execve(2). The filter lets no process change it.
+    pub(super) stack: u64,
+}
+
+impl ProcessStat {
+    /// Reads it. Returns `None` for a process that has ended.
+    pub(super) fn read(one: &ProcessMemory) -> Option<Self> {
+        Self::parse(one.process, &read_lossy(&format!("/proc/{}/stat", one.thread))?)
+    }
+
+    /// Adds up `minflt`, `cminflt`, `majflt` and `cmajflt`. `starttime` and `startstack` are further on.
+    fn parse(process: i32, stat: &str) -> Option<Self> {
+        let fields: Vec<u64> = stat_fields(stat)?.map(|field| field.parse().unwrap_or(0)).collect();
+        let field = |number: usize| fields.get(number - 3).copied().unwrap_or(0);
+        let faults = (10..14).map(field).sum();
+        Some(Self { process, parent: field(4) as i32, faults, born: field(22), stack: field(28) })
+    }
 }
 
 /// Returns the fields of proc_pid_stat(5) from the third, `state`, on. The second is a name that may hold anything, also
 /// parentheses and spaces.
 pub(super) fn stat_fields(stat: &str) -> Option<impl Iterator<Item = &str>> {
     Some(stat.rsplit_once(')')?.1.split_whitespace())
-}
-
-/// Reads `minflt`, `cminflt`, `majflt` and `cmajflt`.
-fn parse_page_faults(stat: &str) -> Option<u64> {
-    Some(stat_fields(stat)?.skip(7).take(4).filter_map(|field| field.parse::<u64>().ok()).sum())
 }
 
 pub(super) fn pid_namespace(process: i32) -> Option<u64> {
@@ -207,8 +222,10 @@ mod tests {
     }
 
     #[test]
-    fn reads_page_faults_behind_any_name() {
-        assert_eq!(parse_page_faults("12 (a) 9 (b) S 1 2 3 0 -1 4194304 10 200 3000 40000 5 6"), Some(43_210));
-        assert_eq!(parse_page_faults("12 no name"), None);
+    fn reads_a_process_behind_any_name() {
+        let stat = "12 (a) 9 (b) S 7 2 3 0 -1 4194304 10 200 3000 40000 5 6 0 0 20 0 1 0 99 8 9 1 2 3 77 0";
+        let expected = ProcessStat { process: 12, parent: 7, faults: 43_210, born: 99, stack: 77 };
+        assert_eq!(ProcessStat::parse(12, stat), Some(expected));
+        assert_eq!(ProcessStat::parse(12, "12 no name"), None);
     }
 }

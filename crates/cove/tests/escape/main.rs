@@ -98,6 +98,7 @@ cases! {
     a47_pipes => "A47-pipes",
     a47_shared_mapping => "A47-shared-mapping",
     a47_socket_buffers => "A47-socket-buffers",
+    a47_tcp_buffers => "A47-tcp-buffers",
     a47_unmapped_pages => "A47-unmapped-pages",
     a48_disk_fill => "A48-disk-fill",
     a49_output_flood => "A49-output-flood",

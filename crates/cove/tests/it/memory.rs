@@ -146,6 +146,21 @@ fn sockets_are_held_near_the_limit() {
     check_attack("sockets_are_held_near_the_limit", include_str!("memory/sockets.py"));
 }
 
+#[test]
+fn records_of_nested_forks_are_held_near_the_limit() {
+    check_attack("records_of_nested_forks_are_held_near_the_limit", include_str!("memory/nested_forks.py"));
+}
+
+/// Programs with many mappings that fork without executing anything: a pool of workers, shells in shells, daemons.
+#[test]
+fn programs_that_fork_deeply_are_left_alone() {
+    let code = include_str!("memory/deep_forks.py");
+    for who in TestUser::all("programs_that_fork_deeply_are_left_alone") {
+        let out = cove().run(who, &["run", "--no-folder", "--memory", "128m", "-c", code]).expect_success();
+        assert_eq!(out, "40 workers, 30 levels, 30 daemons\n", "{who:?}");
+    }
+}
+
 /// Many workers that share one large object are an ordinary program. It starts one after each pause, in seconds.
 fn check_workers(test: &str, pause: &str) {
     for who in TestUser::all(test) {
