@@ -440,6 +440,10 @@ impl ExactCounter<'_> {
             self.forget_ended();
             total = sum(&self.counted);
         }
+        if total > self.limit {
+            self.recount(spaces);
+            total = sum(&self.counted);
+        }
         if total <= self.limit {
             return MemoryVerdict::Within(total);
         }
@@ -464,6 +468,19 @@ impl ExactCounter<'_> {
             if let Some(count) = self.counted.get_mut(&one.process) {
                 count.proportional = one.proportional();
                 certain += count.proportional;
+            }
+        }
+    }
+
+    /// Counts the counted processes again. A process that forks between the first look at it and the one at its child would
+    /// otherwise count with more than its part of the pages that both share.
+    fn recount(&mut self, spaces: &[&ProcessMemory]) {
+        for one in spaces {
+            if self.is_late() {
+                return;
+            }
+            if let Some(count) = self.counted.get_mut(&one.process) {
+                count.proportional = one.proportional();
             }
         }
     }
@@ -573,6 +590,22 @@ mod tests {
         let verdict = count_with(1 << 39, Duration::MAX);
         assert!(matches!(verdict, MemoryVerdict::Within(total) if total >= 1 << 39), "{verdict:?}: no need to count");
         let verdict = count_with(2 << 40, Duration::ZERO);
+        assert!(matches!(verdict, MemoryVerdict::Over { .. }), "{verdict:?}: no time to count");
+    }
+
+    /// A process that was counted alone may have forked before its child was counted.
+    #[test]
+    fn an_excess_is_counted_twice() {
+        let own = std::process::id() as i32;
+        let this = ProcessMemory::read(own).unwrap();
+        let judge_with = |deadline| {
+            let mut counter = counter(1 << 40, deadline);
+            counter.counted.insert(own, count(7, this.anonymous, 2 << 40));
+            counter.judge(&[&this], 0)
+        };
+        let verdict = judge_with(Duration::MAX);
+        assert!(matches!(verdict, MemoryVerdict::Within(..=0xffff_ffff)), "{verdict:?}");
+        let verdict = judge_with(Duration::ZERO);
         assert!(matches!(verdict, MemoryVerdict::Over { .. }), "{verdict:?}: no time to count");
     }
 
