@@ -50,6 +50,8 @@ const PRECAUTION_INTERVAL: Duration = Duration::from_secs(1);
 const EXACT_BUDGET: Duration = Duration::from_millis(500);
 /// How long a killed process may take to end.
 const TIME_TO_END: Duration = Duration::from_millis(200);
+/// How long an exact count may go on before the cheap figures are read again.
+const LOOK_AGAIN_INTERVAL: Duration = Duration::from_millis(20);
 /// The part of the budget for mappings. Ordinary processes have a few hundred, which take a fifth of a millisecond.
 const MAPPINGS_BUDGET: Duration = Duration::from_millis(60);
 /// What a page fault can add that no count of a process shows: a page that was shared before, or that is shared memory.
@@ -278,6 +280,7 @@ impl MemoryWatchdog {
             known: if is_due { HashMap::new() } else { std::mem::take(&mut self.exact.processes) },
             counted: HashMap::new(),
             begun,
+            looked: Instant::now(),
             processes_cost: Duration::ZERO,
             recent_mapped: (!is_due
                 && new_shared == 0
@@ -363,6 +366,8 @@ struct ExactCounter<'a> {
     known: HashMap<i32, ProcessCount>,
     counted: HashMap<i32, ProcessCount>,
     begun: Duration,
+    /// When the sandbox was looked at last.
+    looked: Instant,
     /// What counting processes took, without their mappings.
     processes_cost: Duration,
     /// The last figure for mappings, if it is too early to read them again.
@@ -391,6 +396,9 @@ impl ExactCounter<'_> {
             if let over @ MemoryVerdict::Over { .. } = self.judge(&spaces, fixed) {
                 return over;
             }
+            if let Some(over) = self.look_again(&processes, fixed) {
+                return over;
+            }
         }
         self.processes_cost = processor_time().saturating_sub(self.begun);
         if let Some(mapped) = self.recent_mapped {
@@ -415,6 +423,9 @@ impl ExactCounter<'_> {
             if let over @ MemoryVerdict::Over { .. } = self.judge(&spaces, fixed + all) {
                 return over;
             }
+            if let Some(over) = self.look_again(&processes, fixed) {
+                return over;
+            }
         }
         if has_all {
             self.shared.update(&shared);
@@ -424,6 +435,21 @@ impl ExactCounter<'_> {
         mapped += self.shared.bytes_of(&shared);
         self.mapped = Some(mapped);
         self.judge(&spaces, fixed + mapped)
+    }
+
+    /// Returns the verdict if page tables, which every look counts exactly, have grown beyond the limit since the count
+    /// began. On a busy machine it can take seconds.
+    fn look_again(&mut self, processes: &[ProcessMemory], fixed: u64) -> Option<MemoryVerdict> {
+        if self.looked.elapsed() < LOOK_AGAIN_INTERVAL {
+            return None;
+        }
+        self.looked = Instant::now();
+        let now: Vec<ProcessMemory> = processes.iter().filter_map(|one| ProcessMemory::read(one.process)).collect();
+        let tables = |all: &[ProcessMemory]| all.iter().map(|one| one.tables).sum::<u64>();
+        let most_anonymous = now.iter().map(|one| one.anonymous).max().unwrap_or(0);
+        let total = fixed.saturating_sub(tables(processes)) + tables(&now) + most_anonymous;
+        let largest = now.iter().map(|one| LargestProcess::new(one, one.anonymous)).max();
+        (total > self.limit).then_some(MemoryVerdict::Over { total, largest })
     }
 
     /// Returns the verdict on the counted processes together with `others`.
@@ -551,6 +577,7 @@ mod tests {
             known: HashMap::new(),
             counted: HashMap::new(),
             begun: Duration::ZERO,
+            looked: Instant::now(),
             processes_cost: Duration::ZERO,
             recent_mapped: None,
             mapped: None,
