@@ -206,7 +206,7 @@ async fn flood(address: SocketAddr, number: usize) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_clients_without_a_token_keep_no_client_with_one_out() {
-    let bounds = HttpBounds { token_grace: Duration::from_secs(1), ..HttpBounds::default() };
+    let bounds = HttpBounds { token_grace: Duration::from_millis(100), ..HttpBounds::default() };
     let server = TestFront::start_with(HttpConfig { max_connections: 64, ..config() }, bounds).await;
     let floods: Vec<_> = (0..400).map(|number| tokio::spawn(flood(server.address, number))).collect();
     let full = async {
