@@ -5,8 +5,8 @@
 //! these values" has to be spelled out as a set of bit patterns that covers the rest. And comparisons are on 64 bits,
 //! so each of these carries a mask of at most 32 bits, except where a rule compares both halves of an argument.
 //!
-//! Besides `IMAGE_CALLS`, three differences to the jail's own program remain. Numbers that are not in the table get EPERM, except where the
-//! engine itself answers ENOSYS for numbers above the newest one in the profile; a protocol family or protocol
+//! Besides `IMAGE_CALLS`, three differences to the jail's own program remain. Numbers that are not in the table get
+//! EPERM, except where the engine itself answers ENOSYS for numbers above the newest one in the profile; a protocol family or protocol
 //! above 63, such as MPTCP, gets EPERM where the jail answers EAFNOSUPPORT; and so does a level of socket options,
 //! or an option of a level with refused ones, above 511, where the kernel would answer ENOPROTOOPT.
 

@@ -4,8 +4,8 @@
 //! every process that it was forked from, and adds one. So M mappings in N processes, each forked from the one before,
 //! cost M times N * N / 2 records, of which no file of proc(5) tells. execve(2) starts again without any.
 //!
-//! A process keeps the depth that it had when it was first seen, which is one more than that of its parent, whoever its
-//! parent is later. If its parent had ended before, it may come from any process with the same program in memory: then it
+//! A process keeps the depth that it had when it was first seen, which is one more than that of its parent, also if it
+//! gets another parent later. If its parent had ended before, it may come from any process with the same program in memory: then it
 //! counts as deeper than all of them. The kernel reuses the records of processes that have ended, so there are never many
 //! more than one for each that lives.
 

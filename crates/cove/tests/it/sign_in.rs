@@ -298,7 +298,7 @@ fn an_address_can_be_pasted_where_the_browser_fails() {
     terminal.send(&format!("{}\n", AuthorizationFixture::follow(&address)));
     let (code, shown) = terminal.close();
     assert_eq!(code, Some(0), "{shown}");
-    // A browser that works takes the prompt from nobody.
+    // A browser that works leaves the prompt to the person.
     let mut command = home.home.command(&["servers", "login", "guarded"]);
     command.env("BROWSER", "/bin/true");
     let mut terminal = PseudoTerminal::start(&command);

@@ -1,5 +1,5 @@
 //! The document about sign-in that a server names in its challenge. rmcp goes on without one that it cannot use, and
-//! then fails at an authorization server that nobody named. This remembers what is wrong with the document itself.
+//! then fails at an authorization server that no document named. This remembers what is wrong with the document itself.
 
 use std::sync::Mutex;
 

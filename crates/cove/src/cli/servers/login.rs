@@ -178,7 +178,7 @@ impl PastePrompt {
         }
     }
 
-    /// Ends the line of the prompt, which nobody ended by typing.
+    /// Ends the line of the prompt, which the person has not ended by typing.
     fn leave(&self) {
         if self.is_shown.take() {
             print_remark("");
