@@ -195,7 +195,14 @@ static RULES: &[ArgumentRule] = &[
     },
     ArgumentRule {
         name: "madvise",
-        cases: &[case("MADV_MERGEABLE", &[is(2, 12)], "merged pages tell by timing what a neighbour holds")],
+        cases: &[
+            case("MADV_MERGEABLE", &[is(2, 12)], "merged pages tell by timing what a neighbour holds"),
+            case(
+                "MADV_PAGEOUT",
+                &[is(2, 21)],
+                "fills the machine's swap, and hides shared pages from the watchdog there",
+            ),
+        ],
         then: FilterAction::EPERM,
         otherwise: FilterAction::Allow,
     },

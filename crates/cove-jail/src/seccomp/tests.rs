@@ -74,7 +74,7 @@ fn judge(rule: &str, arguments: [u64; 6]) -> FilterAction {
         "read-flags" if low[5] as i32 & libc::RWF_NOWAIT != 0 => FilterAction::EOPNOTSUPP,
         "read-flags" => FilterAction::Allow,
         "send-file" => FilterAction::EINVAL,
-        "madvise" if low[2] as i32 == libc::MADV_MERGEABLE => FilterAction::EPERM,
+        "madvise" if matches!(low[2] as i32, libc::MADV_MERGEABLE | libc::MADV_PAGEOUT) => FilterAction::EPERM,
         "madvise" => FilterAction::Allow,
         "pipe" if low[1] as i32 & libc::O_EXCL != 0 => FilterAction::EPERM,
         "pipe" => FilterAction::Allow,
@@ -262,9 +262,9 @@ fn the_program_is_short_and_shallow() {
         );
     }
     insta::assert_snapshot!(lines, @r"
-    X86_64: 327 instructions, depth 7, 13 executed at most
+    X86_64: 330 instructions, depth 7, 13 executed at most
       238 allowed, 26 by rule (cache-advice, clone, core-limit, core-of-task, families, fcntl, fifo, fifo-at, ioctl, madvise, mode, mode-at, open, open-at, personality, pipe, prctl, read-flags, send-file, setsockopt, unix-family), 21 as if the kernel were older, the rest EPERM
-    Aarch64: 283 instructions, depth 7, 12 executed at most
+    Aarch64: 284 instructions, depth 7, 12 executed at most
       203 allowed, 21 by rule (cache-advice, clone, core-limit, core-of-task, families, fcntl, fifo-at, ioctl, madvise, mode, mode-at, open-at, personality, pipe, prctl, read-flags, send-file, setsockopt, unix-family), 21 as if the kernel were older, the rest EPERM
     ");
 }

@@ -26,9 +26,9 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::descriptors::DescriptorMeter;
 use super::fork_depths::{ForkDepths, MAPPING_BYTES};
-use super::processes::{ProcessMemory, ProcessStat, descendants, pid_namespace};
+use super::processes::{MappingsBudget, ProcessMemory, ProcessStat, descendants, pid_namespace};
 use super::processor_share::ProcessorShare;
-use super::shared_memory::{SharedMemory, machine_total};
+use super::shared_memory::{MachineMemory, SharedMemory};
 use super::sockets::SocketMeter;
 use super::{WatchedSandbox, processor_time};
 use crate::plan::JailPlan;
@@ -53,7 +53,8 @@ const PRECAUTION_INTERVAL: Duration = Duration::from_secs(1);
 const EXACT_BUDGET: Duration = Duration::from_millis(500);
 /// How long a killed process may take to end.
 const TIME_TO_END: Duration = Duration::from_millis(200);
-/// The part of the budget for mappings. Ordinary processes have a few hundred, which take a fifth of a millisecond.
+/// The part of the budget for processes with many mappings. Ordinary ones have a few hundred, which take a fifth of a
+/// millisecond.
 const MAPPINGS_BUDGET: Duration = Duration::from_millis(60);
 /// What a page fault can add that no count of a process shows: a page that was shared before, or that is shared memory.
 const FAULT_BYTES: u64 = 4096;
@@ -314,13 +315,13 @@ impl MemoryWatchdog {
     /// Reads mappings if the machine's shared memory has changed much. Returns the processor time that it took.
     fn look_at_shared_memory(&mut self, processes: &[ProcessMemory], file_systems: u64) -> Duration {
         let (read, cost) = self.shared_read;
-        if !self.shared.observe(machine_total(), file_systems) || read.elapsed() < cost * MAPPINGS_SHARE {
+        if !self.shared.observe(MachineMemory::read(), file_systems) || read.elapsed() < cost * MAPPINGS_SHARE {
             return Duration::ZERO;
         }
         let begun = processor_time();
         let mut seen = HashMap::new();
-        let is_late = || processor_time() > begun + MAPPINGS_BUDGET;
-        if processes.iter().all(|one| one.read_mappings(&mut seen, is_late).is_some()) {
+        let budget = MappingsBudget { end_of_patience: begun + MAPPINGS_BUDGET, end: begun + EXACT_BUDGET };
+        if processes.iter().all(|one| one.read_mappings(&mut seen, budget).is_some()) {
             self.shared.update(&seen);
         } else {
             self.shared.give_up();

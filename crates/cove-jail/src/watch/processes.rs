@@ -3,8 +3,13 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io::Read;
+use std::time::Duration;
 
+use super::processor_time;
 use crate::sys;
+
+/// The length of the list of mappings that an ordinary process has at most: about 1,300 lines.
+const ORDINARY_LIST: usize = 128 << 10;
 
 /// What proc_pid_status(5) says about the memory of a process, in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -82,8 +87,8 @@ impl ProcessMemory {
 
     /// Adds the length of each shared anonymous mapping by its inode. They are files without a name, whose pages stay
     /// when a process unmaps them, and then appear in no count of that process. So each counts once, with its whole
-    /// length. Returns the number of all mappings, or `None` if there was no time to read them all.
-    pub(super) fn read_mappings(&self, shared: &mut HashMap<u64, u64>, is_late: impl Fn() -> bool) -> Option<u64> {
+    /// length. Returns the number of all mappings, or `None` if the budget did not allow to read them all.
+    pub(super) fn read_mappings(&self, shared: &mut HashMap<u64, u64>, budget: MappingsBudget) -> Option<u64> {
         let mut mappings = 0;
         let mut file = match fs::File::open(format!("/proc/{}/maps", self.thread)) {
             Ok(file) => file,
@@ -93,8 +98,10 @@ impl ProcessMemory {
         };
         let mut buffer = [0u8; 16 << 10];
         let mut rest = Vec::new();
-        while !is_late() {
+        let mut length = 0;
+        while budget.allows(length) {
             let Ok(count @ 1..) = file.read(&mut buffer) else { return Some(mappings) };
+            length += count;
             rest.extend_from_slice(&buffer[..count]);
             let end = rest.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
             for line in String::from_utf8_lossy(&rest[..end]).lines() {
@@ -107,6 +114,23 @@ impl ProcessMemory {
             rest.drain(..end);
         }
         None
+    }
+}
+
+/// The processor time for reading the mappings of processes, by the clock of this process.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MappingsBudget {
+    /// When only ordinary processes are still read. Those with so many mappings that reading them takes long cannot use up
+    /// the time of the others.
+    pub(super) end_of_patience: Duration,
+    pub(super) end: Duration,
+}
+
+impl MappingsBudget {
+    /// Returns whether more may be read of a process, after this much of its list.
+    fn allows(&self, length: usize) -> bool {
+        let now = processor_time();
+        now <= self.end && (length < ORDINARY_LIST || now <= self.end_of_patience)
     }
 }
 

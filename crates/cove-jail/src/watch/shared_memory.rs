@@ -19,6 +19,8 @@ const STEP: i64 = 4 << 20;
 pub(super) struct SharedMemory {
     /// The machine's shared memory beyond the sandbox's file systems, at the last look.
     elsewhere: Option<i64>,
+    /// What the machine had in swap then, which may be shared memory too.
+    swapped: u64,
     /// How much that has grown since mappings were last read.
     growth: i64,
     /// The files by inode, each with the most of it that was ever mapped when mappings were read.
@@ -38,26 +40,25 @@ struct HiddenPages {
 impl SharedMemory {
     /// Takes note of the machine's shared memory and of the size of the sandbox's file systems. Returns whether mappings
     /// should be read.
-    pub(super) fn observe(&mut self, machine: Option<u64>, file_systems: u64) -> bool {
+    pub(super) fn observe(&mut self, machine: Option<MachineMemory>, file_systems: u64) -> bool {
         let Some(machine) = machine else { return false };
-        let elsewhere = machine as i64 - file_systems as i64;
+        self.swapped = machine.swapped;
+        let elsewhere = machine.shared as i64 - file_systems as i64;
         self.growth += elsewhere - self.elsewhere.replace(elsewhere).unwrap_or(elsewhere);
         self.growth >= STEP || self.growth <= -STEP && !self.reaches.is_empty()
     }
 
     /// Returns what the files hold at most, as far as it is known.
     pub(super) fn bytes(&self) -> u64 {
-        self.reaches.values().sum::<u64>() + self.bound(self.hidden.iter()) + self.unread_bytes()
+        self.reaches.values().sum::<u64>() + self.bound(self.hidden.iter(), 0)
     }
 
-    /// Returns what these hold, which is no more than there is on the machine.
-    fn bound<'a>(&self, hidden: impl Iterator<Item = &'a HiddenPages>) -> u64 {
-        let most = self.elsewhere.map_or(u64::MAX, |bytes| u64::try_from(bytes).unwrap_or(0));
-        hidden.map(|pages| pages.bytes).sum::<u64>().min(most)
-    }
-
-    fn unread_bytes(&self) -> u64 {
-        if self.is_unread { u64::try_from(self.growth).unwrap_or(0) } else { 0 }
+    /// Returns what files hold beyond what was mapped of them: `hidden`, the growth that may be the sandbox's, and what
+    /// processes with mappings that were not read can have. It is no more than there is on the machine.
+    fn bound<'a>(&self, hidden: impl Iterator<Item = &'a HiddenPages>, unread: u64) -> u64 {
+        let growth = if self.is_unread { u64::try_from(self.growth).unwrap_or(0) } else { 0 };
+        let all = hidden.map(|pages| pages.bytes).sum::<u64>() + growth + unread;
+        self.elsewhere.map_or(all, |bytes| all.min(u64::try_from(bytes).unwrap_or(0) + self.swapped))
     }
 
     /// Takes note that mappings could not all be read.
@@ -65,11 +66,12 @@ impl SharedMemory {
         self.is_unread = true;
     }
 
-    /// Returns the same for the files among `seen`, which has the present reach of each.
-    pub(super) fn bytes_of(&self, seen: &HashMap<u64, u64>) -> u64 {
+    /// Returns the same for the files among `seen`, which has the present reach of each, and for processes with this much
+    /// in mappings that were not read.
+    pub(super) fn bytes_of(&self, seen: &HashMap<u64, u64>, unread: u64) -> u64 {
         let reach = |(file, now): (&u64, &u64)| *self.reaches.get(file).unwrap_or(now).max(now);
         let hidden = self.hidden.iter().filter(|pages| pages.files.iter().any(|file| seen.contains_key(file)));
-        seen.iter().map(reach).sum::<u64>() + self.bound(hidden) + self.unread_bytes()
+        seen.iter().map(reach).sum::<u64>() + self.bound(hidden, unread)
     }
 
     /// Takes note of all files that are mapped now, each with its present reach.
@@ -94,14 +96,31 @@ impl SharedMemory {
     }
 }
 
-/// Returns the shared memory of the machine, if the kernel says it, without the files in `/dev/shm`: they are not the
-/// sandbox's, and other programs may fill it faster than their share of the rest can be told.
-pub(super) fn machine_total() -> Option<u64> {
-    let named = rustix::fs::statfs("/dev/shm").ok().filter(|found| found.f_type as u32 == libc::TMPFS_MAGIC as u32);
-    let named = named.map_or(0, |found| (found.f_blocks - found.f_bfree) * found.f_bsize as u64);
-    let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("Shmem:"))?;
-    Some((line.trim().trim_end_matches(" kB").parse::<u64>().ok()? << 10).saturating_sub(named))
+/// What the kernel says about the memory of the machine, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct MachineMemory {
+    /// Shared memory without the files in `/dev/shm`: they are not the sandbox's, and other programs may fill it faster than
+    /// their share of the rest can be told.
+    shared: u64,
+    swapped: u64,
+}
+
+impl MachineMemory {
+    /// Reads it, if the kernel says it.
+    pub(super) fn read() -> Option<Self> {
+        let named = rustix::fs::statfs("/dev/shm").ok().filter(|found| found.f_type as u32 == libc::TMPFS_MAGIC as u32);
+        let named = named.map_or(0, |found| (found.f_blocks - found.f_bfree) * found.f_bsize as u64);
+        Self::parse(&fs::read_to_string("/proc/meminfo").ok()?, named)
+    }
+
+    fn parse(meminfo: &str, named: u64) -> Option<Self> {
+        let field = |name: &str| {
+            let line = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+            Some(line.trim().trim_end_matches(" kB").parse::<u64>().ok()? << 10)
+        };
+        let swapped = field("SwapTotal")?.saturating_sub(field("SwapFree")?);
+        Some(Self { shared: field("Shmem")?.saturating_sub(named), swapped })
+    }
 }
 
 #[cfg(test)]
@@ -110,6 +129,10 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
+    fn machine(shared: u64) -> Option<MachineMemory> {
+        Some(MachineMemory { shared: shared * MIB, swapped: 0 })
+    }
+
     fn files(files: &[(u64, u64)]) -> HashMap<u64, u64> {
         files.iter().map(|&(file, reach)| (file, reach * MIB)).collect()
     }
@@ -117,23 +140,23 @@ mod tests {
     #[test]
     fn pages_that_were_unmapped_between_looks_count() {
         let mut memory = SharedMemory::default();
-        assert!(!memory.observe(Some(500 * MIB), 100 * MIB));
+        assert!(!memory.observe(machine(500), 100 * MIB));
         // The sandbox's own file systems explain this.
-        assert!(!memory.observe(Some(600 * MIB), 200 * MIB));
-        assert!(memory.observe(Some(650 * MIB), 200 * MIB));
+        assert!(!memory.observe(machine(600), 200 * MIB));
+        assert!(memory.observe(machine(650), 200 * MIB));
         memory.update(&files(&[(1, 2)]));
         assert_eq!(memory.bytes(), 50 * MIB);
-        assert!(!memory.observe(Some(650 * MIB), 200 * MIB));
+        assert!(!memory.observe(machine(650), 200 * MIB));
         // A second time, while a file that was seen goes.
-        assert!(memory.observe(Some(670 * MIB), 200 * MIB));
+        assert!(memory.observe(machine(670), 200 * MIB));
         memory.update(&files(&[(1, 2), (2, 20)]));
         assert_eq!(memory.bytes(), 70 * MIB);
-        assert!(!memory.observe(Some(670 * MIB), 200 * MIB));
+        assert!(!memory.observe(machine(670), 200 * MIB));
         memory.update(&files(&[(1, 2), (3, 1)]));
         assert_eq!(memory.bytes(), 70 * MIB);
-        assert_eq!(memory.bytes_of(&files(&[(1, 2)])), 50 * MIB);
+        assert_eq!(memory.bytes_of(&files(&[(1, 2)]), 0), 50 * MIB);
         // There is no more than that on the machine.
-        memory.observe(Some(230 * MIB), 200 * MIB);
+        memory.observe(machine(230), 200 * MIB);
         assert_eq!(memory.bytes(), (30 + 2 + 1) * MIB);
         memory.update(&files(&[]));
         assert_eq!(memory.bytes(), 0);
@@ -143,7 +166,7 @@ mod tests {
     fn a_file_counts_as_far_as_it_was_ever_mapped() {
         let mut memory = SharedMemory::default();
         memory.update(&files(&[(1, 64)]));
-        assert_eq!(memory.bytes_of(&files(&[(1, 1), (2, 8)])), 72 * MIB);
+        assert_eq!(memory.bytes_of(&files(&[(1, 1), (2, 8)]), 0), 72 * MIB);
         memory.update(&files(&[(1, 1)]));
         assert_eq!(memory.bytes(), 64 * MIB);
     }
@@ -152,25 +175,45 @@ mod tests {
     fn what_others_use_is_not_charged() {
         let mut memory = SharedMemory::default();
         memory.update(&files(&[(1, 8)]));
-        memory.observe(Some(0), 0);
-        assert!(memory.observe(Some(900 * MIB), 0));
+        memory.observe(machine(0), 0);
+        assert!(memory.observe(machine(900), 0));
         memory.update(&files(&[(1, 8)]));
         assert_eq!(memory.bytes(), 8 * MIB);
         // A large file goes and a small one comes.
-        assert!(memory.observe(Some(892 * MIB), 0));
+        assert!(memory.observe(machine(892), 0));
         memory.update(&files(&[(2, 1)]));
         assert_eq!(memory.bytes(), MIB);
         // Unless it cannot be known.
-        memory.observe(Some(992 * MIB), 0);
+        memory.observe(machine(992), 0);
         memory.give_up();
         assert_eq!(memory.bytes(), 101 * MIB);
     }
 
+    /// A process with a large library whose mappings there was no time to read has not all of that in shared memory.
+    #[test]
+    fn what_was_not_read_is_no_more_than_there_is() {
+        let mut memory = SharedMemory::default();
+        assert_eq!(memory.bytes_of(&files(&[]), 300 * MIB), 300 * MIB, "the kernel has said nothing");
+        memory.observe(machine(110), 100 * MIB);
+        assert_eq!(memory.bytes_of(&files(&[]), 300 * MIB), 10 * MIB);
+        assert_eq!(memory.bytes_of(&files(&[(1, 7)]), 3 * MIB), 10 * MIB);
+        memory.observe(Some(MachineMemory { shared: 110 * MIB, swapped: 50 * MIB }), 100 * MIB);
+        assert_eq!(memory.bytes_of(&files(&[]), 300 * MIB), 60 * MIB);
+    }
+
+    #[test]
+    fn reads_the_memory_of_the_machine() {
+        let text = "MemTotal: 900 kB\nSwapCached: 4 kB\nSwapTotal: 100 kB\nSwapFree: 30 kB\nShmem: 50 kB\nShmemHugePages: 0 kB\n";
+        let expected = MachineMemory { shared: 40 << 10, swapped: 70 << 10 };
+        assert_eq!(MachineMemory::parse(text, 10 << 10), Some(expected));
+        assert_eq!(MachineMemory::parse("MemTotal: 900 kB\n", 0), None);
+    }
+
     #[test]
     fn files_of_neighbours_are_not_counted() {
-        let before = machine_total().unwrap();
+        let before = MachineMemory::read().unwrap().shared;
         let Ok(mut neighbour) = tempfile::tempfile_in("/dev/shm") else { return };
         std::io::Write::write_all(&mut neighbour, &vec![1; 48 << 20]).unwrap();
-        assert!(machine_total().unwrap() < before + (32 << 20));
+        assert!(MachineMemory::read().unwrap().shared < before + (32 << 20));
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::super::fork_depths::ForkDepths;
-use super::super::processes::ProcessMemory;
+use super::super::processes::{MappingsBudget, ProcessMemory};
 use super::super::processor_time;
 use super::super::shared_memory::SharedMemory;
 use super::{FAULT_BYTES, LargestProcess, MAPPINGS_BUDGET, MemoryVerdict, ProcessCount};
@@ -67,22 +67,18 @@ impl ExactCounter<'_> {
         if let Some(mapped) = self.recent_mapped {
             return self.judge(&spaces, fixed + mapped);
         }
-        let deadline = self.deadline.min(processor_time() + MAPPINGS_BUDGET);
+        let budget = MappingsBudget { end_of_patience: processor_time() + MAPPINGS_BUDGET, end: self.deadline };
         spaces.sort_unstable_by_key(|one| std::cmp::Reverse(one.shared + one.unexplained));
         let mut shared: HashMap<u64, u64> = HashMap::new();
-        let mut has_all = true;
-        let mut mapped = 0;
+        let mut unread = 0;
+        let mut records = 0;
         for one in &spaces {
-            let mappings = match one.read_mappings(&mut shared, || processor_time() > deadline) {
-                Some(mappings) => mappings,
-                None => {
-                    has_all = false;
-                    mapped += one.unexplained;
-                    (one.size / 4096).min(self.max_mappings)
-                }
-            };
-            mapped += mappings * self.depths.mapping_bytes(one.process);
-            let all = mapped + self.shared.bytes_of(&shared);
+            let mappings = one.read_mappings(&mut shared, budget).unwrap_or_else(|| {
+                unread += one.unexplained;
+                (one.size / 4096).min(self.max_mappings)
+            });
+            records += mappings * self.depths.mapping_bytes(one.process);
+            let all = records + self.shared.bytes_of(&shared, unread);
             if let over @ MemoryVerdict::Over { .. } = self.judge(&spaces, fixed + all) {
                 return over;
             }
@@ -90,12 +86,12 @@ impl ExactCounter<'_> {
                 return over;
             }
         }
-        if has_all {
+        if unread == 0 {
             self.shared.update(&shared);
         } else {
             self.shared.give_up();
         }
-        mapped += self.shared.bytes_of(&shared);
+        let mapped = records + self.shared.bytes_of(&shared, unread);
         self.mapped = Some(mapped);
         self.judge(&spaces, fixed + mapped)
     }
@@ -288,6 +284,7 @@ mod tests {
         assert_eq!(part(3, 11), 800, "a fault may have added a page");
         let own = std::process::id() as i32;
         let this = ProcessMemory { process: own, thread: own, unexplained: 5000, ..one(0) };
-        assert_eq!(this.read_mappings(&mut HashMap::new(), || true), None);
+        let spent = MappingsBudget { end_of_patience: Duration::ZERO, end: Duration::ZERO };
+        assert_eq!(this.read_mappings(&mut HashMap::new(), spent), None);
     }
 }
