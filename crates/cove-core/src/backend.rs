@@ -23,13 +23,13 @@ pub trait Backend: Send + Sync {
     fn start<'a>(&'a self, policy: &'a Policy, whose: &'a SandboxOwner) -> BoxFuture<'a, Result<Sandbox, Failure>>;
 
     /// Does the work that sandboxes of this policy need once, such as building an image, and reports its progress.
-    /// Returns a sentence about the work, or None if there was none. `start` does the same work if it is still missing.
+    /// `start` does the same work if it is still missing.
     fn prepare<'a>(
         &'a self,
         _policy: &'a Policy,
         _tell: ProgressCallback<'a>,
-    ) -> BoxFuture<'a, Result<Option<String>, Failure>> {
-        Box::pin(async { Ok(None) })
+    ) -> BoxFuture<'a, Result<Preparation, Failure>> {
+        Box::pin(async { Ok(Preparation::default()) })
     }
 
     /// Returns the exact plan for a policy, for people. Fails if the backend refuses the policy.
@@ -37,6 +37,15 @@ pub trait Backend: Send + Sync {
 
     /// Removes the remains of earlier Cove processes that were killed before they could clean up.
     fn sweep(&self) -> BoxFuture<'_, ()>;
+}
+
+/// What `Backend::prepare` has done.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Preparation {
+    /// A sentence about the work, or None if there was none.
+    pub note: Option<String>,
+    /// The image that the next sandbox gets, if one image alone decides what is in it.
+    pub image_id: Option<String>,
 }
 
 /// Gets progress messages, one line at a time.
@@ -72,6 +81,8 @@ pub struct Sandbox {
     pub interpreters: Vec<InterpreterPath>,
     /// The command that the image runs by default; None if there is no image.
     pub image_command: Option<ImageCommand>,
+    /// The image of the sandbox, as `Backend::prepare` returns it.
+    pub image_id: Option<String>,
 }
 
 /// The default command of an image.

@@ -13,6 +13,7 @@ pub mod image;
 pub mod keyword;
 pub mod link;
 pub mod link_path;
+pub mod memory_headroom;
 pub mod output;
 pub mod own_package;
 pub mod policy;

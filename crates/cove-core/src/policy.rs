@@ -4,6 +4,7 @@
 pub mod grants;
 pub mod mounts;
 pub mod packages;
+pub mod readiness;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use serde::Serialize;
 use crate::keyword::keywords;
 use crate::output::OutputLimit;
 use packages::PackageLayers;
+use readiness::Readiness;
 
 pub use cove_jail::guest::{MountAccess, SandboxLimits, SandboxMount, SandboxUser};
 pub use mounts::{AllowedMount, requested as requested_mount};
@@ -33,6 +35,9 @@ pub struct Policy {
     pub runtime: Option<String>,
     pub user: SandboxUser,
     pub limits: SandboxLimits,
+    /// What a session has done before it is handed out. A backend neither enforces nor shows it.
+    #[serde(skip)]
+    pub readiness: Readiness,
 }
 
 /// Where the sandbox's system files come from.

@@ -21,6 +21,7 @@ pub mod files;
 mod questions;
 pub mod registry;
 mod running_cell;
+mod warm_up;
 
 use std::collections::BTreeSet;
 use std::pin::Pin;
@@ -48,6 +49,7 @@ use running_cell::{RunningCell, StopLadder, StopStep, read_input};
 pub use calls::{CallHandler, NoCalls};
 pub use cell::{Cell, CellEnd, CellProcess, CellRequest, ProgramRun, StopReason, SurvivingState};
 pub use clock::{CallingCell, CellClock};
+pub use warm_up::{IMPORT_TIMEOUT, PreloadFault, ReadyStartError};
 
 /// How long a runner may take to start and to send `Ready`.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
@@ -65,6 +67,7 @@ pub struct Session {
     /// The interpreters that the runner chose from those that the backend offered.
     interpreters: Vec<InterpreterPath>,
     image_command: Option<ImageCommand>,
+    image_id: Option<String>,
     /// The image of the sandbox.
     recipe: Option<ImageRecipe>,
     /// Locked by the running cell; other cells queue for it in order.
@@ -117,6 +120,7 @@ impl Session {
                 languages: ready.interpreters.iter().map(|taken| taken.language).collect(),
                 interpreters: ready.interpreters,
                 image_command: sandbox.image_command,
+                image_id: sandbox.image_id,
                 recipe: match &policy.root {
                     SandboxRoot::Image(recipe) => Some(recipe.clone()),
                     SandboxRoot::Host | SandboxRoot::Tree(_) => None,
@@ -177,9 +181,19 @@ impl Session {
         self.image_command.as_ref()
     }
 
+    /// Returns the id of the image that the sandbox has, as `Backend::prepare` returns it.
+    pub fn image_id(&self) -> Option<&str> {
+        self.image_id.as_deref()
+    }
+
     /// Returns how the sandbox ended, or None if the session has not noticed an end. Does not ask the sandbox.
     pub fn sandbox_end(&self) -> Option<&SandboxEnd> {
         self.ended.get()
+    }
+
+    /// False only if the sandbox runs. Asks nobody, and returns true while another task asks the sandbox.
+    pub fn may_have_ended(&self) -> bool {
+        self.ended.get().is_some() || self.control.try_lock().map_or(true, |control| control.may_have_ended())
     }
 
     /// True if the sandbox still runs. Asks the sandbox itself.

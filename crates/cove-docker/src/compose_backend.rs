@@ -101,6 +101,7 @@ impl BackendState {
             stream: Box::new(stream),
             interpreters: interpreters(&recipe.languages, &path),
             image_command: None,
+            image_id: None,
         })
     }
 }

@@ -41,7 +41,7 @@ use serde::Serialize;
 use tokio::sync::{Mutex, OnceCell};
 
 use cove_core::BoxFuture;
-use cove_core::backend::{Backend, PlanFormat, ProgressCallback, Sandbox, SandboxOwner};
+use cove_core::backend::{Backend, PlanFormat, Preparation, ProgressCallback, Sandbox, SandboxOwner};
 use cove_core::error::Failure;
 use cove_core::policy::{AllowedMount, ComposeRisk, ImageRecipe, Policy, SandboxRoot};
 use cove_core::process_env::ProcessEnv;
@@ -288,12 +288,14 @@ impl BackendState {
         }
     }
 
-    async fn prepare(self: &Arc<Self>, policy: &Policy, tell: ProgressCallback<'_>) -> Result<Option<String>, Failure> {
+    async fn prepare(self: &Arc<Self>, policy: &Policy, tell: ProgressCallback<'_>) -> Result<Preparation, Failure> {
         let connected = self.connection().await?;
         if let Some(request) = self.compose_request(connected, policy, &SandboxOwner::default()).await? {
-            return self.compose(connected).await?.prepare(&connected.client, &request, tell).await;
+            let note = self.compose(connected).await?.prepare(&connected.client, &request, tell).await?;
+            return Ok(Preparation { note, image_id: None });
         }
-        Ok(self.image_provider(&connected.client, tell).prepare_image(image_recipe(policy)?).await?.summary)
+        let prepared = self.image_provider(&connected.client, tell).prepare_image(image_recipe(policy)?).await?;
+        Ok(Preparation { note: prepared.summary, image_id: Some(image_facts(prepared.image).id) })
     }
 
     /// Plans a container of the image. Fails if the engine cannot enforce the policy.
@@ -336,6 +338,7 @@ impl BackendState {
                     stream: Box::new(stream),
                     interpreters: plan.interpreters.clone(),
                     image_command: Some(plan.image_command.clone()),
+                    image_id: plan.body.image.clone(),
                 })
             }
             Err(failed) => {
@@ -442,7 +445,7 @@ impl Backend for ContainerBackend {
         &'a self,
         policy: &'a Policy,
         tell: ProgressCallback<'a>,
-    ) -> BoxFuture<'a, Result<Option<String>, Failure>> {
+    ) -> BoxFuture<'a, Result<Preparation, Failure>> {
         Box::pin(async move {
             let client = &self.shared.connection().await?.client;
             or_unresponsive_error(client, self.shared.prepare(policy, tell)).await

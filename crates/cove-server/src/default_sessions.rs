@@ -1,15 +1,18 @@
 //! Sessions of calls that name no image. They are created on demand, from the current default environment. Building
 //! its image may take minutes; the client gets progress meanwhile and may cancel.
 
+use std::sync::Arc;
+
 use cove_protocol::Language;
 
 use super::Server;
 use super::caller::ToolCaller;
 use super::progress::LatestLine;
+use cove_core::backend::Preparation;
 use cove_core::error::Failure;
 use cove_core::image::library::SandboxKind;
 use cove_core::policy::Policy;
-use cove_core::session::registry::{SessionLease, SessionRef};
+use cove_core::session::registry::{SessionBlueprint, SessionLease, SessionRef};
 
 impl Server {
     /// Returns a lease on the session of a call, and creates the session if it does not exist. Fails if the image
@@ -25,9 +28,10 @@ impl Server {
             Some(lease) => lease,
             None => {
                 let standard = self.images.default_environment().await?;
-                let note = self.prepare_image(standard.kind, &standard.policy, caller).await?;
-                let lease = self.sessions.lease(owner, session, &standard.policy, warm).await?;
-                lease.with_note(note)
+                let prepared = self.prepare_image(standard.kind, &standard.policy, caller).await?;
+                let blueprint = SessionBlueprint::default_for(Arc::new(standard.policy), prepared.image_id);
+                let lease = self.sessions.lease(owner, session, blueprint, warm).await?;
+                lease.with_note(prepared.note)
             }
         };
         if lease.is_new() {
@@ -36,16 +40,15 @@ impl Server {
         Ok(lease)
     }
 
-    /// Prepares the image before its first sandbox and reports progress. Returns a note if there was work to do.
-    /// Fails if the caller cancels or the server shuts down.
+    /// Prepares the image before its first sandbox and reports progress. Fails if the caller cancels or the server shuts down.
     pub(super) async fn prepare_image(
         &self,
         kind: SandboxKind,
         policy: &Policy,
         caller: &ToolCaller,
-    ) -> Result<Option<String>, Failure> {
+    ) -> Result<Preparation, Failure> {
         if kind == SandboxKind::Embedded {
-            return Ok(None);
+            return Ok(Preparation::default());
         }
         let latest = LatestLine::default();
         let progress = |line: &str| latest.set_message(line);

@@ -40,6 +40,7 @@ use crate::server_config::ServerConfig;
 use crate::telemetry::metrics::Metrics;
 use cove_core::backend::Backend;
 use cove_core::image::library::ImageLibrary;
+use cove_core::memory_headroom::MemoryHeadroom;
 use cove_core::policy::{CellLimits, Policy};
 use cove_core::process_env::ProcessEnv;
 use cove_core::session::registry::{RegistryLimits, SessionRegistry};
@@ -54,8 +55,6 @@ use tools::ToolDefinition;
 
 /// Most calls in flight over all clients.
 const MAX_CALLS: usize = 512;
-/// Sessions that are kept ready, with Python started, for the next caller.
-const WARM_SESSIONS: usize = 1;
 /// How long sandboxes may take to close when the server shuts down.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -74,6 +73,8 @@ pub struct Server {
     config: ServerSetup,
     env: ProcessEnv,
     sessions: Arc<SessionRegistry>,
+    /// False if sessions that name no image cannot be started.
+    keeps_sessions_ready: bool,
     backend: Arc<dyn Backend>,
     images: ImageLibrary,
     broker: Arc<Broker>,
@@ -106,8 +107,8 @@ pub fn introduction_size(config: &ServerSetup, env: &ProcessEnv) -> usize {
 }
 
 impl Server {
-    /// `standard` is the current policy of sessions that name no image, if they can be started. Without it, no warm
-    /// session is kept.
+    /// `standard` is the current policy of sessions that name no image, if they can be started. Without it, no session
+    /// is kept ready before its first caller.
     pub fn new(
         mut config: ServerSetup,
         standard: Option<Policy>,
@@ -115,14 +116,14 @@ impl Server {
         backend: Arc<dyn Backend>,
         images: ImageLibrary,
     ) -> Arc<Self> {
-        let warm_sessions = if standard.is_some() { WARM_SESSIONS } else { 0 };
+        let keeps_sessions_ready = standard.is_some();
         if let Some(standard) = standard {
             config.policy = standard;
         }
         let bounds = RegistryLimits {
             max_sessions: config.server.max_sessions,
             idle_timeout: config.server.idle_timeout,
-            warm_sessions,
+            headroom: MemoryHeadroom::of_machine,
         };
         let sessions = SessionRegistry::new(Arc::clone(&backend), config.policy.clone(), bounds);
         let broker = Broker::open(&config.broker, &env, manual::text(&config));
@@ -131,6 +132,7 @@ impl Server {
             config,
             env,
             sessions,
+            keeps_sessions_ready,
             backend,
             images,
             broker,

@@ -208,7 +208,9 @@ impl ServerHandler for McpConnection {
     async fn list_tools(&self, request: PageRequest, _context: McpContext) -> McpResult<ListToolsResult> {
         reject_cursor(request)?;
         // A client that lists tools is about to use one.
-        self.server.sessions.start_warm_session();
+        if self.server.keeps_sessions_ready {
+            self.server.sessions.keep_sessions_ready();
+        }
         let tools = self.server.tools.iter().map(|(_, shown)| shown.clone()).collect();
         Ok(ListToolsResult::with_all_items(tools).with_ttl_ms(TTL_MS).with_cache_scope(CacheScope::Public))
     }

@@ -19,6 +19,9 @@ type RunnerScript = dyn Fn(FakeRunner) -> BoxFuture<'static, ()> + Send + Sync;
 pub struct FakeBackend {
     script: Arc<RunnerScript>,
     conduct: FakeConduct,
+    image_id: Option<String>,
+    /// The owners of all sandboxes, in the order of their starts.
+    owners: Arc<Mutex<Vec<SandboxOwner>>>,
 }
 
 /// How a fake sandbox behaves towards its host.
@@ -46,7 +49,24 @@ impl FakeBackend {
             settles_within: Duration::from_secs(2),
             kills: Arc::default(),
         };
-        Self { script: Arc::new(move |runner| Box::pin(script(runner))), conduct }
+        Self {
+            script: Arc::new(move |runner| Box::pin(script(runner))),
+            conduct,
+            image_id: None,
+            owners: Arc::default(),
+        }
+    }
+
+    /// Reports this image for each sandbox.
+    #[must_use]
+    pub fn with_image(mut self, id: &str) -> Self {
+        self.image_id = Some(id.to_owned());
+        self
+    }
+
+    /// Returns the list of the owners of all sandboxes, which grows with each start.
+    pub fn owners(&self) -> Arc<Mutex<Vec<SandboxOwner>>> {
+        Arc::clone(&self.owners)
     }
 
     /// Reports this ending for each sandbox.
@@ -88,8 +108,9 @@ impl Backend for FakeBackend {
         "fake"
     }
 
-    fn start<'a>(&'a self, _policy: &'a Policy, _whose: &'a SandboxOwner) -> BoxFuture<'a, Result<Sandbox, Failure>> {
+    fn start<'a>(&'a self, _policy: &'a Policy, whose: &'a SandboxOwner) -> BoxFuture<'a, Result<Sandbox, Failure>> {
         Box::pin(async move {
+            self.owners.lock().expect("no test panics while it adds").push(whose.clone());
             let (host, guest) = tokio::io::duplex(256 * 1024);
             let (end, ended) = watch::channel(false);
             let script = Arc::clone(&self.script);
@@ -109,6 +130,7 @@ impl Backend for FakeBackend {
                 control: Box::new(control),
                 interpreters: interpreters(),
                 image_command: None,
+                image_id: self.image_id.clone(),
             })
         })
     }

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cove_core::output::CellOutput;
-use cove_core::session::registry::{Principal, RegistryLimits, SessionRef, SessionRegistry};
+use cove_core::policy::readiness::WarmTarget;
+use cove_core::session::registry::{Principal, RegistryLimits, SessionBlueprint, SessionRef, SessionRegistry};
 use cove_protocol::Language;
 use cove_testkit::measure::{self, PYTHON, interleave, load, percentile, ratio};
 
@@ -118,19 +119,21 @@ fn first_byte(mut command: Command) -> Duration {
 /// many sessions kept ready.
 fn session(program: PathBuf, parked: usize) -> Box<dyn FnMut(&str) -> Duration> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
-    let config = measure::config();
-    let bounds = RegistryLimits { max_sessions: 8, idle_timeout: Duration::from_secs(600), warm_sessions: parked };
+    let mut config = measure::config();
+    config.policy.readiness.warm = WarmTarget::Fixed(parked);
+    let bounds = RegistryLimits { max_sessions: 8, idle_timeout: Duration::from_secs(600), headroom: || None };
     let sessions = runtime
         .block_on(async { SessionRegistry::new(Arc::new(measure::jail(program)), config.policy.clone(), bounds) });
-    runtime.block_on(async { sessions.start_warm_session() });
+    runtime.block_on(async { sessions.keep_sessions_ready() });
     let owner = Principal("bench".into());
+    let blueprint = SessionBlueprint::default_for(Arc::new(config.policy.clone()), None);
     Box::new(move |code| {
         runtime.block_on(async {
             // In practice there is time between two requests to park another session; here the other peers take their
             // turns.
             let start = Instant::now();
             let warm = Some(Language::Python);
-            let session = sessions.lease(&owner, SessionRef::New, &config.policy, warm).await;
+            let session = sessions.lease(&owner, SessionRef::New, blueprint.clone(), warm).await;
             let session = session.expect("a session starts");
             let mut first = None;
             let mut written: Vec<u8> = Vec::new();

@@ -197,6 +197,7 @@ impl Jail {
             control: Box::new(control),
             interpreters: prepared.interpreters,
             image_command: None,
+            image_id: None,
         })
     }
 }

@@ -6,35 +6,43 @@
 mod ended_sessions;
 mod errors;
 mod lease;
+mod session_pool;
 mod table;
-mod warm_sessions;
 
 use std::io::Cursor;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use cove_protocol::{Language, SessionId};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::sleep;
 
 use crate::backend::{Backend, SandboxOwner};
 use crate::error::{Failure, display_value};
+use crate::memory_headroom::MemoryHeadroom;
 use crate::output::Spool;
 use crate::policy::{Policy, SessionLifetime};
 use crate::random::random_bits;
-use crate::session::{Session, SessionOptions};
+use crate::session::{IMPORT_TIMEOUT, PreloadFault, ReadyStartError, Session, SessionOptions};
 use crate::sync::lock;
 
 pub use ended_sessions::EndReason;
 pub use errors::SessionError;
 pub use lease::{OutputId, SessionLease};
+pub use session_pool::PoolFigures;
 
 use lease::{SessionEntry, UseGuard};
+use session_pool::{OrderedStart, ReadySession, SessionPool, ShelfKey, StartOrder};
 use table::SessionTable;
-use warm_sessions::WarmSessions;
 
 /// Longest name that a caller may choose.
 const MAX_NAME_LENGTH: usize = 64;
+/// Stands for the owner of embedded sandboxes that nobody uses yet.
+const NOBODY: &str = "nobody";
+/// How often the registry looks at the sessions that are kept ready.
+const TEND_INTERVAL: Duration = Duration::from_secs(5);
+/// How long a start ahead of its use waits for the callers that start sessions of their own.
+const CALLERS_FIRST: Duration = Duration::from_secs(2);
 
 /// The owner of sessions. A handle or a name works for its owner alone.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -45,16 +53,27 @@ pub struct Principal(pub String);
 pub struct SessionBlueprint {
     /// The image of the session; None for the environment with all languages.
     pub image: Option<String>,
-    pub policy: Policy,
+    /// The id that `Backend::prepare` returned.
+    pub image_id: Option<String>,
+    pub policy: Arc<Policy>,
+    /// False if a caller chose a part of the policy, so that nobody else will ask for the same.
+    pub may_be_ready: bool,
     pub lifetime: SessionLifetime,
     /// The language of lines that are sent to the session without one.
     pub line_language: Language,
 }
 
 impl SessionBlueprint {
-    /// Returns the blueprint of a session for which the caller chose nothing but the policy.
-    fn default_for(policy: Policy) -> Self {
-        Self { image: None, policy, lifetime: SessionLifetime::Persistent, line_language: Language::Python }
+    /// Returns the blueprint of a session for which the caller chose nothing.
+    pub fn default_for(policy: Arc<Policy>, image_id: Option<String>) -> Self {
+        Self {
+            image: None,
+            image_id,
+            policy,
+            may_be_ready: true,
+            lifetime: SessionLifetime::Persistent,
+            line_language: Language::Python,
+        }
     }
 }
 
@@ -120,42 +139,59 @@ impl SessionRef {
 pub struct RegistryLimits {
     pub max_sessions: usize,
     pub idle_timeout: Duration,
-    /// Sessions that are started ahead of the calls that will use them.
-    pub warm_sessions: usize,
+    /// Returns the memory that is left, if it is known.
+    pub headroom: fn() -> Option<MemoryHeadroom>,
+}
+
+/// The state of a registry, for people.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RegistryFigures {
+    /// Sessions of callers, including those that are starting.
+    pub open: usize,
+    pub pool: PoolFigures,
 }
 
 pub struct SessionRegistry {
     backend: Arc<dyn Backend>,
-    /// The blueprint of the warm sessions.
+    /// The blueprint of most sessions, which share it.
     default_blueprint: Arc<SessionBlueprint>,
     bounds: RegistryLimits,
     table: Mutex<SessionTable>,
     /// One permit for each one-shot sandbox that may exist at the same time. Its `SessionLease` holds the permit.
     oneshot_permits: Arc<Semaphore>,
-    warm: WarmSessions,
+    pool: SessionPool,
+    /// How many callers wait for a session of their own to start.
+    waiting_callers: watch::Sender<usize>,
 }
 
 impl SessionRegistry {
-    /// `policy` is the policy of the warm sessions. Starts the task that ends idle sessions; it runs until the registry
-    /// is dropped.
+    /// `policy` is the policy of sessions for which a caller chooses nothing. Starts the tasks that end idle sessions
+    /// and tend the ready ones; they run until the registry is dropped.
     pub fn new(backend: Arc<dyn Backend>, policy: Policy, bounds: RegistryLimits) -> Arc<Self> {
-        let warm = WarmSessions::new(Arc::clone(&backend), policy.clone(), bounds.warm_sessions);
-        let default_blueprint = Arc::new(SessionBlueprint::default_for(policy));
+        let default_blueprint = Arc::new(SessionBlueprint::default_for(Arc::new(policy), None));
         let sessions = Arc::new(Self {
             backend,
             default_blueprint,
             bounds,
             table: Mutex::default(),
             oneshot_permits: Arc::new(Semaphore::new(bounds.max_sessions)),
-            warm,
+            pool: SessionPool::default(),
+            waiting_callers: watch::Sender::new(0),
         });
         tokio::spawn(end_idle(Arc::downgrade(&sessions), bounds.idle_timeout));
+        tokio::spawn(tend_pool(Arc::downgrade(&sessions)));
         sessions
     }
 
-    /// Starts a warm session in the background, if the limit allows another.
-    pub fn start_warm_session(&self) {
-        self.warm.refill();
+    /// Keeps sessions of the default policy ready from now on, if the policy allows it. Containers are kept ready once
+    /// a caller has asked for one, because each belongs to its caller from the start.
+    pub fn keep_sessions_ready(self: &Arc<Self>) {
+        let nobody = Principal(NOBODY.into());
+        let default = &self.default_blueprint;
+        if let Some(key) = ShelfKey::new(default, default.line_language, &nobody) {
+            end_unused(self.pool.expect(key));
+            self.refill_pool();
+        }
     }
 
     /// Leases an existing session. Returns None if no session has that name. Fails if the handle is unknown or the
@@ -171,21 +207,21 @@ impl SessionRegistry {
         self.start_lease(hold, warm).await.map(Some)
     }
 
-    /// Leases an existing session or makes one with `policy`. Fails if the handle is unknown, the registry is full, or
+    /// Leases an existing session or makes one from the blueprint. Fails if the handle is unknown, the registry is full, or
     /// the session cannot be started or is one-shot.
     pub async fn lease(
         self: &Arc<Self>,
         owner: &Principal,
         which: SessionRef,
-        policy: &Policy,
+        blueprint: SessionBlueprint,
         warm: Option<Language>,
     ) -> Result<SessionLease, SessionError> {
         self.remove_dead(owner, &which).await;
-        let blueprint = match *policy == self.default_blueprint.policy {
+        let blueprint = match blueprint == *self.default_blueprint {
             true => Arc::clone(&self.default_blueprint),
-            false => Arc::new(SessionBlueprint::default_for(policy.clone())),
+            false => Arc::new(blueprint),
         };
-        let hold = self.reserve(owner, which, &blueprint, SessionOrigin::Implicit)?;
+        let hold = self.reserve(owner, which, &blueprint, warm, SessionOrigin::Implicit)?;
         self.start_lease(hold, warm).await
     }
 
@@ -197,7 +233,7 @@ impl SessionRegistry {
         blueprint: SessionBlueprint,
     ) -> Result<SessionId, SessionError> {
         let (lifetime, speaks) = (blueprint.lifetime, blueprint.line_language);
-        let hold = self.reserve(owner, SessionRef::New, &Arc::new(blueprint), SessionOrigin::Explicit)?;
+        let hold = self.reserve(owner, SessionRef::New, &Arc::new(blueprint), Some(speaks), SessionOrigin::Explicit)?;
         let id = hold.entry.id.clone();
         if lifetime == SessionLifetime::Persistent {
             let unwanted = StartGuard { sessions: self, entry: Some(Arc::clone(&hold.entry)) };
@@ -227,12 +263,12 @@ impl SessionRegistry {
         let sessions = Arc::clone(self);
         run_detached(async move {
             let entry = &hold.entry;
-            let options = SessionOptions {
-                input: Some(Box::new(Cursor::new(input))),
+            let options = || SessionOptions {
+                input: Some(Box::new(Cursor::new(input.clone()))),
                 warm_language: None,
                 owner: sandbox_owner(entry),
             };
-            let session = Session::start(&*sessions.backend, &entry.blueprint.policy, options).await;
+            let session = sessions.start_for_caller(&entry.blueprint.policy, options).await;
             let session = session.map_err(|error| SessionError::Start(Arc::new(error)))?;
             if entry.removed.is_cancelled() {
                 session.kill().await;
@@ -269,7 +305,11 @@ impl SessionRegistry {
 
     /// Sets `entry.session`, or waits for the task that is setting it. Looks at `closed` and `removed` after that: see
     /// `SessionEntry` for the order. On failure removes the entry.
-    async fn start_entry(&self, hold: UseGuard, warm: Option<Language>) -> Result<SessionLease, SessionError> {
+    async fn start_entry(
+        self: &Arc<Self>,
+        hold: UseGuard,
+        warm: Option<Language>,
+    ) -> Result<SessionLease, SessionError> {
         let policy = &hold.entry.blueprint.policy;
         let mut is_new = false;
         let started = hold.entry.session.get_or_try_init(|| async {
@@ -278,14 +318,16 @@ impl SessionRegistry {
             if hold.entry.removed.is_cancelled() {
                 return Err(Failure::operator("could not start the session: it was ended while it started"));
             }
-            if *policy == self.default_blueprint.policy
-                && let Some(session) = self.warm.take(warm).await
-            {
-                return Ok(session);
+            let ready = lock(&hold.entry.ready_session).take();
+            if let Some(session) = ready {
+                // Its sandbox may have ended while it waited.
+                if session.is_alive().await {
+                    return Ok(session);
+                }
             }
-            let owner = sandbox_owner(&hold.entry);
-            let options = SessionOptions { input: None, warm_language: warm, owner };
-            Session::start(&*self.backend, policy, options).await
+            let owner = || sandbox_owner(&hold.entry);
+            let options = || SessionOptions { input: None, warm_language: warm, owner: owner() };
+            self.start_for_caller(policy, options).await
         });
         match started.await {
             // `close` has emptied the table and may have missed this session.
@@ -307,6 +349,99 @@ impl SessionRegistry {
         }
     }
 
+    /// Starts a session for a caller that waits for it. If that fails while memory is scarce, ends all ready sessions
+    /// and tries once more: they are there to save time, not to cost somebody a session.
+    async fn start_for_caller(
+        &self,
+        policy: &Policy,
+        options: impl Fn() -> SessionOptions,
+    ) -> Result<Session, Failure> {
+        let _waiting = WaitingCaller::new(&self.waiting_callers);
+        let first = Session::start(&*self.backend, policy, options()).await;
+        if first.is_ok() || !self.headroom_is(MemoryHeadroom::is_scarce) {
+            return first;
+        }
+        let unused = self.pool.shrink_to(0);
+        if unused.is_empty() {
+            return first;
+        }
+        for ready in unused {
+            ready.session.kill().await;
+        }
+        Session::start(&*self.backend, policy, options()).await
+    }
+
+    fn headroom_is(&self, what: impl Fn(MemoryHeadroom) -> bool) -> bool {
+        (self.bounds.headroom)().is_some_and(what)
+    }
+
+    /// Starts ready sessions in the background while the pool lacks some and the limits allow them.
+    fn refill_pool(self: &Arc<Self>) {
+        if self.headroom_is(MemoryHeadroom::is_scarce) {
+            return;
+        }
+        let room = self.bounds.max_sessions.saturating_sub(self.count());
+        while let Some(order) = self.pool.begin_start(room) {
+            let sessions = Arc::clone(self);
+            tokio::spawn(async move {
+                sessions.carry_out(order).await;
+                sessions.refill_pool();
+            });
+        }
+    }
+
+    /// Starts a session ahead of its use and puts it into the pool.
+    async fn carry_out(&self, StartOrder { key, modules }: StartOrder) {
+        let mut waiting = self.waiting_callers.subscribe();
+        // Callers that need the processors now come first, but a server that always has some is refilled too.
+        let _ = tokio::time::timeout(CALLERS_FIRST, waiting.wait_for(|count| *count == 0)).await;
+        let id = SessionId::from_random(random_bits());
+        let principal = key.tenant.as_ref().map_or(NOBODY, |tenant| &tenant.0).to_owned();
+        let owner = SandboxOwner { session: id.to_string(), principal };
+        let started = Session::start_ready(&*self.backend, &key.policy, owner, key.language, &modules).await;
+        let ended = match started {
+            // The name of the image got another image in the meantime.
+            Ok(session) if session.image_id() != key.image_id.as_deref() => {
+                session.kill().await;
+                OrderedStart::Failed
+            }
+            Ok(session) => OrderedStart::Ready(ReadySession { id, session }),
+            Err(ReadyStartError::Start(failure)) => {
+                // A caller that needs a session starts one itself and gets the error.
+                tracing::debug!(language = %key.language, error = %failure, "could not keep a session ready");
+                OrderedStart::Failed
+            }
+            Err(ReadyStartError::Import(PreloadFault { module, problem })) => {
+                if self.pool.remember_bad_module(&key, &module) {
+                    tracing::warn!(
+                        "`preload`: the module `{module}` {problem}; sessions are kept ready without it \
+                         (an import ahead may take {} s, and needs no process of its own)",
+                        IMPORT_TIMEOUT.as_secs()
+                    );
+                }
+                OrderedStart::WithoutModule
+            }
+        };
+        end_unused(self.pool.finish_start(&key, ended));
+        // Callers may have taken the room meanwhile.
+        end_unused(self.pool.shrink_to(self.bounds.max_sessions.saturating_sub(self.count())));
+    }
+
+    /// Takes dead sessions and those that nobody needs out of the pool, and fills it again.
+    async fn tend_pool(self: &Arc<Self>) {
+        if self.headroom_is(MemoryHeadroom::is_exhausted) {
+            end_unused(self.pool.shrink_to(0));
+        }
+        end_unused(self.pool.tend());
+        for (key, ready) in self.pool.take_doubtful() {
+            match ready.session.is_alive().await {
+                true => end_unused(self.pool.put_back(&key, ready)),
+                false => end_unused([ready]),
+            }
+        }
+        self.refill_pool();
+    }
+
     /// Removes the session that `which` refers to if its sandbox has ended by itself, so that its name becomes free. No
     /// task watches for such ends, so each lookup asks the sandbox.
     async fn remove_dead(&self, owner: &Principal, which: &SessionRef) {
@@ -318,13 +453,14 @@ impl SessionRegistry {
         }
     }
 
-    /// Returns an existing session, or adds an entry for a new one. Evicts another session if the registry is full, and
-    /// fails if none can be evicted.
+    /// Returns an existing session, or adds an entry for a new one, with a ready session if there is one. Evicts another
+    /// session if the registry is full, and fails if none can be evicted.
     fn reserve(
-        &self,
+        self: &Arc<Self>,
         owner: &Principal,
         which: SessionRef,
         blueprint: &Arc<SessionBlueprint>,
+        warm: Option<Language>,
         origin: SessionOrigin,
     ) -> Result<UseGuard, SessionError> {
         let mut table = lock(&self.table);
@@ -337,17 +473,35 @@ impl SessionRegistry {
         if table.entries.len() >= self.bounds.max_sessions && !table.evict_one(owner) {
             return Err(SessionError::TooMany { most: self.bounds.max_sessions });
         }
-        let id = SessionId::from_random(random_bits());
+        let language = warm.unwrap_or(blueprint.line_language);
+        let ready = ShelfKey::new(blueprint, language, owner).and_then(|key| self.take_ready(key));
+        // A session that was ready brings its id along: its sandbox may be labelled with it.
+        let (id, ready_session) = match ready {
+            Some(ReadySession { id, session }) => (id, Some(session)),
+            None => (SessionId::from_random(random_bits()), None),
+        };
         let before = name.as_deref().and_then(|name| table.ended.take_reason_for_name(name, owner));
         let disposable = origin == SessionOrigin::Implicit && !matches!(which, SessionRef::Name(_));
         let entry =
             SessionEntry::new(id.clone(), owner.clone(), name.clone(), Arc::clone(blueprint), before, disposable);
         let entry = Arc::new(entry);
+        *lock(&entry.ready_session) = ready_session;
         if let Some(name) = name {
             table.names.insert((owner.clone(), name), id.clone());
         }
         table.entries.insert(id, Arc::clone(&entry));
+        end_unused(self.pool.shrink_to(self.bounds.max_sessions.saturating_sub(table.entries.len())));
         Ok(UseGuard::new(entry))
+    }
+
+    /// Takes a ready session out of the pool and has another started in its place.
+    fn take_ready(self: &Arc<Self>, key: ShelfKey) -> Option<ReadySession> {
+        let (taken, unused) = self.pool.take(key);
+        end_unused(unused);
+        let sessions = Arc::clone(self);
+        // In a task, because the caller holds the table and must not wait for this.
+        tokio::spawn(async move { sessions.refill_pool() });
+        taken
     }
 
     /// Kills a session of `owner` together with its running cells. Fails if there is no such session, or if its sandbox
@@ -384,9 +538,13 @@ impl SessionRegistry {
             own.iter().for_each(|entry| table.remove_and_record(&entry.id, EndReason::Stopped));
             own
         };
+        let unused = self.pool.remove_tenant(owner);
         let mut ends = tokio::task::JoinSet::new();
         for entry in entries {
             ends.spawn(async move { entry.kill().await });
+        }
+        for ready in unused {
+            ends.spawn(async move { drop(ready.session.kill().await) });
         }
         while ends.join_next().await.is_some() {}
     }
@@ -400,15 +558,20 @@ impl SessionRegistry {
             table.names.clear();
             table.entries.drain().map(|(_, entry)| entry).collect()
         };
-        let parked = self.warm.close();
+        let unused = self.pool.close();
         let mut ends = tokio::task::JoinSet::new();
         for entry in entries {
             ends.spawn(async move { entry.kill().await });
         }
-        for session in parked {
-            ends.spawn(async move { drop(session.kill().await) });
+        for ready in unused {
+            ends.spawn(async move { drop(ready.session.kill().await) });
         }
         while ends.join_next().await.is_some() {}
+    }
+
+    /// Returns the state of the registry, for people.
+    pub fn figures(&self) -> RegistryFigures {
+        RegistryFigures { open: self.count(), pool: self.pool.figures() }
     }
 
     /// Returns the number of sessions, including those that are starting.
@@ -498,6 +661,38 @@ async fn end_idle(sessions: Weak<SessionRegistry>, idle: Duration) {
                 }
             });
         }
+    }
+}
+
+/// Looks at the ready sessions at intervals until the registry is dropped.
+async fn tend_pool(sessions: Weak<SessionRegistry>) {
+    loop {
+        sleep(TEND_INTERVAL).await;
+        let Some(sessions) = sessions.upgrade() else { return };
+        sessions.tend_pool().await;
+    }
+}
+
+/// Kills ready sessions that nobody will use, each in its own task: one that is slow to end must not delay the caller.
+fn end_unused(unused: impl IntoIterator<Item = ReadySession>) {
+    for ready in unused {
+        tokio::spawn(async move { ready.session.kill().await });
+    }
+}
+
+/// Counts as a caller that waits for its session until it is dropped.
+struct WaitingCaller<'a>(&'a watch::Sender<usize>);
+
+impl<'a> WaitingCaller<'a> {
+    fn new(count: &'a watch::Sender<usize>) -> Self {
+        count.send_modify(|count| *count += 1);
+        Self(count)
+    }
+}
+
+impl Drop for WaitingCaller<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
     }
 }
 

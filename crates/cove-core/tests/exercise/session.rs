@@ -129,7 +129,13 @@ impl Backend for ScriptedBackend {
         });
         let program = InterpreterPath { language: Language::Python, program: "/python".into() };
         let control = Box::new(ScriptedControl { killed, ended });
-        let sandbox = Sandbox { stream: Box::new(host), control, interpreters: vec![program], image_command: None };
+        let sandbox = Sandbox {
+            stream: Box::new(host),
+            control,
+            interpreters: vec![program],
+            image_command: None,
+            image_id: None,
+        };
         Box::pin(std::future::ready(Ok(sandbox)))
     }
 

@@ -21,7 +21,7 @@ use super::request::{ConnectionAddresses, RequestOrigin};
 use super::token::keeper::TokenKeeper;
 use super::{BoundListener, HttpFront, McpHandler, connection};
 use crate::telemetry::metrics::Metrics;
-use cove_core::session::registry::Principal;
+use cove_core::session::registry::{Principal, RegistryFigures};
 
 /// The pause after an error that lasts, such as too many open files; accepting again at once would only repeat it.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
@@ -40,19 +40,19 @@ pub(super) struct HttpContext<M> {
     pub(super) connections: Arc<ConnectionTable>,
     pub(super) mcp: M,
     pub(super) metrics: Arc<Metrics>,
-    pub(super) sessions: Box<dyn Fn() -> usize + Send + Sync>,
+    pub(super) sessions: Box<dyn Fn() -> RegistryFigures + Send + Sync>,
     pub(super) ready: Box<dyn Fn() -> bool + Send + Sync>,
     pub(super) stop: CancellationToken,
 }
 
 /// Serves until `stop` is cancelled. Then it closes idle connections, gives answers in flight a few seconds, and
-/// closes the rest. No connection is left when it returns. `sessions` counts open sessions for `/metrics`; `ready`
+/// closes the rest. No connection is left when it returns. `sessions` returns the figures of `/metrics`; `ready`
 /// says whether the server accepts work, for `/readyz`.
 pub async fn serve<M: McpHandler>(
     bound: BoundListener,
     mcp: M,
     metrics: Arc<Metrics>,
-    sessions: impl Fn() -> usize + Send + Sync + 'static,
+    sessions: impl Fn() -> RegistryFigures + Send + Sync + 'static,
     ready: impl Fn() -> bool + Send + Sync + 'static,
     stop: CancellationToken,
 ) {

@@ -124,7 +124,7 @@ async fn route_request<M: McpHandler>(
             Ok(response::new_response(
                 StatusCode::OK,
                 "text/plain; version=0.0.4; charset=utf-8",
-                site.metrics.render((site.sessions)()),
+                site.metrics.render(&(site.sessions)()),
             ))
         }
         HttpEndpoint::Health => Ok(status_response(StatusCode::OK, "ok")),

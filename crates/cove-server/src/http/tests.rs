@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::telemetry::metrics::Metrics;
+use cove_core::session::registry::RegistryFigures;
 
 mod binding;
 mod bounds;
@@ -149,7 +150,14 @@ impl TestFront {
         let (sender, events) = mpsc::unbounded_channel();
         let (metrics, release, stop) = (Arc::new(Metrics::new()), Arc::new(Notify::new()), CancellationToken::new());
         let fake = FakeMcp { events: sender, release: Arc::clone(&release) };
-        let task = tokio::spawn(serve(bound, fake, Arc::clone(&metrics), || 7, || true, stop.clone()));
+        let task = tokio::spawn(serve(
+            bound,
+            fake,
+            Arc::clone(&metrics),
+            || RegistryFigures { open: 7, ..RegistryFigures::default() },
+            || true,
+            stop.clone(),
+        ));
         Self { address, metrics, events, release, stop, task }
     }
 
@@ -175,7 +183,7 @@ impl TestFront {
     }
 
     fn count(&self, line: &str) -> u64 {
-        let page = self.metrics.render(0);
+        let page = self.metrics.render(&RegistryFigures::default());
         let found = page.lines().find_map(|found| found.strip_prefix(line));
         found.map_or(0, |value| value.trim().parse().unwrap())
     }

@@ -10,6 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use cove_core::session::registry::RegistryFigures;
 use cove_core::sync::lock;
 use cove_upstream::broker::CallMeter;
 
@@ -110,12 +111,21 @@ impl Metrics {
         increment(&self.refused, [reason.into()]);
     }
 
-    /// Returns the metrics page. `sessions` is the number of open sessions.
-    pub fn render(&self, sessions: usize) -> String {
+    /// Returns the metrics page.
+    pub fn render(&self, sessions: &RegistryFigures) -> String {
         let mut page = MetricsPage::default();
         page.write_family("cove_build_info", "gauge", "What is running.");
         page.write_sample("cove_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
-        page.write_gauge("cove_sessions", "Sessions that are open.", sessions);
+        page.write_gauge("cove_sessions", "Sessions that are open.", sessions.open);
+        page.write_family("cove_ready_sessions", "gauge", "Sessions that wait for a caller, by language.");
+        for (language, count) in &sessions.pool.ready {
+            page.write_sample("cove_ready_sessions", &[("language", language.as_str())], count);
+        }
+        let help = "New sessions that a ready session could serve, by whether there was one.";
+        page.write_family("cove_pool_requests_total", "counter", help);
+        for (outcome, count) in [("hit", sessions.pool.hits), ("miss", sessions.pool.misses)] {
+            page.write_sample("cove_pool_requests_total", &[("outcome", outcome)], count);
+        }
         page.write_counter("cove_sessions_started_total", "Sessions that were started.", &self.sessions_started);
         let help = "Cells that ended, by language and outcome.";
         page.write_labelled("cove_cells_total", help, ["language", "outcome"], &self.cells);
@@ -214,6 +224,9 @@ fn escape_label(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use cove_core::session::registry::PoolFigures;
+    use cove_protocol::Language;
+
     use super::*;
 
     #[test]
@@ -229,9 +242,14 @@ mod tests {
         metrics.request_refused("host");
         let call = metrics.call_started();
         let connection = metrics.connection_opened();
-        let page = metrics.render(3);
+        let pool = PoolFigures { ready: vec![(Language::Node, 2), (Language::Python, 0)], hits: 7, misses: 1 };
+        let page = metrics.render(&RegistryFigures { open: 3, pool });
         for line in [
             "cove_sessions 3",
+            "cove_ready_sessions{language=\"node\"} 2",
+            "cove_ready_sessions{language=\"python\"} 0",
+            "cove_pool_requests_total{outcome=\"hit\"} 7",
+            "cove_pool_requests_total{outcome=\"miss\"} 1",
             "cove_sessions_started_total 1",
             "cove_cells_total{language=\"python\",outcome=\"ok\"} 2",
             "cove_cells_total{language=\"sh\",outcome=\"timeout\"} 1",
@@ -251,7 +269,7 @@ mod tests {
             assert!(page.lines().any(|found| found == line), "{line} is not in\n{page}");
         }
         drop((call, connection));
-        let page = metrics.render(0);
+        let page = metrics.render(&RegistryFigures::default());
         assert!(page.contains("\ncove_calls_in_flight 0\n") && page.contains("\ncove_http_connections 0\n"));
     }
 
@@ -262,7 +280,7 @@ mod tests {
         let metrics = Metrics::new();
         metrics.cell_ended("python", "ok", 0.5, 1);
         metrics.request_answered("/", 200);
-        let page = metrics.render(1);
+        let page = metrics.render(&RegistryFigures::default());
         assert!(page.ends_with('\n'));
         let mut family = String::new();
         let mut seen = Vec::new();

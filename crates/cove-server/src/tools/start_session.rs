@@ -1,5 +1,7 @@
 //! `start_session`: starts a session in an image that the agent chooses, with mounts within the operator's limits.
 
+use std::sync::Arc;
+
 use serde_json::json;
 
 use super::{ToolCall, ToolDefinition, ToolEffect, object_schema};
@@ -42,6 +44,8 @@ async fn start_session(ToolCall { server, caller, mut arguments }: ToolCall<'_>)
             .with_hint(format!("at most {MAX_MOUNTS} are allowed")));
     }
     let ServedImage { image, kind, mut policy, .. } = server.images.find(&name).await?;
+    // A mount is the caller's own choice.
+    let may_be_ready = mounts.is_empty();
     for mut mount in mounts {
         let (source, target) = (mount.text("source")?, mount.text("target")?);
         let access = match mount.optional_boolean("readonly")? {
@@ -53,10 +57,12 @@ async fn start_session(ToolCall { server, caller, mut arguments }: ToolCall<'_>)
         let could_not = || Failure::usage(format!("could not mount `{}`", display_value(&source)));
         policy.mounts.push(mount.map_err(|refusal| could_not().because(refusal.cause).with_hint(refusal.hint))?);
     }
-    let note = server.prepare_image(kind, &policy, caller).await?;
+    let prepared = server.prepare_image(kind, &policy, caller).await?;
     let blueprint = SessionBlueprint {
         image: Some(image.recipe.name),
-        policy,
+        image_id: prepared.image_id,
+        policy: Arc::new(policy),
+        may_be_ready,
         lifetime: image.lifetime,
         line_language: image.line_language,
     };
@@ -71,7 +77,7 @@ async fn start_session(ToolCall { server, caller, mut arguments }: ToolCall<'_>)
     }
     server.metrics.session_started();
     let mut value = json!({"session_id": id.as_str()});
-    if let Some(note) = note {
+    if let Some(note) = prepared.note {
         value["note"] = note.into();
     }
     Ok(ToolResult::structured(value))

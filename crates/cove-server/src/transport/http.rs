@@ -63,7 +63,7 @@ pub async fn serve_http(server: Arc<Server>) -> Result<(), Failure> {
     };
     let sessions = {
         let server = Arc::clone(&server);
-        move || server.sessions.count()
+        move || server.sessions.figures()
     };
     let serving = front::serve(bound, protocol, Arc::clone(&server.metrics), sessions, ready, stop.clone());
     let mut serving = tokio::spawn(serving);

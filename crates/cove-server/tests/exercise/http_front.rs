@@ -22,7 +22,7 @@ use super::token::keeper::TokenKeeper;
 use super::{HttpBounds, HttpFront, HttpResponse, McpHandler, response};
 use crate::http_config::{Authority, HttpAuth, HttpConfig, WebOrigin};
 use crate::telemetry::metrics::Metrics;
-use cove_core::session::registry::Principal;
+use cove_core::session::registry::{Principal, RegistryFigures};
 
 const ALICE: &str = "alice-0123456789abcdef";
 const BOB: &str = "bob-0123456789abcdef";
@@ -135,7 +135,7 @@ async fn converse(sent: &[u8], size: usize, passed: Arc<PassedTokens>) -> Vec<u8
         connections,
         mcp: CheckingMcp(passed),
         metrics: Arc::new(Metrics::new()),
-        sessions: Box::new(|| 0),
+        sessions: Box::new(RegistryFigures::default),
         ready: Box::new(|| true),
         stop: CancellationToken::new(),
     };

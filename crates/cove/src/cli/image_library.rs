@@ -48,7 +48,7 @@ pub(super) async fn prepare_image(backend: &dyn Backend, policy: &Policy) -> Res
     let progress = ProgressLine::new();
     let done = backend.prepare(policy, &|line| progress.update(line)).await;
     progress.clear();
-    if let Some(done) = done? {
+    if let Some(done) = done?.note {
         progress.print_remark(&done);
     }
     Ok(())

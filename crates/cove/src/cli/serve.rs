@@ -73,8 +73,7 @@ async fn serve(mut config: Config, env: ProcessEnv) -> Result<(), Failure> {
         // The default image is prepared in the background too, so that the first session need not wait for it.
         let Some(policy) = standard else { return };
         match backend.prepare(&policy, &|line| tracing::debug!("{line}")).await {
-            Ok(Some(done)) => tracing::info!("{done}"),
-            Ok(None) => {}
+            Ok(prepared) => prepared.note.into_iter().for_each(|note| tracing::info!("{note}")),
             Err(error) => tracing::warn!("{}", cove_core::error::one_line_chain(&error)),
         }
     });

@@ -192,7 +192,8 @@ fn defaults_are_what_the_design_says() {
             network,
             runtime: None,
             user,
-            limits
+            limits,
+            readiness: Default::default(),
         }
     );
     let seconds = Duration::from_secs;

@@ -16,7 +16,7 @@ use bollard::query_parameters::{
 };
 use cove_core::backend::SandboxEnd;
 use cove_core::session::CellEnd;
-use cove_core::session::registry::{Principal, RegistryLimits, SessionRef, SessionRegistry};
+use cove_core::session::registry::{Principal, RegistryLimits, SessionBlueprint, SessionRef, SessionRegistry};
 use cove_docker::build::{BuildSource, ImageProvider};
 use cove_protocol::Language;
 use cove_testkit::containers::TestEngine;
@@ -367,11 +367,14 @@ fn reports_a_session_that_could_not_be_removed() {
     for_each_engine("reports_a_session_that_could_not_be_removed", async |engine, address, docker| {
         let folder = tempfile::tempdir().expect("a folder");
         let (through, hang) = hanging_proxy(address, folder.path()).await;
-        let bounds = RegistryLimits { max_sessions: 4, idle_timeout: Duration::from_secs(600), warm_sessions: 0 };
+        let bounds = RegistryLimits { max_sessions: 4, idle_timeout: Duration::from_secs(600), headroom: || None };
+        let blueprint =
+            SessionBlueprint { may_be_ready: false, ..SessionBlueprint::default_for(Arc::new(policy()), None) };
         let sessions = SessionRegistry::new(Arc::new(backend(engine, &through)), policy(), bounds);
         let owner = Principal("tests".into());
         let stop = async |hangs: bool| {
-            let held = sessions.lease(&owner, SessionRef::New, &policy(), None).await.expect("a session starts");
+            let held =
+                sessions.lease(&owner, SessionRef::New, blueprint.clone(), None).await.expect("a session starts");
             let id = held.id().clone();
             drop(held);
             hang.send_replace(hangs);

@@ -40,6 +40,7 @@ mod server_mistakes;
 mod server_requests;
 mod server_starts;
 mod servers;
+mod session_pool;
 mod sessions;
 mod shells;
 mod sign_in;

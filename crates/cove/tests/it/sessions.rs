@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use cove::config::{Config, SettingFlags};
 use cove_core::backend::{Backend, SandboxEnd};
-use cove_core::policy::SessionLifetime;
-use cove_core::policy::{ImageRecipe, ImageSource};
-use cove_core::policy::{Policy, SandboxRoot};
+use cove_core::policy::readiness::WarmTarget;
 use cove_core::process_env::ProcessEnv;
 use cove_core::session::registry::{
     EndReason, Principal, RegistryLimits, SessionBlueprint, SessionError, SessionRef, SessionRegistry,
@@ -20,7 +18,15 @@ use tokio::sync::Semaphore;
 
 fn config() -> Config {
     let process_env = ProcessEnv { env: Default::default(), cwd: "/".into(), stdin_is_terminal: false };
-    Config::load(&SettingFlags::default(), &process_env).unwrap()
+    let mut config = Config::load(&SettingFlags::default(), &process_env).unwrap();
+    // `session_pool.rs` has the tests of ready sessions.
+    config.policy.readiness.warm = WarmTarget::Fixed(0);
+    config
+}
+
+/// The blueprint of a session for which the caller chose nothing.
+fn blueprint() -> SessionBlueprint {
+    SessionBlueprint::default_for(Arc::new(config().policy), None)
 }
 
 fn cell(code: &str) -> Cell {
@@ -55,7 +61,7 @@ fn sessions(backend: impl Backend + 'static, most: usize, idle: Duration) -> Arc
     SessionRegistry::new(
         Arc::new(backend),
         config().policy,
-        RegistryLimits { max_sessions: most, idle_timeout: idle, warm_sessions: 0 },
+        RegistryLimits { max_sessions: most, idle_timeout: idle, headroom: || None },
     )
 }
 
@@ -72,14 +78,12 @@ const LONG: Duration = Duration::from_secs(1800);
 #[tokio::test]
 async fn finds_a_session_by_name_and_handle() {
     let sessions = sessions(obedient_backend(), 8, LONG);
-    let first = sessions.lease(&alice(), SessionRef::parse("work").unwrap(), &config().policy, None).await.unwrap();
-    let again = sessions.lease(&alice(), SessionRef::parse("work").unwrap(), &config().policy, None).await.unwrap();
-    let by_handle = sessions
-        .lease(&alice(), SessionRef::parse(first.id().as_str()).unwrap(), &config().policy, None)
-        .await
-        .unwrap();
+    let first = sessions.lease(&alice(), SessionRef::parse("work").unwrap(), blueprint(), None).await.unwrap();
+    let again = sessions.lease(&alice(), SessionRef::parse("work").unwrap(), blueprint(), None).await.unwrap();
+    let by_handle =
+        sessions.lease(&alice(), SessionRef::parse(first.id().as_str()).unwrap(), blueprint(), None).await.unwrap();
     assert_eq!((first.id(), first.id()), (again.id(), by_handle.id()));
-    let other = sessions.lease(&alice(), SessionRef::New, &config().policy, None).await.unwrap();
+    let other = sessions.lease(&alice(), SessionRef::New, blueprint(), None).await.unwrap();
     assert_ne!(first.id(), other.id());
     assert_eq!(run(&first).await, CellEnd::Completed { forgotten: false });
     assert_eq!(sessions.count(), 2);
@@ -88,11 +92,11 @@ async fn finds_a_session_by_name_and_handle() {
 #[tokio::test]
 async fn session_names_and_handles_are_private() {
     let sessions = sessions(obedient_backend(), 8, LONG);
-    let hers = sessions.lease(&alice(), SessionRef::Name("work".into()), &config().policy, None).await.unwrap();
+    let hers = sessions.lease(&alice(), SessionRef::Name("work".into()), blueprint(), None).await.unwrap();
     let bob = Principal("bob".into());
-    let his = sessions.lease(&bob, SessionRef::Name("work".into()), &config().policy, None).await.unwrap();
+    let his = sessions.lease(&bob, SessionRef::Name("work".into()), blueprint(), None).await.unwrap();
     assert_ne!(hers.id(), his.id());
-    let stolen = sessions.lease(&bob, SessionRef::Handle(hers.id().clone()), &config().policy, None).await;
+    let stolen = sessions.lease(&bob, SessionRef::Handle(hers.id().clone()), blueprint(), None).await;
     assert!(matches!(stolen, Err(SessionError::Unknown { .. })));
     let stopped = sessions.stop(&bob, SessionRef::Handle(hers.id().clone())).await;
     assert!(matches!(stopped, Err(SessionError::Unknown { .. })));
@@ -102,13 +106,13 @@ async fn session_names_and_handles_are_private() {
 #[tokio::test]
 async fn limits_the_number_of_sessions() {
     let sessions = sessions(obedient_backend(), 2, LONG);
-    let first = sessions.lease(&alice(), SessionRef::New, &config().policy, None).await.unwrap();
-    let _second = sessions.lease(&alice(), SessionRef::New, &config().policy, None).await.unwrap();
-    let third = sessions.lease(&alice(), SessionRef::New, &config().policy, None).await;
+    let first = sessions.lease(&alice(), SessionRef::New, blueprint(), None).await.unwrap();
+    let _second = sessions.lease(&alice(), SessionRef::New, blueprint(), None).await.unwrap();
+    let third = sessions.lease(&alice(), SessionRef::New, blueprint(), None).await;
     assert!(matches!(third, Err(SessionError::TooMany { most: 2 })));
     sessions.stop(&alice(), SessionRef::Handle(first.id().clone())).await.unwrap();
     assert!(first.sandbox_end().is_some(), "what was stopped has ended");
-    sessions.lease(&alice(), SessionRef::New, &config().policy, None).await.unwrap();
+    sessions.lease(&alice(), SessionRef::New, blueprint(), None).await.unwrap();
 }
 
 #[tokio::test]
@@ -117,7 +121,7 @@ async fn concurrent_requests_share_one_session() {
     let asked = (0..20).map(|_| {
         let sessions = Arc::clone(&sessions);
         tokio::spawn(async move {
-            sessions.lease(&alice(), SessionRef::Name("one".into()), &config().policy, None).await.unwrap().id().clone()
+            sessions.lease(&alice(), SessionRef::Name("one".into()), blueprint(), None).await.unwrap().id().clone()
         })
     });
     let mut ids = Vec::new();
@@ -131,14 +135,13 @@ async fn concurrent_requests_share_one_session() {
 #[tokio::test(start_paused = true)]
 async fn ends_idle_sessions_but_not_busy_ones() {
     let sessions = sessions(obedient_backend(), 8, Duration::from_secs(60));
-    let held = sessions.lease(&alice(), SessionRef::Name("held".into()), &config().policy, None).await.unwrap();
-    let idle =
-        sessions.lease(&alice(), SessionRef::Name("idle".into()), &config().policy, None).await.unwrap().id().clone();
+    let held = sessions.lease(&alice(), SessionRef::Name("held".into()), blueprint(), None).await.unwrap();
+    let idle = sessions.lease(&alice(), SessionRef::Name("idle".into()), blueprint(), None).await.unwrap().id().clone();
     tokio::time::sleep(Duration::from_secs(90)).await;
     assert_eq!(sessions.count(), 1);
-    let gone = sessions.lease(&alice(), SessionRef::Handle(idle), &config().policy, None).await;
+    let gone = sessions.lease(&alice(), SessionRef::Handle(idle), blueprint(), None).await;
     assert!(matches!(gone, Err(SessionError::Ended { why: EndReason::Idle(_), .. })));
-    let again = sessions.lease(&alice(), SessionRef::Name("idle".into()), &config().policy, None).await.unwrap();
+    let again = sessions.lease(&alice(), SessionRef::Name("idle".into()), blueprint(), None).await.unwrap();
     assert_eq!(
         again.take_predecessor_end(),
         Some(EndReason::Idle(Duration::from_secs(60))),
@@ -159,12 +162,12 @@ async fn replaces_a_dead_session_under_its_name() {
     })
     .ending_as(SandboxEnd::Signalled(9));
     let sessions = sessions(backend, 8, LONG);
-    let first = sessions.lease(&alice(), SessionRef::Name("n".into()), &config().policy, None).await.unwrap();
+    let first = sessions.lease(&alice(), SessionRef::Name("n".into()), blueprint(), None).await.unwrap();
     assert_eq!(run(&first).await, CellEnd::SandboxEnded(SandboxEnd::Signalled(9)));
-    let gone = sessions.lease(&alice(), SessionRef::Handle(first.id().clone()), &config().policy, None).await;
+    let gone = sessions.lease(&alice(), SessionRef::Handle(first.id().clone()), blueprint(), None).await;
     let why = EndReason::Ended(SandboxEnd::Signalled(9));
     assert!(matches!(gone, Err(SessionError::Ended { why: found, .. }) if found == why));
-    let second = sessions.lease(&alice(), SessionRef::Name("n".into()), &config().policy, None).await.unwrap();
+    let second = sessions.lease(&alice(), SessionRef::Name("n".into()), blueprint(), None).await.unwrap();
     assert_ne!(first.id(), second.id());
 }
 
@@ -193,7 +196,7 @@ async fn queues_cells_and_refuses_too_many() {
         }
     });
     let sessions = sessions(backend, 8, LONG);
-    let held = Arc::new(sessions.lease(&alice(), SessionRef::New, &config().policy, None).await.unwrap());
+    let held = Arc::new(sessions.lease(&alice(), SessionRef::New, blueprint(), None).await.unwrap());
     let cells: Vec<_> = (0..20)
         .map(|_| {
             let held = Arc::clone(&held);
@@ -215,64 +218,14 @@ async fn queues_cells_and_refuses_too_many() {
 }
 
 #[tokio::test]
-async fn warm_session_is_used_once_and_replaced() {
-    static STARTED: AtomicUsize = AtomicUsize::new(0);
-    let backend = FakeBackend::new(|mut runner| async move {
-        STARTED.fetch_add(1, Ordering::SeqCst);
-        runner.answer_hello().await;
-        while runner.receive().await.is_some() {}
-    });
-    let sessions = SessionRegistry::new(
-        Arc::new(backend),
-        config().policy,
-        RegistryLimits { max_sessions: 8, idle_timeout: LONG, warm_sessions: 1 },
-    );
-    sessions.start_warm_session();
-    let settle = || tokio::time::sleep(Duration::from_millis(500));
-    settle().await;
-    assert_eq!((STARTED.load(Ordering::SeqCst), sessions.count()), (1, 0), "one is ready, and nobody's");
-    let first = sessions.lease(&alice(), SessionRef::New, &config().policy, None).await.unwrap();
-    settle().await;
-    let second = sessions.lease(&alice(), SessionRef::New, &config().policy, None).await.unwrap();
-    settle().await;
-    assert_ne!(first.id(), second.id());
-    assert_eq!((STARTED.load(Ordering::SeqCst), sessions.count()), (3, 2), "two in use, one ready");
-}
-
-#[tokio::test]
-async fn dead_warm_session_is_not_used() {
-    static STARTED: AtomicUsize = AtomicUsize::new(0);
-    // The first runner dies as soon as it has greeted.
-    let backend = FakeBackend::new(|mut runner| async move {
-        let number = STARTED.fetch_add(1, Ordering::SeqCst);
-        runner.answer_hello().await;
-        if number == 0 {
-            return;
-        }
-        while let Some((cell, _)) = runner.next_cell().await {
-            runner.send(FromRunner::Done { cell, outcome: CellOutcome::Completed {}, fresh: false }, &[]).await;
-        }
-    });
-    let sessions = SessionRegistry::new(
-        Arc::new(backend),
-        config().policy,
-        RegistryLimits { max_sessions: 8, idle_timeout: LONG, warm_sessions: 1 },
-    );
-    sessions.start_warm_session();
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    let held = sessions.lease(&alice(), SessionRef::New, &config().policy, None).await.unwrap();
-    assert_eq!(run(&held).await, CellEnd::Completed { forgotten: false });
-}
-
-#[tokio::test]
-async fn other_limits_never_get_a_warm_session() {
-    let bounds = RegistryLimits { max_sessions: 8, idle_timeout: LONG, warm_sessions: 1 };
-    let sessions = SessionRegistry::new(Arc::new(obedient_backend()), config().policy, bounds);
-    sessions.start_warm_session();
-    tokio::time::sleep(Duration::from_millis(500)).await;
+async fn a_named_session_keeps_the_limits_of_its_first_call() {
+    let sessions = sessions(obedient_backend(), 8, LONG);
     let mut policy = config().policy;
     policy.limits.memory = 1 << 20;
-    let held = sessions.lease(&alice(), SessionRef::Name("small".into()), &policy, None).await.unwrap();
+    let held = sessions
+        .lease(&alice(), SessionRef::Name("small".into()), SessionBlueprint::default_for(Arc::new(policy), None), None)
+        .await
+        .unwrap();
     assert_eq!(held.blueprint().policy.limits.memory, 1 << 20);
     let again = sessions.lease_existing(&alice(), &SessionRef::Name("small".into()), None).await.unwrap().unwrap();
     assert_eq!(again.id(), held.id());
@@ -285,12 +238,7 @@ async fn abandoned_start_leaves_no_session() {
     let silent = FakeBackend::new(|mut runner| async move { while runner.receive().await.is_some() {} });
     let sessions = sessions(silent, 8, LONG);
     for _ in 0..5 {
-        let blueprint = SessionBlueprint {
-            image: Some("x".into()),
-            policy: config().policy,
-            lifetime: SessionLifetime::Persistent,
-            line_language: Language::Python,
-        };
+        let blueprint = SessionBlueprint { image: Some("x".into()), ..blueprint() };
         let alice = alice();
         let opened = sessions.open(&alice, blueprint);
         assert!(tokio::time::timeout(Duration::from_millis(20), opened).await.is_err(), "it is never ready");
@@ -298,28 +246,6 @@ async fn abandoned_start_leaves_no_session() {
     // Longer than the limit for a start.
     tokio::time::sleep(Duration::from_secs(300)).await;
     assert_eq!(sessions.count(), 0);
-}
-
-#[tokio::test]
-async fn containers_are_never_warm_sessions() {
-    static STARTED: AtomicUsize = AtomicUsize::new(0);
-    let backend = FakeBackend::new(|mut runner| async move {
-        STARTED.fetch_add(1, Ordering::SeqCst);
-        runner.answer_hello().await;
-        while runner.receive().await.is_some() {}
-    });
-    let recipe = ImageRecipe {
-        name: "ubuntu".into(),
-        source: ImageSource::BuiltIn("ubuntu"),
-        languages: vec![Language::Python],
-    };
-    let policy = Policy { root: SandboxRoot::Image(recipe), ..config().policy };
-    let bounds = RegistryLimits { max_sessions: 8, idle_timeout: LONG, warm_sessions: 1 };
-    let sessions = SessionRegistry::new(Arc::new(backend), policy.clone(), bounds);
-    sessions.start_warm_session();
-    let _held = sessions.lease(&alice(), SessionRef::New, &policy, None).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    assert_eq!(STARTED.load(Ordering::SeqCst), 1, "the one that was asked for");
 }
 
 /// Like `obedient_backend`, but each runner needs a permit before it answers. `begun` counts the starts.
@@ -346,13 +272,7 @@ async fn abandoned_start_counts_until_it_is_removed() {
     const SHORT: Duration = Duration::from_millis(500);
     let (gate, begun) = (Arc::new(Semaphore::new(0)), Arc::default());
     let sessions = sessions(gated_backend(&gate, &begun), 1, LONG);
-    let policy = config().policy;
-    let blueprint = SessionBlueprint {
-        image: None,
-        policy,
-        lifetime: SessionLifetime::Persistent,
-        line_language: Language::Python,
-    };
+    let blueprint = blueprint();
     assert!(tokio::time::timeout(SHORT, sessions.open(&alice(), blueprint.clone())).await.is_err());
     let refused = sessions.open(&alice(), blueprint.clone()).await;
     assert!(matches!(refused, Err(SessionError::TooMany { most: 1 })), "{refused:?}");
@@ -370,13 +290,13 @@ async fn retry_joins_the_start_already_running() {
     const SHORT: Duration = Duration::from_millis(500);
     let (gate, begun) = (Arc::new(Semaphore::new(0)), Arc::default());
     let sessions = sessions(gated_backend(&gate, &begun), 4, LONG);
-    let (alice, policy) = (alice(), config().policy);
+    let alice = alice();
     for _ in 0..5 {
-        let held = sessions.lease(&alice, SessionRef::Name("n".into()), &policy, None);
+        let held = sessions.lease(&alice, SessionRef::Name("n".into()), blueprint(), None);
         assert!(tokio::time::timeout(SHORT, held).await.is_err(), "it is not there yet");
     }
     gate.add_permits(1);
-    sessions.lease(&alice, SessionRef::Name("n".into()), &policy, None).await.expect("it is there");
+    sessions.lease(&alice, SessionRef::Name("n".into()), blueprint(), None).await.expect("it is there");
     assert_eq!(begun.load(Ordering::SeqCst), 1, "one for all who asked");
 }
 
@@ -384,7 +304,7 @@ async fn retry_joins_the_start_already_running() {
 #[tokio::test(start_paused = true)]
 async fn file_access_to_a_silent_sandbox_fails() {
     let sessions = sessions(obedient_backend(), 1, LONG);
-    let held = sessions.lease(&alice(), SessionRef::New, &config().policy, None).await.unwrap();
+    let held = sessions.lease(&alice(), SessionRef::New, blueprint(), None).await.unwrap();
     let error = held.read_file("/a").await.unwrap_err();
     assert_eq!(error.to_string(), "could not read `/a`: the sandbox did not answer within 30 s");
     assert!(held.write_file("/a", b"a").await.is_err());

@@ -70,6 +70,9 @@ pub(super) struct SessionEntry {
     /// Set by the first caller that leases the session, in `start_entry`. Callers that come meanwhile wait for it.
     /// Stays empty in one-shot sessions.
     pub(super) session: OnceCell<Session>,
+    /// The session that waited for this caller. Set by `reserve`, taken by `start_entry`, or by `kill` if the entry is
+    /// removed before it starts.
+    pub(super) ready_session: Mutex<Option<Session>>,
     /// Why the previous session of that name ended. Set by `reserve`, taken by the first result that reports it.
     pub(super) predecessor_end: Mutex<Option<EndReason>>,
     /// True once a result has said that the session is lost. Set by `mark_end_reported`, read by `remove_and_record`.
@@ -108,6 +111,7 @@ impl SessionEntry {
             name,
             blueprint,
             session: OnceCell::new(),
+            ready_session: Mutex::default(),
             predecessor_end: Mutex::new(before),
             end_reported: AtomicBool::new(false),
             disposable,
@@ -120,7 +124,8 @@ impl SessionEntry {
 
     /// Kills the sandbox if it has started.
     pub(super) async fn kill(&self) {
-        if let Some(session) = self.session.get() {
+        let waiting = lock(&self.ready_session).take();
+        for session in waiting.iter().chain(self.session.get()) {
             session.kill().await;
         }
     }
@@ -249,16 +254,9 @@ impl Drop for UseGuard {
 mod tests {
     use super::*;
     use crate::policy::Policy;
-    use crate::policy::SessionLifetime;
 
     fn test_entry() -> Arc<SessionEntry> {
-        let policy = Policy::default();
-        let blueprint = SessionBlueprint {
-            image: None,
-            policy,
-            lifetime: SessionLifetime::Persistent,
-            line_language: cove_protocol::Language::Python,
-        };
+        let blueprint = SessionBlueprint::default_for(Arc::new(Policy::default()), None);
         let owner = Principal("me".into());
         Arc::new(SessionEntry::new(SessionId::from_random(1), owner, None, Arc::new(blueprint), None, true))
     }

@@ -199,7 +199,7 @@ async fn readyz_reports_a_server_that_is_not_ready() {
     let (events, _kept) = mpsc::unbounded_channel();
     let fake = FakeMcp { events, release: Arc::default() };
     let stop = CancellationToken::new();
-    let task = tokio::spawn(serve(bound, fake, Arc::default(), || 0, || false, stop.clone()));
+    let task = tokio::spawn(serve(bound, fake, Arc::default(), RegistryFigures::default, || false, stop.clone()));
     for (path, status) in [("/readyz", 503), ("/healthz", 200), ("/metrics", 200)] {
         let mut client = RawClient(TcpStream::connect(address).await.unwrap());
         client.send(&get(path, "")).await;

@@ -95,7 +95,7 @@ async fn stop_closes_connections_after_the_drain_timeout() {
         (server.events.try_recv(), server.events.try_recv()),
         (Ok(FakeMcpEvent::Dropped), Ok(FakeMcpEvent::Dropped))
     );
-    assert!(metrics.render(0).contains("\ncove_http_connections 0\n"));
+    assert!(metrics.render(&RegistryFigures::default()).contains("\ncove_http_connections 0\n"));
     for mut client in clients {
         client.read_to_end().await;
     }

@@ -15,7 +15,7 @@ use crate::arguments::ToolArguments;
 use crate::caller::ToolCaller;
 use crate::server_config::{ServerConfig, toolsets};
 use cove_core::BoxFuture;
-use cove_core::backend::{Backend, PlanFormat, ProgressCallback, Sandbox, SandboxOwner};
+use cove_core::backend::{Backend, PlanFormat, Preparation, ProgressCallback, Sandbox, SandboxOwner};
 use cove_core::image::library::ImageLibraryConfig;
 use cove_core::image::library::{ImageLibrary, SandboxProbe};
 use cove_core::image::{BackendChoice, ImagesConfig};
@@ -49,12 +49,13 @@ impl Backend for PreparingBackend {
         &'a self,
         policy: &'a Policy,
         tell: ProgressCallback<'a>,
-    ) -> BoxFuture<'a, Result<Option<String>, Failure>> {
+    ) -> BoxFuture<'a, Result<Preparation, Failure>> {
         Box::pin(async move {
             tell("Step 1/2 : FROM debian:12");
             self.policies.lock().unwrap().push(policy.clone());
             match &self.outcome {
-                Some(outcome) => outcome.clone().map_err(Failure::operator),
+                Some(Ok(note)) => Ok(Preparation { note: note.clone(), image_id: None }),
+                Some(Err(message)) => Err(Failure::operator(message.clone())),
                 None => std::future::pending().await,
             }
         })
@@ -172,7 +173,7 @@ async fn start_session_reports_what_was_built() {
     assert!(matches!(&blueprint.policy.root, SandboxRoot::Image(recipe) if recipe.name == "x"));
     assert_eq!(
         *place.backend.policies.lock().unwrap(),
-        std::slice::from_ref(&blueprint.policy),
+        std::slice::from_ref(&*blueprint.policy),
         "it was prepared for just that"
     );
 }

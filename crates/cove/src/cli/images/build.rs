@@ -67,7 +67,7 @@ async fn build_image(
 ) -> Result<String, Failure> {
     let in_words = |done: Option<String>| done.unwrap_or_else(|| "nothing to do".to_owned());
     if let ImageSource::Compose { .. } = image.recipe.source {
-        return Ok(in_words(containers.prepare(policy, tell).await?));
+        return Ok(in_words(containers.prepare(policy, tell).await?.note));
     }
     let images = ImageProvider { docker: &containers.client().await?, pull, tell };
     let ready = images.prepare_image(&image.recipe).await?;
