@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use crate::error::{Refusal, display_value};
 use crate::keyword::keywords;
+use crate::policy::readiness::{Readiness, WarmTarget};
 use crate::policy::{ComposeRisk, ImageRecipe, SandboxLimits, SessionLifetime};
 use crate::units::show_size;
 
@@ -27,6 +28,7 @@ pub struct Image {
     pub origin: ImageOrigin,
     pub recipe: ImageRecipe,
     pub limits: ImageLimits,
+    pub readiness: ImageReadiness,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +53,16 @@ pub struct ImageLimits {
     pub workspace: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tmp: Option<u64>,
+}
+
+/// The readiness that an image sets instead of the general one. A oneshot image has no use for it, nor has one with a
+/// Compose file: no session of theirs is kept ready.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct ImageReadiness {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warm: Option<WarmTarget>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preload: Option<Vec<String>>,
 }
 
 keywords!(
@@ -141,6 +153,25 @@ impl ImageLimits {
     }
 }
 
+impl ImageReadiness {
+    /// Returns the general readiness with that of the image in its place.
+    pub fn apply_to(&self, all: &Readiness) -> Readiness {
+        Readiness {
+            warm: self.warm.unwrap_or(all.warm),
+            preload: self.preload.as_ref().unwrap_or(&all.preload).clone(),
+        }
+    }
+
+    /// Returns one text for each key that is set, such as `warm 3`.
+    pub fn describe(&self) -> Vec<String> {
+        let preload = self.preload.as_ref().map(|modules| match modules.as_slice() {
+            [] => "no preload".to_owned(),
+            modules => format!("preload {}", modules.join(" ")),
+        });
+        self.warm.map(|target| format!("warm {target}")).into_iter().chain(preload).collect()
+    }
+}
+
 impl ImageSet {
     /// Adds an image, or the reason why it cannot be used.
     fn add(&mut self, name: &str, image: Result<Image, Refusal>) {
@@ -185,5 +216,22 @@ mod tests {
         assert_eq!(own.apply_to(all), SandboxLimits { memory: 10, tmp: 50, ..all });
         assert!(!own.is_empty());
         assert_eq!(own.describe(), ["memory 10", "tmp 50"]);
+    }
+
+    #[test]
+    fn image_readiness_overrides_the_default() {
+        let all = Readiness { warm: WarmTarget::Fixed(2), preload: vec!["json".into()] };
+        let none = ImageReadiness::default();
+        assert_eq!(none.apply_to(&all), all);
+        assert_eq!((none.describe(), serde_json::json!(none)), (Vec::new(), serde_json::json!({})));
+        let own = ImageReadiness { warm: Some(WarmTarget::Fixed(0)), preload: None };
+        assert_eq!(own.apply_to(&all), Readiness { warm: WarmTarget::Fixed(0), ..all.clone() });
+        let own = ImageReadiness { warm: Some(WarmTarget::Adapted), preload: Some(Vec::new()) };
+        assert_eq!(own.apply_to(&all), Readiness::default());
+        assert_eq!(own.describe(), ["warm auto", "no preload"]);
+        let own =
+            ImageReadiness { warm: Some(WarmTarget::Fixed(3)), preload: Some(vec!["os.path".into(), "re".into()]) };
+        assert_eq!(own.describe(), ["warm 3", "preload os.path re"]);
+        assert_eq!(serde_json::json!(own), serde_json::json!({"warm": 3, "preload": ["os.path", "re"]}));
     }
 }

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 
 use cove_protocol::Language;
 
-use super::{Image, ImageLimits, ImageOrigin};
+use super::{Image, ImageLimits, ImageOrigin, ImageReadiness};
 use crate::document::{ConfigDocument, DocumentFormat, DocumentMember, DocumentNode, unknown_key_hint};
 use crate::error::{Refusal, display_value};
+use crate::policy::readiness::{MAX_PRELOADED, MAX_WARM, WarmTarget, check_module};
 use crate::policy::{ImageRecipe, ImageSource, SessionLifetime};
 use crate::units::{self, KIB, MIB};
 
@@ -16,7 +17,7 @@ pub(super) const FILE: &str = "image.toml";
 /// In characters: agents read the descriptions of all images.
 const MAX_DESCRIPTION: usize = 300;
 
-const KEYS: [&str; 6] = ["description", "languages", "image", "oneshot", "main", "limits"];
+const KEYS: [&str; 8] = ["description", "languages", "image", "oneshot", "main", "warm", "preload", "limits"];
 const LIMITS: [&str; 5] = ["memory", "cpus", "pids", "workspace", "tmp"];
 
 /// The contents of a folder, before they are checked.
@@ -44,6 +45,7 @@ struct ImageSettings {
     oneshot: Option<bool>,
     main: Option<String>,
     limits: ImageLimits,
+    readiness: ImageReadiness,
 }
 
 /// Returns the image that a folder defines. Fails if its files contradict each other or do not define an image.
@@ -112,6 +114,7 @@ pub(super) fn image(parts: &ImageFolderParts<'_>) -> Result<Image, Refusal> {
         origin: parts.origin,
         recipe: ImageRecipe { name: name.to_owned(), source, languages: settings.languages },
         limits: settings.limits,
+        readiness: settings.readiness,
     })
 }
 
@@ -163,6 +166,8 @@ impl ImageSettings {
                 None => return wrong("it is neither true nor false", "write `true` or `false`"),
             },
             "main" => self.main = Some(main(string(node)?)?),
+            "warm" => self.readiness.warm = Some(warm(node)?),
+            "preload" => self.readiness.preload = Some(preload(node)?),
             "limits" => return wrong("it is not a table", "write `[limits]` on a line of its own"),
             "network" => {
                 return wrong("an image does not choose its network", "leave it out; `--network` holds for all images");
@@ -259,6 +264,41 @@ fn main(text: &str) -> Result<String, Refusal> {
             "it is not the name of one of its containers",
             "write the name that the Compose file has under `services`",
         )),
+    }
+}
+
+/// Stricter than the setting of the same name: an image with a mistake is listed with its problem, and the server
+/// works without it.
+fn warm(node: &DocumentNode) -> Result<WarmTarget, Refusal> {
+    let right = format!("write a number from 0 to {MAX_WARM}, or `\"auto\"`");
+    let text =
+        node.text_or_number().ok_or_else(|| Refusal::new(format!("it cannot be {}", node.kind()), right.as_str()))?;
+    match WarmTarget::parse(text) {
+        Ok(WarmTarget::Fixed(count)) if count > MAX_WARM => {
+            Err(Refusal::of_value(text, "is more sessions than Cove keeps ready", right))
+        }
+        Ok(target) => Ok(target),
+        Err(refusal) => Err(Refusal { hint: right, ..refusal }),
+    }
+}
+
+fn preload(node: &DocumentNode) -> Result<Vec<String>, Refusal> {
+    let right = "write a list of names, such as `[\"numpy\", \"os.path\"]`";
+    let items = node.items().ok_or_else(|| Refusal::new("it is not a list", right))?;
+    let mut modules = Vec::new();
+    for item in items {
+        let module = string(item)?;
+        check_module(module)?;
+        if !modules.iter().any(|known| known == module) {
+            modules.push(module.to_owned());
+        }
+    }
+    match modules.len() > MAX_PRELOADED {
+        true => Err(Refusal::new(
+            format!("it has {} modules", modules.len()),
+            format!("name at most {MAX_PRELOADED}; a module may import others"),
+        )),
+        false => Ok(modules),
     }
 }
 

@@ -68,7 +68,7 @@ pub struct ServedImage {
     pub kind: SandboxKind,
     /// Why this kind of sandbox serves it.
     pub reason: String,
-    /// Has the limits of the image, and the image as its root if a container serves it.
+    /// Has the limits and the readiness of the image, and the image as its root if a container serves it.
     pub policy: Policy,
 }
 
@@ -239,7 +239,7 @@ impl ImageLibrary {
         image.recipe.languages.retain(|language| installed.contains(language));
         // Its name may suggest another system, such as Ubuntu.
         image.description += ", on this machine's userland";
-        let policy = Policy { limits: image.limits.apply_to(self.config.policy.limits), ..self.config.policy.clone() };
+        let policy = self.with_image_values(&image);
         ServedImage { image, kind: SandboxKind::Embedded, reason: why, policy }
     }
 
@@ -254,8 +254,17 @@ impl ImageLibrary {
             root: SandboxRoot::Image(image.recipe.clone()),
             // Installed for the interpreters of this machine. An image brings its own.
             packages: PackageLayers::default(),
-            limits: image.limits.apply_to(self.config.policy.limits),
-            ..self.config.policy.clone()
+            ..self.with_image_values(image)
+        }
+    }
+
+    /// Returns the policy of the configuration with the limits and the readiness of an image.
+    fn with_image_values(&self, image: &Image) -> Policy {
+        let all = &self.config.policy;
+        Policy {
+            limits: image.limits.apply_to(all.limits),
+            readiness: image.readiness.apply_to(&all.readiness),
+            ..all.clone()
         }
     }
 

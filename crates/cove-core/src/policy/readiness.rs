@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use serde::{Serialize, Serializer};
+
 use crate::error::Refusal;
 
 /// Most sessions of one language that are kept ready in front of one environment.
@@ -50,6 +52,16 @@ impl fmt::Display for WarmTarget {
         match self {
             Self::Adapted => f.write_str("auto"),
             Self::Fixed(count) => count.fmt(f),
+        }
+    }
+}
+
+/// Writes `"auto"` or a number, as an `image.toml` has it.
+impl Serialize for WarmTarget {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Adapted => serializer.collect_str(self),
+            Self::Fixed(count) => count.serialize(serializer),
         }
     }
 }

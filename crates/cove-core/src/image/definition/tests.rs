@@ -17,6 +17,7 @@ fn parts(toml: &str) -> ImageFolderParts<'_> {
 #[test]
 fn every_key_is_read() {
     let text = "description = \"numbers\"\nlanguages = [\"Python\", \"sh\", \"py\"]\noneshot = false\n\
+                warm = 64\npreload = [\"numpy\", \"os.path\", \"numpy\"]\n\
                 [limits]\nmemory = \"1g\"\ncpus = 0.5\npids = 64\nworkspace = \"1m\"\ntmp = 65536\n";
     let read = image(&parts(text)).unwrap();
     assert_eq!(read.description, "numbers");
@@ -31,6 +32,10 @@ fn every_key_is_read() {
         tmp: Some(65536),
     };
     assert_eq!(read.limits, limits);
+    let preload = Some(vec!["numpy".to_owned(), "os.path".to_owned()]);
+    assert_eq!(read.readiness, ImageReadiness { warm: Some(WarmTarget::Fixed(64)), preload });
+    let read = image(&parts("warm = \"auto\"\npreload = []\n")).unwrap();
+    assert_eq!(read.readiness, ImageReadiness { warm: Some(WarmTarget::Adapted), preload: Some(Vec::new()) });
 }
 
 #[test]
@@ -38,6 +43,7 @@ fn what_is_not_said_has_a_default() {
     let read = image(&parts("")).unwrap();
     assert_eq!((read.lifetime, read.line_language), (SessionLifetime::Oneshot, Language::Sh));
     assert!(read.languages().is_empty() && read.limits.is_empty());
+    assert_eq!(read.readiness, ImageReadiness::default());
     assert_eq!(read.description, "each call is a new program");
     let composed = ImageFolderParts { compose: Some("compose.yaml"), toml: None, ..parts("") };
     let read = image(&composed).unwrap();
@@ -52,6 +58,7 @@ fn what_is_not_said_has_a_default() {
 /// Each case: the text, what the problem says, and what the hint says.
 #[test]
 fn mistakes_are_told_with_their_line_and_what_would_be_right() {
+    let many = format!("preload = {:?}", (0..33).map(|n| format!("m{n}")).collect::<Vec<_>>());
     let cases = [
         (
             "\ndescripton = \"x\"",
@@ -73,6 +80,20 @@ fn mistakes_are_told_with_their_line_and_what_would_be_right() {
         ("description = \"\"", "it is not a valid description", "one line"),
         ("main = \"app\"", "there is no Compose file", "leave `main` out"),
         ("image = \"python:3\"", "could not choose between `image` in `x/image.toml` and `x/Dockerfile`", "remove one"),
+        (
+            "warm = 65",
+            "could not read `warm = 65` in `x/image.toml`, line 1: `65` is more sessions than Cove keeps ready",
+            "write a number from 0 to 64, or `\"auto\"`",
+        ),
+        ("warm = -1", "`-1` is not a number of sessions", "from 0 to 64"),
+        ("warm = 99999999999", "is not a number of sessions", "from 0 to 64"),
+        ("warm = \"many\"", "`many` is not a number of sessions", "from 0 to 64"),
+        ("warm = true", "it cannot be a boolean", "from 0 to 64"),
+        ("preload = \"numpy\"", "it is not a list", "`[\"numpy\", \"os.path\"]`"),
+        ("preload = [1]", "it cannot be a number", "a string in quotes"),
+        ("preload = [\"os\", \"../etc\"]", "`../etc` is not the name of a Python module", "such as `numpy`"),
+        (&many, "it has 33 modules", "name at most 32"),
+        ("preloads = []", "it is not a key of `image.toml`", "did you mean `preload`?"),
         ("limits = 1", "it is not a table", "[limits]"),
         (
             "[limits]\nmemroy = \"1g\"",
