@@ -39,11 +39,16 @@ pub fn run(context: CommandContext) -> Result<(String, ExitCode), Failure> {
 
 async fn examine(mut config: Config, env: &ProcessEnv) -> Result<Vec<DoctorCheck>, Failure> {
     let machine = cove_jail::probe::MachineProbe::gather();
+    let (readiness, out_of_bounds) = config.policy.readiness.within_bounds();
+    config.policy.readiness = readiness;
     let library = image_library(&config, env);
     let images = own_images(&library, &config).await;
     let mut checks = machine::machine_checks(&machine);
     checks.extend(setup::setup_checks(&config, env));
-    let kind = match library.default_environment().await {
+    let default = library.default_environment().await;
+    let usable = default.as_ref().map_or(&config.policy.readiness, |default| &default.policy.readiness);
+    checks.extend(setup::readiness_checks(usable, &out_of_bounds));
+    let kind = match default {
         // Examines the kind of sandbox that sessions would get.
         Ok(DefaultEnvironment { kind: SandboxKind::Container, reason, policy, .. }) => {
             config.policy = policy;

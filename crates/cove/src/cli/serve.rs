@@ -41,7 +41,9 @@ async fn serve(mut config: Config, env: ProcessEnv) -> Result<(), Failure> {
     if config.server.http.address.is_none() && env.stdin_is_terminal {
         print_remark(TERMINAL_GREETING);
     }
-    for warning in misspelled_variables(&env).iter().chain(&config.warnings) {
+    let (readiness, out_of_bounds) = config.policy.readiness.within_bounds();
+    config.policy.readiness = readiness;
+    for warning in misspelled_variables(&env).iter().chain(&config.warnings).chain(&out_of_bounds) {
         tracing::warn!("{warning}");
     }
     if let Some(state_dir) = &config.server.state_dir {

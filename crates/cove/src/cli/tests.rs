@@ -360,6 +360,8 @@ fn config_show_prints_every_setting() {
     output             compact                                   default
     idle-timeout       1800s                                     default
     max-sessions       64                                        default
+    warm               auto                                      default
+    preload            none                                      default
     log-level          info                                      default
     log-format         text                                      default
     http               standard input and output                 default

@@ -12,6 +12,7 @@ use cove_core::error::{Refusal, display_value};
 use cove_core::keyword::Keyword;
 use cove_core::output::OutputLimit;
 use cove_core::policy::grants::ToolPattern;
+use cove_core::policy::readiness::WarmTarget;
 use cove_core::policy::{AllowedMount, mounts as mount};
 use cove_core::policy::{MountAccess, SandboxMount, SandboxNetwork, SandboxUser};
 use cove_core::process_env::ProcessEnv;
@@ -189,6 +190,12 @@ pub(super) const RUNTIME: ValueFormat<String> = ValueFormat::new("NAME", |text, 
 
 /// Whether there is such an image is found out when a session starts.
 pub(super) const IMAGE: ValueFormat<String> = ValueFormat::new("NAME", |text, _| Ok(text.to_owned()), String::clone);
+
+pub(super) const WARM_TARGET: ValueFormat<WarmTarget> =
+    ValueFormat::new("NUMBER", |text, _| WarmTarget::parse(text), WarmTarget::to_string).with_choices(|| vec!["auto"]);
+
+/// Any text: `Readiness::within_bounds` leaves out what is no module, with a warning, because a server works without it.
+pub(super) const MODULE: ValueFormat<String> = ValueFormat::new("MODULE", |text, _| Ok(text.to_owned()), String::clone);
 
 pub(super) const CALL_PATTERN: ValueFormat<ToolPattern> =
     ValueFormat::new("SERVER.TOOL", |text, _| call_pattern(text), ToolPattern::to_string);

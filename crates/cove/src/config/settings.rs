@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use super::Config;
 use super::format::{
-    ADDRESS, ALLOWED_MOUNT, AUTHORITY, BOOLEAN, CALL_PATTERN, CPUS, DIRECTORY, DURATION, FILE, IMAGE, MOUNT, NETWORK,
-    NODE_PACKAGE, OUTPUT_LIMIT, PROGRAM, PYTHON, PYTHON_PACKAGE, REGISTRY, ROOTFS, RUNTIME, START_TIMEOUT,
-    SettingContext, TOOLSETS, USER, ValueFormat, WEB_ORIGIN, WORKSPACE, keyword, number, size,
+    ADDRESS, ALLOWED_MOUNT, AUTHORITY, BOOLEAN, CALL_PATTERN, CPUS, DIRECTORY, DURATION, FILE, IMAGE, MODULE, MOUNT,
+    NETWORK, NODE_PACKAGE, OUTPUT_LIMIT, PROGRAM, PYTHON, PYTHON_PACKAGE, REGISTRY, ROOTFS, RUNTIME, START_TIMEOUT,
+    SettingContext, TOOLSETS, USER, ValueFormat, WARM_TARGET, WEB_ORIGIN, WORKSPACE, keyword, number, size,
 };
 use SettingKind::{List, Optional, WithDefault};
 use cove_core::error::Refusal;
@@ -273,6 +273,12 @@ pub static SETTINGS: &[Setting] = &[
     setting!(Server, "max-sessions", "COVE_MAX_SESSIONS", WithDefault("64"),
         server.max_sessions: number::<usize, MAX_OPEN>(),
         "Maximum number of open sessions"),
+    setting!(Server, "warm", "COVE_WARM", WithDefault("auto"),
+        policy.readiness.warm: WARM_TARGET,
+        "Sessions kept ready for each language: `auto` as many as were needed lately, or a number, at most 64"),
+    setting!(Server, "preload", "COVE_PRELOAD", List("none"),
+        policy.readiness.preload: MODULE,
+        "Python module that sessions kept ready have imported, such as `numpy`; repeatable"),
     setting!(Server, "log-level", "COVE_LOG_LEVEL", WithDefault("info"),
         server.log_level: keyword::<LogLevel>(),
         "Level of the log on standard error: `error`, `warn`, `info`, `debug` or `off`"),

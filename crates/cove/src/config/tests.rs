@@ -10,6 +10,7 @@ use insta::assert_snapshot;
 use tempfile::TempDir;
 
 use super::*;
+use cove_core::policy::readiness::{Readiness, WarmTarget};
 use cove_core::policy::{SandboxLimits, SandboxNetwork, SandboxRoot, SandboxUser};
 
 /// A directory with what paths in settings can name, and an environment of its own.
@@ -114,6 +115,8 @@ fn samples(key: &str) -> [[&'static str; 2]; 3] {
         "output" => same(["toon", "json", "compact"]),
         "idle-timeout" => [["1h", "3600s"], ["90s", "90s"], ["2m", "120s"]],
         "max-sessions" => same(["1", "2", "3"]),
+        "warm" => same(["0", "auto", "100000"]),
+        "preload" => same(["numpy", "os.path", "no module"]),
         "allow-mount" => [["a", "[DIR]/a"], ["b:rw", "[DIR]/b:rw"], ["c", "[DIR]/c"]],
         "start-timeout" => [["1m30s", "90s"], ["20", "20s"], ["10m", "600s"]],
         "state-dir" => [["a", "[DIR]/a"], ["b", "[DIR]/b"], ["/c", "/c"]],
@@ -193,7 +196,7 @@ fn defaults_are_what_the_design_says() {
             runtime: None,
             user,
             limits,
-            readiness: Default::default(),
+            readiness: Readiness { warm: WarmTarget::Adapted, preload: Vec::new() },
         }
     );
     let seconds = Duration::from_secs;
@@ -313,7 +316,7 @@ fn messages() {
     assert_snapshot!(refused(base.fresh().file("[limits]\nmemory = \"1g\"\n")), @"
     could not read `limits` in `[DIR]/home/.config/cove/cove.toml`, line 1
     caused by: `limits` is not a setting
-    hint: known keys are `backend`, `network`, `runtime`, `image`, `image-dir`, `pull`, `allow-compose`, `memory`, `cpus`, `pids-limit`, `user`, `timeout`, `max-timeout`, `max-output`, `workspace-size`, `tmp-size`, `rootfs`, `python`, `packages`, `node-packages`, `mount`, `workspace`, `allow-mount`, `allow-call`, `deny-call`, `start-timeout`, `search`, `tool-changes`, `quarantine`, `state-dir`, `tools`, `output`, `idle-timeout`, `max-sessions`, `log-level`, `log-format`, `http`, `auth`, `token-file`, `allow-host`, `allow-origin`, `max-connections`, `rate-limit`, `input-timeout`, `secrets-helper`, `registry`, `allow-requests`, `isolate-upstreams`
+    hint: known keys are `backend`, `network`, `runtime`, `image`, `image-dir`, `pull`, `allow-compose`, `memory`, `cpus`, `pids-limit`, `user`, `timeout`, `max-timeout`, `max-output`, `workspace-size`, `tmp-size`, `rootfs`, `python`, `packages`, `node-packages`, `mount`, `workspace`, `allow-mount`, `allow-call`, `deny-call`, `start-timeout`, `search`, `tool-changes`, `quarantine`, `state-dir`, `tools`, `output`, `idle-timeout`, `max-sessions`, `warm`, `preload`, `log-level`, `log-format`, `http`, `auth`, `token-file`, `allow-host`, `allow-origin`, `max-connections`, `rate-limit`, `input-timeout`, `secrets-helper`, `registry`, `allow-requests`, `isolate-upstreams`
     ");
     assert_snapshot!(refused(base.fresh().file("memory = 1g\n")), @r#"
     could not read the configuration file `[DIR]/home/.config/cove/cove.toml`
@@ -364,6 +367,11 @@ fn messages() {
     could not read `--backend lxc`
     caused by: `lxc` is not a backend
     hint: write `auto`, `jail`, `docker` or `podman`
+    ");
+    assert_snapshot!(refused(base.fresh().flag("warm", "many")), @"
+    could not read `--warm many`
+    caused by: `many` is not a number of sessions
+    hint: write `auto`, or how many sessions to keep ready (0 to 64)
     ");
     assert_snapshot!(refused(base.fresh().flag("http", "localhost:8765")), @"
     could not read `--http localhost:8765`

@@ -73,6 +73,8 @@ fn doctor_proves_every_protection_and_limit() {
         }
         let python = line(find(&checks, "interpreters", "python"));
         assert!(python.starts_with("interpreters ok python: 3."), "{who:?}: {python}");
+        let ready = line(find(&checks, "configuration", "ready"));
+        assert_eq!(ready, "configuration ok ready: as many sessions as were needed lately, for each language");
         let verdict = line(find(&checks, "verdict", "isolation"));
         assert!(verdict.starts_with("verdict ok isolation: full: "), "{who:?}: {verdict}");
         // The same level as in `cove explain`.

@@ -45,6 +45,17 @@ fn keeps_state_between_calls() {
 }
 
 #[test]
+fn a_server_starts_without_readiness_that_it_cannot_use() {
+    let args = ["--max-sessions", "2", "--warm", "100000", "--preload", "../x", "--preload", "json"];
+    let mut client = client(ClientEra::Modern, &args);
+    assert_eq!(run_python(&mut client, "6 * 7"), "42\n");
+    let log = client.errors();
+    for warning in ["`warm` is 100000, and at most 64 sessions", "`preload` leaves a value out: `../x`"] {
+        assert_eq!(log.matches(warning).count(), 1, "{log}");
+    }
+}
+
+#[test]
 fn toolsets_list_their_tools_in_a_fixed_order() {
     let names = |args: &[&str]| -> Vec<String> {
         let mut client = client(ClientEra::Modern, args);

@@ -6,6 +6,7 @@ use crate::cli::install;
 use crate::cli::servers::KnownServers;
 use crate::config::{Config, SETTINGS, SettingOrigin, misspelled_variables};
 use cove_core::error::display_path;
+use cove_core::policy::readiness::{MAX_PRELOADED, MAX_WARM, Readiness, WarmTarget};
 use cove_core::private_file::{UnsafeFileError, check_private_file};
 use cove_core::process_env::ProcessEnv;
 use cove_core::text::format_count;
@@ -54,6 +55,27 @@ fn configuration_checks(config: &Config, env: &ProcessEnv) -> Vec<DoctorCheck> {
     checks
 }
 
+/// Reports which sessions a server with this configuration keeps ready. `usable` has the values of the sessions that
+/// name no image; `warnings` says which values of the configuration a server cannot use.
+pub(super) fn readiness_checks(usable: &Readiness, warnings: &[String]) -> Vec<DoctorCheck> {
+    let check = || ReportSection::Configuration.check("ready");
+    let sessions = match usable.warm {
+        WarmTarget::Fixed(0) => None,
+        WarmTarget::Fixed(count) => Some(format_count(count, "session")),
+        WarmTarget::Adapted => Some("as many sessions as were needed lately".to_owned()),
+    };
+    let mut checks = vec![check().ok(match (sessions, usable.preload.as_slice()) {
+        (None, _) => "none (`warm` is 0)".to_owned(),
+        (Some(sessions), []) => format!("{sessions}, for each language"),
+        (Some(sessions), modules) => {
+            format!("{sessions}, for each language; python has imported {}", modules.join(", "))
+        }
+    })];
+    let fix = format!("set `warm` to `auto` or 0 to {MAX_WARM}, and `preload` to at most {MAX_PRELOADED} modules");
+    checks.extend(warnings.iter().take(MAX_NAMED).map(|warning| check().note(warning).fix(fix.as_str())));
+    checks
+}
+
 fn server_checks(known: &KnownServers) -> Vec<DoctorCheck> {
     let check = |name| ReportSection::Servers.check(name);
     let KnownServers { summaries, problems, .. } = known;
@@ -95,4 +117,41 @@ fn client_checks(env: &ProcessEnv) -> Vec<DoctorCheck> {
         checks.push(check("others").ok(format!("found, without Cove: {others}")));
     }
     checks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readiness_is_one_line_and_a_note_for_each_unusable_value() {
+        let lines = |warm, preload: &[&str]| -> Vec<String> {
+            let preload = preload.iter().map(|module| (*module).to_owned()).collect();
+            let (usable, warnings) = Readiness { warm, preload }.within_bounds();
+            let text = |check: DoctorCheck| {
+                let fix = check.fix.map(|fix| format!("; fix: {fix}")).unwrap_or_default();
+                format!("{}: {}{fix}", check.check, check.detail)
+            };
+            readiness_checks(&usable, &warnings).into_iter().map(text).collect()
+        };
+        let adapted = WarmTarget::Adapted;
+        assert_eq!(lines(adapted, &[]), ["ready: as many sessions as were needed lately, for each language"]);
+        assert_eq!(lines(WarmTarget::Fixed(0), &["numpy"]), ["ready: none (`warm` is 0)"]);
+        assert_eq!(
+            lines(WarmTarget::Fixed(1), &["numpy", "os.path"]),
+            ["ready: 1 session, for each language; python has imported numpy, os.path"]
+        );
+        assert_eq!(
+            lines(WarmTarget::Fixed(100_000), &["../x"]),
+            [
+                "ready: 64 sessions, for each language",
+                "ready: `warm` is 100000, and at most 64 sessions are kept ready: 64 are; fix: set `warm` to `auto` \
+                 or 0 to 64, and `preload` to at most 32 modules",
+                "ready: `preload` leaves a value out: `../x` is not the name of a Python module; write names such as \
+                 `numpy` or `os.path`, of at most 100 characters; fix: set `warm` to `auto` or 0 to 64, and `preload` \
+                 to at most 32 modules",
+            ]
+        );
+        assert_eq!(lines(adapted, &["a b"; 40]).len(), 1 + MAX_NAMED);
+    }
 }

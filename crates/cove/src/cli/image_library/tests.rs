@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use cove_core::image::export;
 use cove_core::image::library::{ImageListing, SandboxKind};
 use cove_core::policy::ImageSource;
+use cove_core::policy::readiness::{Readiness, WarmTarget};
 
 use super::*;
 use crate::config::SettingFlags;
@@ -130,6 +131,29 @@ async fn operator_images_are_reread_and_use_containers() {
     assert_eq!(shelf.find("python").await.unwrap().policy.limits.memory, 256 << 20);
     let report = shelf.find("broken").await.unwrap_err().report().to_string();
     assert!(report.contains("could not use the image `broken`") && report.contains("line 1"), "{report}");
+}
+
+#[tokio::test]
+async fn policies_have_the_readiness_of_the_configuration_or_of_their_image() {
+    let directory = tempfile::tempdir().unwrap();
+    export::export(directory.path(), directory.path()).unwrap();
+    write(directory.path(), &[("r/Dockerfile", "FROM r\n"), ("r/image.toml", "oneshot = false\npreload = []\n")]);
+    let dir = directory.path().to_str().unwrap();
+    let settings = [("image-dir", dir), ("warm", "3"), ("preload", "numpy")];
+    let ready = |warm, preload: &[&str]| {
+        let preload = preload.iter().map(|module| (*module).to_owned()).collect();
+        Readiness { warm: WarmTarget::Fixed(warm), preload }
+    };
+    let library = shelf(&settings, machine(true));
+    let embedded = library.find("ubuntu").await.unwrap();
+    assert_eq!((embedded.kind, embedded.policy.readiness), (SandboxKind::Embedded, ready(3, &["numpy"])));
+    let container = library.find("node").await.unwrap();
+    assert_eq!((container.kind, container.policy.readiness), (SandboxKind::Container, ready(3, &["numpy"])));
+    assert_eq!(library.default_environment().await.unwrap().policy.readiness, ready(3, &["numpy"]));
+    assert_eq!(library.find("r").await.unwrap().policy.readiness, ready(3, &[]), "its own modules");
+    write(directory.path(), &[("ubuntu/image.toml", "oneshot = false\nwarm = 0\npreload = [\"json\"]\n")]);
+    let changed = library.default_environment().await.unwrap();
+    assert_eq!((changed.kind, changed.policy.readiness), (SandboxKind::Container, ready(0, &["json"])));
 }
 
 #[tokio::test]

@@ -34,6 +34,7 @@ fn to_json(listed: &ImageListing) -> Value {
             "why": why,
             "source": describe_source(image),
             "limits": image.limits,
+            "readiness": image.readiness,
         })
     };
     json!({
@@ -69,8 +70,8 @@ fn describe_image(image: &Image, by: SandboxKind, why: &str) -> String {
     if by == SandboxKind::Container {
         about += &format!(", {why}");
     }
-    for limit in image.limits.describe() {
-        about += &format!(", {limit}");
+    for value in image.limits.describe().into_iter().chain(image.readiness.describe()) {
+        about += &format!(", {value}");
     }
     about + ")"
 }

@@ -182,6 +182,12 @@ fn help_texts() {
                                       [env: COVE_IDLE_TIMEOUT] [default: 30m]
           --max-sessions <NUMBER>     Maximum number of open sessions
                                       [env: COVE_MAX_SESSIONS] [default: 64]
+          --warm <NUMBER>             Sessions kept ready for each language: `auto` as many as were
+                                      needed lately, or a number, at most 64
+                                      [env: COVE_WARM] [default: auto]
+          --preload <MODULE>          Python module that sessions kept ready have imported, such as
+                                      `numpy`; repeatable
+                                      [env: COVE_PRELOAD] [default: none]
           --log-level <LEVEL>         Level of the log on standard error: `error`, `warn`, `info`,
                                       `debug` or `off`
                                       [env: COVE_LOG_LEVEL] [default: info]
