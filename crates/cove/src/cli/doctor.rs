@@ -46,7 +46,7 @@ async fn examine(mut config: Config, env: &ProcessEnv) -> Result<Vec<DoctorCheck
     let mut checks = machine::machine_checks(&machine);
     checks.extend(setup::setup_checks(&config, env));
     let default = library.default_environment().await;
-    let usable = default.as_ref().map_or(&config.policy.readiness, |default| &default.policy.readiness);
+    let usable = default.as_ref().map_or(&config.policy, |default| &default.policy);
     checks.extend(setup::readiness_checks(usable, &out_of_bounds));
     let kind = match default {
         // Examines the kind of sandbox that sessions would get.

@@ -6,7 +6,8 @@ use crate::cli::install;
 use crate::cli::servers::KnownServers;
 use crate::config::{Config, SETTINGS, SettingOrigin, misspelled_variables};
 use cove_core::error::display_path;
-use cove_core::policy::readiness::{MAX_PRELOADED, MAX_WARM, Readiness, WarmTarget};
+use cove_core::policy::readiness::{MAX_PRELOADED, MAX_WARM, WarmTarget};
+use cove_core::policy::{ImageRecipe, ImageSource, Policy, SandboxRoot};
 use cove_core::private_file::{UnsafeFileError, check_private_file};
 use cove_core::process_env::ProcessEnv;
 use cove_core::text::format_count;
@@ -55,21 +56,23 @@ fn configuration_checks(config: &Config, env: &ProcessEnv) -> Vec<DoctorCheck> {
     checks
 }
 
-/// Reports which sessions a server with this configuration keeps ready. `usable` has the values of the sessions that
-/// name no image; `warnings` says which values of the configuration a server cannot use.
-pub(super) fn readiness_checks(usable: &Readiness, warnings: &[String]) -> Vec<DoctorCheck> {
+/// Reports which sessions a server with this configuration keeps ready. `usable` is the policy of sessions that name no
+/// image, with values within bounds; `warnings` says which values of the configuration a server cannot use.
+pub(super) fn readiness_checks(usable: &Policy, warnings: &[String]) -> Vec<DoctorCheck> {
     let check = || ReportSection::Configuration.check("ready");
-    let sessions = match usable.warm {
-        WarmTarget::Fixed(0) => None,
-        WarmTarget::Fixed(count) => Some(format_count(count, "session")),
-        WarmTarget::Adapted => Some("as many sessions as were needed lately".to_owned()),
+    let is_compose =
+        matches!(&usable.root, SandboxRoot::Image(ImageRecipe { source: ImageSource::Compose { .. }, .. }));
+    let modules = &usable.readiness.preload;
+    let sessions = match usable.readiness.warm {
+        _ if is_compose => Err("none (the default image has a Compose file)"),
+        WarmTarget::Fixed(0) => Err("none (`warm` is 0)"),
+        WarmTarget::Fixed(count) => Ok(format_count(count, "session")),
+        WarmTarget::Adapted => Ok("as many sessions as were needed lately".to_owned()),
     };
-    let mut checks = vec![check().ok(match (sessions, usable.preload.as_slice()) {
-        (None, _) => "none (`warm` is 0)".to_owned(),
-        (Some(sessions), []) => format!("{sessions}, for each language"),
-        (Some(sessions), modules) => {
-            format!("{sessions}, for each language; python has imported {}", modules.join(", "))
-        }
+    let mut checks = vec![check().ok(match sessions {
+        Err(none) => none.to_owned(),
+        Ok(sessions) if modules.is_empty() => format!("{sessions}, for each language"),
+        Ok(sessions) => format!("{sessions}, for each language; python has imported {}", modules.join(", ")),
     })];
     let fix = format!("set `warm` to `auto` or 0 to {MAX_WARM}, and `preload` to at most {MAX_PRELOADED} modules");
     checks.extend(warnings.iter().take(MAX_NAMED).map(|warning| check().note(warning).fix(fix.as_str())));
@@ -122,12 +125,14 @@ fn client_checks(env: &ProcessEnv) -> Vec<DoctorCheck> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cove_core::policy::readiness::Readiness;
 
     #[test]
     fn readiness_is_one_line_and_a_note_for_each_unusable_value() {
         let lines = |warm, preload: &[&str]| -> Vec<String> {
             let preload = preload.iter().map(|module| (*module).to_owned()).collect();
-            let (usable, warnings) = Readiness { warm, preload }.within_bounds();
+            let (readiness, warnings) = Readiness { warm, preload }.within_bounds();
+            let usable = Policy { readiness, ..Policy::default() };
             let text = |check: DoctorCheck| {
                 let fix = check.fix.map(|fix| format!("; fix: {fix}")).unwrap_or_default();
                 format!("{}: {}{fix}", check.check, check.detail)
@@ -153,5 +158,9 @@ mod tests {
             ]
         );
         assert_eq!(lines(adapted, &["a b"; 40]).len(), 1 + MAX_NAMED);
+        let source = ImageSource::Compose { folder: "/images/pair".into(), main: None };
+        let root = SandboxRoot::Image(ImageRecipe { name: "pair".into(), source, languages: Vec::new() });
+        let composed = readiness_checks(&Policy { root, ..Policy::default() }, &[]);
+        assert_eq!(composed[0].detail, "none (the default image has a Compose file)");
     }
 }
