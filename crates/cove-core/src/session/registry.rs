@@ -415,7 +415,7 @@ impl SessionRegistry {
                 if self.pool.remember_bad_module(&key, &module) {
                     tracing::warn!(
                         "`preload`: the module `{module}` {problem}; sessions are kept ready without it \
-                         (an import ahead may take {} s, and needs no process of its own)",
+                         (an import may take at most {} s and may leave no process)",
                         IMPORT_TIMEOUT.as_secs()
                     );
                 }

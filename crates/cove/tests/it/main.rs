@@ -26,6 +26,7 @@ mod parameter_headers;
 mod pins;
 mod process;
 mod protocol_edge;
+mod ready_sessions;
 mod registry;
 mod repl;
 mod repl_editing;

@@ -1,0 +1,188 @@
+//! Ready sessions of the real program: what a caller gets is what it would get from a session made on the spot.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use cove_testkit::TestUser;
+use cove_testkit::mcp::{ClientEra, HttpServerProcess, TestHttpClient, send_raw};
+use serde_json::json;
+
+use crate::{cove, wait_until};
+
+/// A server for anyone on this machine, and its state directory.
+struct ReadyServer {
+    server: HttpServerProcess,
+    _state: tempfile::TempDir,
+}
+
+impl ReadyServer {
+    fn start(user: TestUser, args: &[&str]) -> Self {
+        let state = tempfile::tempdir().unwrap();
+        let mut command = cove().command(user);
+        if user == TestUser::Root {
+            command.arg("serve").arg("--state-dir").arg(state.path());
+        } else {
+            command.arg("serve");
+        }
+        command.args(["--http", "127.0.0.1:0", "--auth", "none", "--tools", "all"]).args(args);
+        Self { server: HttpServerProcess::start(command), _state: state }
+    }
+
+    fn client(&self) -> TestHttpClient {
+        TestHttpClient::new(self.server.address, None, ClientEra::Modern)
+    }
+
+    /// Returns the value of a metric with its labels, or zero if it is not there.
+    fn metric(&self, name: &str) -> u64 {
+        let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        let page = send_raw(self.server.address, request).body;
+        let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.map_or(0, |value| value.parse().unwrap())
+    }
+
+    fn wait_until_ready(&self, language: &str) {
+        let name = format!("cove_ready_sessions{{language=\"{language}\"}}");
+        wait_until(&name, || self.metric(&name) > 0);
+    }
+
+    fn hits(&self) -> u64 {
+        self.metric("cove_pool_requests_total{outcome=\"hit\"}")
+    }
+
+    /// Runs a cell in a new session and returns its output.
+    fn run_new(&self, session: &str, language: &str, code: &str) -> String {
+        let arguments = json!({"code": code, "language": language, "session": session});
+        self.client().call("execute_code", arguments).ok()
+    }
+}
+
+/// Code that describes the state that its interpreter begins with, so that two sessions can be compared.
+fn state_probe(language: &str) -> &'static str {
+    match language {
+        "python" => {
+            "import os, sys, builtins\n\
+             print(sorted(globals()), hasattr(builtins, '_'), sys.argv, os.getcwd(), sorted(os.environ))\n\
+             print(sorted(os.listdir('/workspace')), sorted(os.listdir('/tmp')), len(os.listdir('/proc/self/fd')))\n\
+             print([__name__, __builtins__ is builtins, sys.flags, sys.path])"
+        }
+        "node" => {
+            "const fs = require('fs');\n\
+             const own = Object.getOwnPropertyNames(globalThis).sort().join();\n\
+             console.log(own, process.argv, process.cwd(), Object.keys(process.env).sort().join());\n\
+             console.log(fs.readdirSync('/workspace'), fs.readdirSync('/tmp'))"
+        }
+        _ => {
+            "echo $? $# \"$0\" $PWD; set | sed 's/=.*//' | grep -Ev '^(_|BASH_LINENO|COLUMNS|LINES)$'; ls -a /workspace /tmp; jobs"
+        }
+    }
+}
+
+#[test]
+fn ready_sessions_begin_like_others() {
+    for user in TestUser::all("ready_sessions_begin_like_others") {
+        let ready = ReadyServer::start(user, &["--warm", "1", "--max-sessions", "40"]);
+        let fresh = ReadyServer::start(user, &["--warm", "0"]);
+        for (number, language) in ["python", "node", "bash", "sh"].into_iter().enumerate() {
+            // The first session of a language tells the server that callers want it.
+            ready.run_new(&format!("first-{language}"), language, "");
+            ready.wait_until_ready(language);
+            let hits = ready.hits();
+            let probe = state_probe(language);
+            let found = ready.run_new(&format!("second-{language}"), language, probe);
+            assert_eq!(ready.hits(), hits + 1, "{user:?} {language} {number}");
+            assert_eq!(found, fresh.run_new(language, language, probe), "{user:?} {language}");
+            // Each has its own state.
+            ready.wait_until_ready(language);
+            let mark = match language {
+                "python" => "open('/workspace/mark', 'w').close()",
+                "node" => "require('fs').writeFileSync('/workspace/mark', '')",
+                _ => "touch /workspace/mark",
+            };
+            ready.run_new(&format!("third-{language}"), language, mark);
+            ready.wait_until_ready(language);
+            let found = ready.run_new(&format!("fourth-{language}"), "sh", "ls /workspace");
+            assert_eq!(found, "(no output)", "{user:?} {language}");
+        }
+        assert_eq!(fresh.hits(), 0);
+    }
+}
+
+/// Makes a Python environment with these modules and returns its interpreter.
+fn environment_with(folder: &Path, modules: &[(&str, &str)]) -> String {
+    let venv = folder.join("venv");
+    let made = Command::new("/usr/bin/python3").args(["-m", "venv", "--without-pip"]).arg(&venv).status().unwrap();
+    assert!(made.success());
+    let packages = fs::read_dir(venv.join("lib")).unwrap().next().unwrap().unwrap().path().join("site-packages");
+    for (name, code) in modules {
+        fs::write(packages.join(format!("{name}.py")), code).unwrap();
+    }
+    venv.join("bin/python").to_str().unwrap().to_owned()
+}
+
+#[test]
+fn preloaded_modules_are_imported_and_leave_no_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let python = environment_with(folder.path(), &[("preload_marker", "import json\nloaded = True\n")]);
+    let args = ["--python", &python, "--warm", "1", "--preload", "preload_marker", "--preload", "xml.dom.minidom"];
+    let served = ReadyServer::start(TestUser::Root, &args);
+    served.client().send("tools/list", json!({}));
+    served.wait_until_ready("python");
+    let code = "import sys\nprint([m in sys.modules for m in ('preload_marker', 'xml.dom.minidom', 'asyncio')])\n\
+                print([name for name in globals() if not name.startswith('__')])";
+    assert_eq!(served.run_new("a", "python", code), "[True, True, False]\n['sys']\n");
+    assert_eq!(served.hits(), 1);
+    assert_eq!(served.server.errors().matches("preload").count(), 0, "{}", served.server.errors());
+}
+
+/// A module that cannot be imported ahead costs only itself: it is named once, with its reason, and the others are
+/// there.
+#[test]
+fn modules_that_cannot_be_preloaded_are_named_once() {
+    let bad = [
+        ("bad_crash", "import os\nos._exit(3)\n", "ends the interpreter"),
+        ("bad_error", "raise ValueError('not\\x1b[2J today')\n", "cannot be imported: ValueError: not\\u{1b}[2J today"),
+        ("bad_fork", "import subprocess\nsubprocess.Popen(['/bin/sleep', '1000'])\n", "starts a process"),
+        ("bad_hang", "import time\ntime.sleep(1000)\n", "takes longer than 30 s"),
+        ("bad_kill", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n", "ends the interpreter"),
+        ("bad_exit", "import sys\nsys.exit(4)\n", "ends the interpreter"),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let mut modules: Vec<(&str, &str)> = bad.iter().map(|(name, code, _)| (*name, *code)).collect();
+    modules.push(("good_module", "loaded = True\n"));
+    let python = environment_with(folder.path(), &modules);
+    let mut args = vec!["--python", &python, "--warm", "2"];
+    for name in bad.iter().map(|(name, ..)| *name).chain(["no_such_module", "good_module", "../../etc"]) {
+        args.extend(["--preload", name]);
+    }
+    let served = ReadyServer::start(TestUser::Root, &args);
+    // The server serves while the imports hang.
+    served.client().send("tools/list", json!({}));
+    assert_eq!(served.run_new("early", "python", "6 * 7"), "42\n");
+    let start = std::time::Instant::now();
+    while served.metric("cove_ready_sessions{language=\"python\"}") < 2 {
+        assert!(start.elapsed().as_secs() < 300, "{}", served.server.errors());
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    let loaded = "import sys\n[name for name in sorted(sys.modules) if name.startswith(('good_', 'bad_', 'no_such'))]";
+    assert_eq!(served.run_new("late", "python", loaded), "['good_module']\n");
+    assert_eq!(served.hits(), 1);
+    let log = served.server.errors();
+    for (name, _, problem) in bad {
+        let warnings: Vec<&str> = log.lines().filter(|line| line.contains(&format!("the module `{name}`"))).collect();
+        assert!(warnings.len() == 1 && warnings[0].contains(problem), "{name}: {log}");
+        assert!(warnings[0].contains("`preload`") && warnings[0].contains("at most 30 s"), "{log}");
+    }
+    assert_eq!(log.matches("No module named 'no_such_module'").count(), 1, "{log}");
+    assert_eq!(log.matches("`../../etc` is not the name of a Python module").count(), 1, "{log}");
+}
+
+#[test]
+fn nothing_is_kept_ready_before_a_client_comes() {
+    let served = ReadyServer::start(TestUser::Root, &["--warm", "4"]);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert_eq!(crate::process::children(served.server.pid()).len(), 0);
+    served.client().send("tools/list", json!({}));
+    wait_until("four are ready", || served.metric("cove_ready_sessions{language=\"python\"}") == 4);
+    assert_eq!(crate::process::children(served.server.pid()).len(), 4);
+}
