@@ -6,6 +6,7 @@
 mod ended_sessions;
 mod errors;
 mod lease;
+mod pool_refill;
 mod session_pool;
 mod table;
 
@@ -23,7 +24,7 @@ use crate::memory_headroom::MemoryHeadroom;
 use crate::output::Spool;
 use crate::policy::{Policy, SessionLifetime};
 use crate::random::random_bits;
-use crate::session::{IMPORT_TIMEOUT, PreloadFault, ReadyStartError, Session, SessionOptions};
+use crate::session::SessionOptions;
 use crate::sync::lock;
 
 pub use ended_sessions::EndReason;
@@ -32,17 +33,12 @@ pub use lease::{OutputId, SessionLease};
 pub use session_pool::PoolFigures;
 
 use lease::{SessionEntry, UseGuard};
-use session_pool::{OrderedStart, ReadySession, SessionPool, ShelfKey, StartOrder};
+use pool_refill::{end_unused, tend_pool};
+use session_pool::{ReadySession, SessionPool, ShelfKey};
 use table::SessionTable;
 
 /// Longest name that a caller may choose.
 const MAX_NAME_LENGTH: usize = 64;
-/// Stands for the owner of embedded sandboxes that nobody uses yet.
-const NOBODY: &str = "nobody";
-/// How often the registry looks at the sessions that are kept ready.
-const TEND_INTERVAL: Duration = Duration::from_secs(5);
-/// How long a start ahead of its use waits for the callers that start sessions of their own.
-const CALLERS_FIRST: Duration = Duration::from_secs(2);
 
 /// The owner of sessions. A handle or a name works for its owner alone.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -181,17 +177,6 @@ impl SessionRegistry {
         tokio::spawn(end_idle(Arc::downgrade(&sessions), bounds.idle_timeout));
         tokio::spawn(tend_pool(Arc::downgrade(&sessions)));
         sessions
-    }
-
-    /// Keeps sessions of the default policy ready from now on, if the policy allows it. Containers are kept ready once
-    /// a caller has asked for one, because each belongs to its caller from the start.
-    pub fn keep_sessions_ready(self: &Arc<Self>) {
-        let nobody = Principal(NOBODY.into());
-        let default = &self.default_blueprint;
-        if let Some(key) = ShelfKey::new(default, default.line_language, &nobody) {
-            end_unused(self.pool.expect(key));
-            self.refill_pool();
-        }
     }
 
     /// Leases an existing session. Returns None if no session has that name. Fails if the handle is unknown or the
@@ -349,99 +334,6 @@ impl SessionRegistry {
         }
     }
 
-    /// Starts a session for a caller that waits for it. If that fails while memory is scarce, ends all ready sessions
-    /// and tries once more: they are there to save time, not to cost somebody a session.
-    async fn start_for_caller(
-        &self,
-        policy: &Policy,
-        options: impl Fn() -> SessionOptions,
-    ) -> Result<Session, Failure> {
-        let _waiting = WaitingCaller::new(&self.waiting_callers);
-        let first = Session::start(&*self.backend, policy, options()).await;
-        if first.is_ok() || !self.headroom_is(MemoryHeadroom::is_scarce) {
-            return first;
-        }
-        let unused = self.pool.shrink_to(0);
-        if unused.is_empty() {
-            return first;
-        }
-        for ready in unused {
-            ready.session.kill().await;
-        }
-        Session::start(&*self.backend, policy, options()).await
-    }
-
-    fn headroom_is(&self, what: impl Fn(MemoryHeadroom) -> bool) -> bool {
-        (self.bounds.headroom)().is_some_and(what)
-    }
-
-    /// Starts ready sessions in the background while the pool lacks some and the limits allow them.
-    fn refill_pool(self: &Arc<Self>) {
-        if self.headroom_is(MemoryHeadroom::is_scarce) {
-            return;
-        }
-        let room = self.bounds.max_sessions.saturating_sub(self.count());
-        while let Some(order) = self.pool.begin_start(room) {
-            let sessions = Arc::clone(self);
-            tokio::spawn(async move {
-                sessions.carry_out(order).await;
-                sessions.refill_pool();
-            });
-        }
-    }
-
-    /// Starts a session ahead of its use and puts it into the pool.
-    async fn carry_out(&self, StartOrder { key, modules }: StartOrder) {
-        let mut waiting = self.waiting_callers.subscribe();
-        // Callers that need the processors now come first, but a server that always has some is refilled too.
-        let _ = tokio::time::timeout(CALLERS_FIRST, waiting.wait_for(|count| *count == 0)).await;
-        let id = SessionId::from_random(random_bits());
-        let principal = key.tenant.as_ref().map_or(NOBODY, |tenant| &tenant.0).to_owned();
-        let owner = SandboxOwner { session: id.to_string(), principal };
-        let started = Session::start_ready(&*self.backend, &key.policy, owner, key.language, &modules).await;
-        let ended = match started {
-            // The name of the image got another image in the meantime.
-            Ok(session) if session.image_id() != key.image_id.as_deref() => {
-                session.kill().await;
-                OrderedStart::Failed
-            }
-            Ok(session) => OrderedStart::Ready(ReadySession { id, session }),
-            Err(ReadyStartError::Start(failure)) => {
-                // A caller that needs a session starts one itself and gets the error.
-                tracing::debug!(language = %key.language, error = %failure, "could not keep a session ready");
-                OrderedStart::Failed
-            }
-            Err(ReadyStartError::Import(PreloadFault { module, problem })) => {
-                if self.pool.remember_bad_module(&key, &module) {
-                    tracing::warn!(
-                        "`preload`: the module `{module}` {problem}; sessions are kept ready without it \
-                         (an import may take at most {} s and may leave no process)",
-                        IMPORT_TIMEOUT.as_secs()
-                    );
-                }
-                OrderedStart::WithoutModule
-            }
-        };
-        end_unused(self.pool.finish_start(&key, ended));
-        // Callers may have taken the room meanwhile.
-        end_unused(self.pool.shrink_to(self.bounds.max_sessions.saturating_sub(self.count())));
-    }
-
-    /// Takes dead sessions and those that nobody needs out of the pool, and fills it again.
-    async fn tend_pool(self: &Arc<Self>) {
-        if self.headroom_is(MemoryHeadroom::is_exhausted) {
-            end_unused(self.pool.shrink_to(0));
-        }
-        end_unused(self.pool.tend());
-        for (key, ready) in self.pool.take_doubtful() {
-            match ready.session.is_alive().await {
-                true => end_unused(self.pool.put_back(&key, ready)),
-                false => end_unused([ready]),
-            }
-        }
-        self.refill_pool();
-    }
-
     /// Removes the session that `which` refers to if its sandbox has ended by itself, so that its name becomes free. No
     /// task watches for such ends, so each lookup asks the sandbox.
     async fn remove_dead(&self, owner: &Principal, which: &SessionRef) {
@@ -492,16 +384,6 @@ impl SessionRegistry {
         table.entries.insert(id, Arc::clone(&entry));
         end_unused(self.pool.shrink_to(self.bounds.max_sessions.saturating_sub(table.entries.len())));
         Ok(UseGuard::new(entry))
-    }
-
-    /// Takes a ready session out of the pool and has another started in its place.
-    fn take_ready(self: &Arc<Self>, key: ShelfKey) -> Option<ReadySession> {
-        let (taken, unused) = self.pool.take(key);
-        end_unused(unused);
-        let sessions = Arc::clone(self);
-        // In a task, because the caller holds the table and must not wait for this.
-        tokio::spawn(async move { sessions.refill_pool() });
-        taken
     }
 
     /// Kills a session of `owner` together with its running cells. Fails if there is no such session, or if its sandbox
@@ -661,38 +543,6 @@ async fn end_idle(sessions: Weak<SessionRegistry>, idle: Duration) {
                 }
             });
         }
-    }
-}
-
-/// Looks at the ready sessions at intervals until the registry is dropped.
-async fn tend_pool(sessions: Weak<SessionRegistry>) {
-    loop {
-        sleep(TEND_INTERVAL).await;
-        let Some(sessions) = sessions.upgrade() else { return };
-        sessions.tend_pool().await;
-    }
-}
-
-/// Kills ready sessions that nobody will use, each in its own task: one that is slow to end must not delay the caller.
-fn end_unused(unused: impl IntoIterator<Item = ReadySession>) {
-    for ready in unused {
-        tokio::spawn(async move { ready.session.kill().await });
-    }
-}
-
-/// Counts as a caller that waits for its session until it is dropped.
-struct WaitingCaller<'a>(&'a watch::Sender<usize>);
-
-impl<'a> WaitingCaller<'a> {
-    fn new(count: &'a watch::Sender<usize>) -> Self {
-        count.send_modify(|count| *count += 1);
-        Self(count)
-    }
-}
-
-impl Drop for WaitingCaller<'_> {
-    fn drop(&mut self) {
-        self.0.send_modify(|count| *count -= 1);
     }
 }
 

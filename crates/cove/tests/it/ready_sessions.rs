@@ -73,7 +73,8 @@ fn state_probe(language: &str) -> &'static str {
              console.log(fs.readdirSync('/workspace'), fs.readdirSync('/tmp'))"
         }
         _ => {
-            "echo $? $# \"$0\" $PWD; set | sed 's/=.*//' | grep -Ev '^(_|BASH_LINENO|COLUMNS|LINES)$'; ls -a /workspace /tmp; jobs"
+            "echo $? $# \"$0\" $PWD; ls -a /workspace /tmp; jobs\n\
+             (set -o posix 2>/dev/null; set) | grep -oE '^[A-Za-z][A-Za-z0-9_]*=' | sort"
         }
     }
 }
