@@ -60,6 +60,12 @@ const CAUSES: [&str; 10] = [
 ];
 /// What a cell says that ran on without its engine: the streams of a container can outlive the engine and carry nothing.
 const OUT_OF_TIME: &str = "cell stopped after ";
+/// What a cell says whose monitor was killed: the runner's input ends with the monitor, and then the runner ends too.
+const ENDED_BY_ITSELF: &str = "the sandbox exited with code 0";
+/// The session of the cells that check whether the server works.
+const CHECK_SESSION: &str = "again";
+/// Longer than a cell can wait for an engine that is gone, twice.
+const TO_WORK_AGAIN: Duration = Duration::from_secs(120);
 
 /// What is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -98,6 +104,8 @@ struct AnswerTally {
     unanswered: usize,
     /// After the end of an engine, cells whose container could say no more before their time was over.
     out_of_time: usize,
+    /// After the end of a monitor, cells whose runner ended because its input did.
+    ended_by_themselves: usize,
     replaced_sessions: usize,
 }
 
@@ -111,6 +119,9 @@ struct ChaosRun {
     tally: AnswerTally,
     /// The last count of each session of the present server; none if an error left it open.
     counts: BTreeMap<&'static str, u64>,
+    /// The kills since the last answered cell of each session began: a session may show only in its next cell what a kill
+    /// did to it.
+    kills_met: BTreeMap<&'static str, BTreeSet<VictimKind>>,
     servers: BTreeSet<u32>,
     rounds: usize,
 }
@@ -140,6 +151,7 @@ impl ChaosRun {
             kills: BTreeMap::new(),
             tally: AnswerTally::default(),
             counts: BTreeMap::new(),
+            kills_met: BTreeMap::new(),
             servers: BTreeSet::new(),
             rounds: 0,
         }
@@ -166,6 +178,7 @@ impl ChaosRun {
             command.args(["--allow-compose", "host-network"]);
         }
         self.counts.clear();
+        self.kills_met.clear();
         let server = TestStdioClient::start(command, ClientEra::Modern);
         self.servers.insert(server.pid());
         server
@@ -201,16 +214,25 @@ impl ChaosRun {
         *self.tally.errors.entry(plain).or_default() += 1;
     }
 
+    /// Notes the error of a cell. Two more of them are right, each only for a session that met a kill that causes it.
+    fn note_cell_error(&mut self, session: &'static str, answer: &Value) {
+        let text = text_of(answer);
+        let mut kills_met = self.kills_met.get(session).into_iter().flatten();
+        if text.contains(OUT_OF_TIME) && kills_met.clone().any(|kind| kind.is_of_engine()) {
+            self.tally.out_of_time += 1;
+        } else if text.contains(ENDED_BY_ITSELF) && kills_met.any(|kind| *kind == VictimKind::Monitor) {
+            self.tally.ended_by_themselves += 1;
+        } else {
+            self.note_error(answer, &text);
+        }
+    }
+
     /// Checks the answer to a cell: it is right, or an error that says something.
-    fn check_count(&mut self, session: &'static str, answer: &Value, killed: VictimKind) {
+    fn check_count(&mut self, session: &'static str, answer: &Value) {
         let text = text_of(answer);
         if is_error(answer) {
             self.counts.remove(session);
-            if killed.is_of_engine() && text.contains(OUT_OF_TIME) {
-                self.tally.out_of_time += 1;
-                return;
-            }
-            return self.note_error(answer, &text);
+            return self.note_cell_error(session, answer);
         }
         let context = self.context();
         let found = text.lines().filter_map(|line| line.strip_prefix("count ")?.parse().ok()).next_back();
@@ -296,6 +318,10 @@ impl ChaosRun {
             let cells = SESSIONS.map(|session| (session, server.begin_call("execute_code", cell(session))));
             tokio::time::sleep(Duration::from_millis(self.numbers.below(700))).await;
             let is_killed = self.kill_one(&docker, kind, server.pid()).await;
+            let met = is_killed.then_some(kind);
+            for session in SESSIONS.into_iter().chain([CHECK_SESSION]) {
+                self.kills_met.entry(session).or_default().extend(met);
+            }
             let is_gone = is_killed && kind == VictimKind::Server;
             let (context, begun) = (self.context(), Instant::now());
             let wait = |server: &mut TestStdioClient, id| {
@@ -305,7 +331,10 @@ impl ChaosRun {
             };
             for (session, id) in cells {
                 match wait(&mut server, id) {
-                    Some(answer) => self.check_count(session, &answer, kind),
+                    Some(answer) => {
+                        self.check_count(session, &answer);
+                        self.kills_met.insert(session, met.into_iter().collect());
+                    }
                     None => self.tally.unanswered += 1,
                 }
             }
@@ -332,17 +361,18 @@ impl ChaosRun {
 
     /// The engine answers, so the server works, though perhaps not in the first seconds.
     async fn check_server_works(&mut self, server: &mut TestStdioClient) {
-        let until = Instant::now() + Duration::from_secs(60);
+        let until = Instant::now() + TO_WORK_AGAIN;
         loop {
-            let arguments = json!({"code": "echo $((6 * 7))", "session": "again", "language": "bash"});
+            let arguments = json!({"code": "echo $((6 * 7))", "session": CHECK_SESSION, "language": "bash"});
             let id = server.begin_call("execute_code", arguments);
             let answer = server.answer_within(id, 3 * TIMEOUT).expect("an answer");
             let text = text_of(&answer);
             if !is_error(&answer) {
                 assert_eq!(text.lines().next(), Some("42"), "{}: {answer:#}", self.context());
+                self.kills_met.remove(CHECK_SESSION);
                 return;
             }
-            self.note_error(&answer, &text);
+            self.note_cell_error(CHECK_SESSION, &answer);
             assert!(Instant::now() < until, "{}: the server does not work again: {answer:#}", self.context());
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
