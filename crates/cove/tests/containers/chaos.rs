@@ -4,7 +4,7 @@
 //! to the test alone: root's Docker, root's Podman, and an ordinary user's Podman, whose server is that user's too.
 //! `COVE_TEST_SEED` repeats the choices of an earlier run.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -60,7 +60,7 @@ const CAUSES: [&str; 10] = [
 ];
 /// What a cell says that ran on without its engine: the streams of a container can outlive the engine and carry nothing.
 const OUT_OF_TIME: &str = "cell stopped after ";
-/// What a cell says whose monitor was killed: the runner's input ends with the monitor, and then the runner ends too.
+/// What a cell says whose runner's input has ended, after which a runner ends too.
 const ENDED_BY_ITSELF: &str = "the sandbox exited with code 0";
 /// The session of the cells that check whether the server works.
 const CHECK_SESSION: &str = "again";
@@ -92,6 +92,12 @@ impl VictimKind {
     fn is_of_engine(self) -> bool {
         matches!(self, Self::Engine | Self::Containerd)
     }
+
+    /// True if the runner's input ends with this process. It passes through a monitor, and through Podman's service, at
+    /// whose end conmon closes it. It does not pass through `dockerd` alone: the shim keeps it open.
+    fn carries_input(self, engine: PrivateEngine) -> bool {
+        self == Self::Monitor || self == Self::Engine && engine != PrivateEngine::Docker
+    }
 }
 
 /// What the answers were.
@@ -104,7 +110,7 @@ struct AnswerTally {
     unanswered: usize,
     /// After the end of an engine, cells whose container could say no more before their time was over.
     out_of_time: usize,
-    /// After the end of a monitor, cells whose runner ended because its input did.
+    /// After the end of a process that carries the runner's input, cells whose runner ended because its input did.
     ended_by_themselves: usize,
     replaced_sessions: usize,
 }
@@ -116,6 +122,8 @@ struct ChaosRun {
     folder: tempfile::TempDir,
     numbers: SeededNumbers,
     kills: BTreeMap<VictimKind, usize>,
+    /// The last few, for messages.
+    last_kills: VecDeque<VictimKind>,
     tally: AnswerTally,
     /// The last count of each session of the present server; none if an error left it open.
     counts: BTreeMap<&'static str, u64>,
@@ -149,6 +157,7 @@ impl ChaosRun {
             folder,
             numbers,
             kills: BTreeMap::new(),
+            last_kills: VecDeque::new(),
             tally: AnswerTally::default(),
             counts: BTreeMap::new(),
             kills_met: BTreeMap::new(),
@@ -158,7 +167,8 @@ impl ChaosRun {
     }
 
     fn context(&self) -> String {
-        format!("seed {}, {:?}", self.numbers.seed(), self.kind)
+        let kills: Vec<VictimKind> = self.last_kills.iter().copied().collect();
+        format!("seed {}, {:?} after {kills:?}", self.numbers.seed(), self.kind)
     }
 
     fn serve(&mut self) -> TestStdioClient {
@@ -220,7 +230,7 @@ impl ChaosRun {
         let mut kills_met = self.kills_met.get(session).into_iter().flatten();
         if text.contains(OUT_OF_TIME) && kills_met.clone().any(|kind| kind.is_of_engine()) {
             self.tally.out_of_time += 1;
-        } else if text.contains(ENDED_BY_ITSELF) && kills_met.any(|kind| *kind == VictimKind::Monitor) {
+        } else if text.contains(ENDED_BY_ITSELF) && kills_met.any(|kind| kind.carries_input(self.kind)) {
             self.tally.ended_by_themselves += 1;
         } else {
             self.note_error(answer, &text);
@@ -292,6 +302,8 @@ impl ChaosRun {
                 && pidfd_send_signal(&handle, Signal::KILL).is_ok()
             {
                 *self.kills.entry(kind).or_default() += 1;
+                self.last_kills.push_back(kind);
+                self.last_kills.drain(..self.last_kills.len().saturating_sub(3));
                 return true;
             }
             if Instant::now() > until {
