@@ -421,10 +421,11 @@ impl ChaosRun {
 
     /// Everything in the engine but images, the volumes of runners and the engine's own networks; and the processes of
     /// containers. A monitor without a container is the engine's own matter: Docker forgets one if it is killed during
-    /// a start.
+    /// a start, and the process that waits below it to become the container.
     async fn leftovers(&self, docker: &Docker) -> Vec<String> {
         let options = ListContainersOptionsBuilder::new().all(true).build();
         let containers = retry(async || docker.list_containers(Some(options.clone())).await).await;
+        let known: Vec<String> = containers.iter().filter_map(|one| one.id.clone()).collect();
         let own = containers.into_iter().filter(|one| !is_builders(one));
         let mut left: Vec<String> = own.map(|one| format!("container {one:?}")).collect();
         let networks = retry(async || docker.list_networks(None::<ListNetworksOptions>).await).await;
@@ -437,7 +438,8 @@ impl ChaosRun {
             volumes.into_iter().filter(|one| !one.labels.contains_key(cove_docker::runner_program::LABEL_RUNNER));
         left.extend(volumes.map(|one| format!("volume {}", one.name)));
         let (monitors, all) = (self.engine.monitors(), FoundProcess::all());
-        let held = all.iter().filter(|one| monitors.contains(&one.parent));
+        let forgotten = if self.kind == PrivateEngine::Docker { forgotten_starts(&all, &known) } else { Vec::new() };
+        let held = all.iter().filter(|one| monitors.contains(&one.parent) && !forgotten.contains(&one.pid));
         left.extend(held.map(|one| format!("process {:?}", one.line)));
         left
     }
@@ -482,19 +484,33 @@ async fn containers_of(docker: &Docker, server: u32) -> Vec<String> {
     listed.filter(|one| one.labels.as_ref().is_some_and(own)).filter_map(|one| one.id).collect()
 }
 
-/// Docker's builder makes containers for single steps, without any label, and forgets them if it is killed meanwhile.
-/// They never run. `docker container prune` removes them.
+/// Docker's builder makes containers for single steps, without any label, and forgets them if it is killed meanwhile,
+/// as created or, while it removed them, as dead. They never run. `docker container prune` removes them.
 fn is_builders(container: &ContainerSummary) -> bool {
     let is_step = container.command.as_ref().is_some_and(|command| command.contains("#(nop)"));
-    is_step && container.state == Some(ContainerSummaryStateEnum::CREATED)
+    is_step && matches!(container.state, Some(ContainerSummaryStateEnum::CREATED | ContainerSummaryStateEnum::DEAD))
 }
 
-/// What an engine leaves of its own, for the figures: containers of the builder, and monitors without a container.
-async fn engine_leftovers(engine: &OwnEngine) -> (usize, usize) {
+/// The processes that runc made for containers that were never started and that the engine does not know: each has a
+/// monitor, and still is runc's own program, so nothing of an image runs in it. No request to the engine reaches them.
+fn forgotten_starts(all: &[FoundProcess], known: &[String]) -> Vec<u32> {
+    let is_unknown = |one: &FoundProcess| one.is_monitor() && !known.iter().any(|id| one.mentions(id));
+    let monitors: BTreeSet<u32> = all.iter().filter(|one| is_unknown(one)).map(|one| one.pid).collect();
+    let is_start = |one: &FoundProcess| one.line.starts_with(&["runc".to_owned(), "init".to_owned()]);
+    all.iter().filter(|one| is_start(one) && monitors.contains(&one.parent)).map(|one| one.pid).collect()
+}
+
+/// What an engine leaves of its own, for the figures: containers of the builder, monitors without a container, and
+/// starts that it has forgotten below them.
+async fn engine_leftovers(engine: &OwnEngine) -> (usize, usize, usize) {
     let options = ListContainersOptionsBuilder::new().all(true).build();
     let docker = connect(&engine.address()).await;
     let containers = docker.list_containers(Some(options)).await.unwrap_or_default();
-    (containers.iter().filter(|one| is_builders(one)).count(), engine.monitors().len())
+    let known: Vec<String> = containers.iter().filter_map(|one| one.id.clone()).collect();
+    let (monitors, all) = (engine.monitors(), FoundProcess::all());
+    let starts = forgotten_starts(&all, &known);
+    let forgotten = all.iter().filter(|one| starts.contains(&one.pid) && monitors.contains(&one.parent)).count();
+    (containers.iter().filter(|one| is_builders(one)).count(), monitors.len(), forgotten)
 }
 
 /// One run on an engine that is started for it. Two at a time would take longer on two processors.
@@ -512,11 +528,11 @@ fn check_engine(test: &str, kind: PrivateEngine) {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     let mut run = ChaosRun::new(kind, engine, numbers);
     runtime.block_on(run.run(kills));
-    let (steps, monitors) = runtime.block_on(engine_leftovers(&run.engine));
+    let (steps, monitors, starts) = runtime.block_on(engine_leftovers(&run.engine));
     let seconds = begun.elapsed().as_secs();
     print_figures(&format!(
         "chaos on {kind:?}: seed {seed}, {kills} kills in {seconds} s: {:?}; {:?}; of the engine's own, {steps} containers of \
-         unfinished builds and {monitors} monitors without a container",
+         unfinished builds and {monitors} monitors without a container, {starts} of them with a forgotten start",
         run.kills, run.tally,
     ));
     let kinds: Vec<VictimKind> = run.kills.keys().copied().collect();
