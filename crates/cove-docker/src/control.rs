@@ -349,6 +349,9 @@ fn end_from_state(state: &ContainerState, engine: Engine) -> Option<SandboxEnd> 
         _ if code == SIGKILL_EXIT_CODE => {
             SandboxEnd::Lost(format!("its container was killed{}", engine.traits().kill_cause))
         }
+        _ if engine.traits().unknown_exit_code == Some(code) => {
+            SandboxEnd::Lost(format!("its container ended while {} did not run", engine.traits().name))
+        }
         _ if (129..=128 + 64).contains(&code) => SandboxEnd::Signalled((code - 128) as i32),
         _ => SandboxEnd::Exited(i32::try_from(code).unwrap_or(-1)),
     })
@@ -390,6 +393,9 @@ mod tests {
         assert_eq!(ended(state(3)), SandboxEnd::Exited(3));
         assert_eq!(ended(state(139)), SandboxEnd::Signalled(11));
         assert_eq!(ended(state(137)), SandboxEnd::Lost("its container was killed from outside".into()));
+        let unknown = "its container ended while Docker did not run".into();
+        assert_eq!(ended(state(255)), SandboxEnd::Lost(unknown));
+        assert_eq!(end_from_state(&state(255), Engine::Podman), Some(SandboxEnd::Exited(255)));
         let memory = ContainerState { oom_killed: Some(true), ..state(137) };
         for engine in [Engine::Docker, Engine::Podman] {
             assert_eq!(end_from_state(&memory, engine), Some(SandboxEnd::OutOfMemory(MemoryKiller::Kernel)));

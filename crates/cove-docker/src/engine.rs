@@ -65,6 +65,9 @@ pub(super) struct EngineTraits {
     pub(super) reports_oom_kills: bool,
     /// Completes "its container was killed", where the engine reports no lack of memory.
     pub(super) kill_cause: &'static str,
+    /// Reported in place of an exit code that the engine does not know, because the container ended while the engine did
+    /// not run. No runner ends with it.
+    pub(super) unknown_exit_code: Option<i64>,
     /// Finishes a build after its client has disconnected.
     pub(super) finishes_aborted_builds: bool,
     /// Runs `ONBUILD` triggers but does not report them.
@@ -94,6 +97,7 @@ const DOCKER: EngineTraits = EngineTraits {
     reports_mounts_as_binds: false,
     reports_oom_kills: true,
     kill_cause: " from outside",
+    unknown_exit_code: Some(255),
     finishes_aborted_builds: false,
     hides_build_triggers: false,
     own_variables: &[],
@@ -116,6 +120,7 @@ const PODMAN: EngineTraits = EngineTraits {
     reports_mounts_as_binds: true,
     reports_oom_kills: false,
     kill_cause: ", from outside or for lack of memory; Podman does not say which",
+    unknown_exit_code: None,
     finishes_aborted_builds: true,
     hides_build_triggers: true,
     own_variables: &["HOME", "HOSTNAME", "PATH", "TERM", "container"],

@@ -46,11 +46,12 @@ services:
 volumes: {kept: {}}
 ";
 /// What an error must contain that a kill caused.
-const CAUSES: [&str; 10] = [
+const CAUSES: [&str; 11] = [
     "could not reach",
     "the connection to its container broke",
     "container was killed",
     "container was removed from outside",
+    "container ended while Docker did not run",
     "could not make a container",
     "could not look at a container",
     "could not start",
