@@ -421,8 +421,7 @@ impl ChaosRun {
     }
 
     /// Everything in the engine but images, the volumes of runners and the engine's own networks; and the processes of
-    /// containers. A monitor without a container is the engine's own matter: Docker forgets one if it is killed during
-    /// a start, and the process that waits below it to become the container.
+    /// containers. A monitor without a container is the engine's own matter, with `EngineProcesses` below it.
     async fn leftovers(&self, docker: &Docker) -> Vec<String> {
         let options = ListContainersOptionsBuilder::new().all(true).build();
         let containers = retry(async || docker.list_containers(Some(options.clone())).await).await;
@@ -439,8 +438,8 @@ impl ChaosRun {
             volumes.into_iter().filter(|one| !one.labels.contains_key(cove_docker::runner_program::LABEL_RUNNER));
         left.extend(volumes.map(|one| format!("volume {}", one.name)));
         let (monitors, all) = (self.engine.monitors(), FoundProcess::all());
-        let forgotten = if self.kind == PrivateEngine::Docker { forgotten_starts(&all, &known) } else { Vec::new() };
-        let held = all.iter().filter(|one| monitors.contains(&one.parent) && !forgotten.contains(&one.pid));
+        let own = EngineProcesses::find(&self.engine, &all, &known);
+        let held = all.iter().filter(|one| monitors.contains(&one.parent) && !own.has(one.pid));
         left.extend(held.map(|one| format!("process {:?}", one.line)));
         left
     }
@@ -492,26 +491,56 @@ fn is_builders(container: &ContainerSummary) -> bool {
     is_step && matches!(container.state, Some(ContainerSummaryStateEnum::CREATED | ContainerSummaryStateEnum::DEAD))
 }
 
-/// The processes that runc made for containers that were never started and that the engine does not know: each has a
-/// monitor, and still is runc's own program, so nothing of an image runs in it. No request to the engine reaches them.
-fn forgotten_starts(all: &[FoundProcess], known: &[String]) -> Vec<u32> {
-    let is_unknown = |one: &FoundProcess| one.is_monitor() && !known.iter().any(|id| one.mentions(id));
-    let monitors: BTreeSet<u32> = all.iter().filter(|one| is_unknown(one)).map(|one| one.pid).collect();
-    let is_start = |one: &FoundProcess| one.line.starts_with(&["runc".to_owned(), "init".to_owned()]);
-    all.iter().filter(|one| is_start(one) && monitors.contains(&one.parent)).map(|one| one.pid).collect()
+/// Processes below the monitors of an engine in which nothing of an image runs. No request to the engine reaches them.
+#[derive(Debug, Default)]
+struct EngineProcesses {
+    /// What runc made for a container that was never started, if the engine was killed during the start and does not
+    /// know the container.
+    forgotten_starts: BTreeSet<u32>,
+    /// Copies of conmon that outlive what `podman exec` ran by 300 seconds, so that a client can ask for its exit code.
+    delayed_exits: BTreeSet<u32>,
 }
 
-/// What an engine leaves of its own, for the figures: containers of the builder, monitors without a container, and
-/// starts that it has forgotten below them.
-async fn engine_leftovers(engine: &OwnEngine) -> (usize, usize, usize) {
+impl EngineProcesses {
+    /// `known` has the ids of the engine's containers.
+    fn find(engine: &OwnEngine, all: &[FoundProcess], known: &[String]) -> Self {
+        let own = engine.monitors();
+        let monitors: BTreeMap<u32, &FoundProcess> =
+            all.iter().filter(|one| own.contains(&one.pid)).map(|one| (one.pid, one)).collect();
+        let mut found = Self::default();
+        for (one, monitor) in all.iter().filter_map(|one| Some((one, *monitors.get(&one.parent)?))) {
+            let is_start = one.line[0].ends_with("runc") && one.line.get(1).is_some_and(|role| role == "init");
+            if is_start && !known.iter().any(|id| monitor.mentions(id)) {
+                found.forgotten_starts.insert(one.pid);
+            }
+            // It was copied by its monitor, so it has the same command line.
+            if one.is_monitor() && one.line == monitor.line && one.mentions("--exit-delay") {
+                found.delayed_exits.insert(one.pid);
+            }
+        }
+        found
+    }
+
+    fn has(&self, pid: u32) -> bool {
+        self.forgotten_starts.contains(&pid) || self.delayed_exits.contains(&pid)
+    }
+}
+
+/// What an engine leaves of its own, for the figures.
+async fn engine_leftovers(engine: &OwnEngine) -> String {
     let options = ListContainersOptionsBuilder::new().all(true).build();
     let docker = connect(&engine.address()).await;
     let containers = docker.list_containers(Some(options)).await.unwrap_or_default();
     let known: Vec<String> = containers.iter().filter_map(|one| one.id.clone()).collect();
-    let (monitors, all) = (engine.monitors(), FoundProcess::all());
-    let starts = forgotten_starts(&all, &known);
-    let forgotten = all.iter().filter(|one| starts.contains(&one.pid) && monitors.contains(&one.parent)).count();
-    (containers.iter().filter(|one| is_builders(one)).count(), monitors.len(), forgotten)
+    let steps = containers.iter().filter(|one| is_builders(one)).count();
+    let own = EngineProcesses::find(engine, &FoundProcess::all(), &known);
+    format!(
+        "of the engine's own, {steps} containers of unfinished builds, {} monitors without a container, {} forgotten \
+         starts and {} exits that wait",
+        engine.monitors().len(),
+        own.forgotten_starts.len(),
+        own.delayed_exits.len()
+    )
 }
 
 /// One run on an engine that is started for it. Two at a time would take longer on two processors.
@@ -529,11 +558,10 @@ fn check_engine(test: &str, kind: PrivateEngine) {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     let mut run = ChaosRun::new(kind, engine, numbers);
     runtime.block_on(run.run(kills));
-    let (steps, monitors, starts) = runtime.block_on(engine_leftovers(&run.engine));
+    let leftovers = runtime.block_on(engine_leftovers(&run.engine));
     let seconds = begun.elapsed().as_secs();
     print_figures(&format!(
-        "chaos on {kind:?}: seed {seed}, {kills} kills in {seconds} s: {:?}; {:?}; of the engine's own, {steps} containers of \
-         unfinished builds and {monitors} monitors without a container, {starts} of them with a forgotten start",
+        "chaos on {kind:?}: seed {seed}, {kills} kills in {seconds} s: {:?}; {:?}; {leftovers}",
         run.kills, run.tally,
     ));
     let kinds: Vec<VictimKind> = run.kills.keys().copied().collect();
