@@ -8,7 +8,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Runner;
 use crate::calls::CallSource;
+use crate::protocol_error;
 use crate::stdin::StdinPipe;
+
+/// How long the runner waits for the host's `Hello`, in seconds. An engine that is killed while it starts a container may
+/// forget it, and its monitor keeps the runner's input open: then only the runner itself can end it. Longer than a host
+/// waits for an engine that starts a container.
+const HELLO_TIMEOUT: i64 = 5 * 60;
 
 /// Something that the loop waits for.
 pub(super) enum PollSource {
@@ -22,7 +28,7 @@ pub(super) enum PollSource {
 
 impl Runner {
     /// Waits until something is ready. Returns all that is, in the order in which the loop has to act. Writes waiting
-    /// messages to the host first, unless more can join them at once.
+    /// messages to the host first, unless more can join them at once. Fails if the host does not send `Hello` in time.
     pub(super) fn wait(&mut self) -> io::Result<Vec<(PollSource, PollFlags)>> {
         let mut polled = Vec::new();
         for (&language, interpreter) in self.interpreters.iter().filter(|(_, one)| !one.is_cut_off) {
@@ -48,7 +54,11 @@ impl Runner {
         }
         if count == 0 {
             self.host.flush()?;
-            rustix::io::retry_on_intr(|| poll(&mut fds, None))?;
+            // Only `Hello` sets the input.
+            let limit = self.input.is_none().then_some(Timespec { tv_sec: HELLO_TIMEOUT, tv_nsec: 0 });
+            if rustix::io::retry_on_intr(|| poll(&mut fds, limit.as_ref()))? == 0 {
+                return Err(protocol_error(format!("the host sent no `hello` within {HELLO_TIMEOUT} s")));
+            }
         }
         let ready = sources.into_iter().zip(fds.iter().map(PollFd::revents));
         Ok(ready.filter(|(_, events)| !events.is_empty()).collect())

@@ -11,6 +11,7 @@ use cove_protocol::{
     ProgramCell, RequestId, RunnerReady, StdinSource, ToRunner, VERSION, encode,
 };
 use cove_testkit::TestUser;
+use cove_testkit::skip::skip;
 
 use crate::{cove, process};
 
@@ -214,6 +215,24 @@ fn runner_ends_all_its_descendants() {
             assert!(!Path::new(socket.trim()).exists(), "{socket}");
         }
     }
+}
+
+/// An engine that is killed during a start can leave a runner whose input stays open without a host.
+#[test]
+fn runner_without_a_hello_ends_after_five_minutes() {
+    if std::env::var_os("COVE_TEST_FULL").is_none() {
+        let why = "not on this machine: only `cargo xtask test --full` waits for five minutes";
+        return skip("runner_without_a_hello_ends_after_five_minutes", why);
+    }
+    let begun = Instant::now();
+    let mut bare = BareRunner::start(TestUser::Root, &[]);
+    let mut greeted = BareRunner::start_greeted(TestUser::Root, &[]);
+    let (FromRunner::Fault { message }, _) = bare.receive() else { panic!("it gave no reason") };
+    assert_eq!(message, "the host sent no `hello` within 300 s");
+    assert!(!bare.has_exited());
+    assert!(begun.elapsed() >= Duration::from_secs(300));
+    // One with a host waits as long as the host does.
+    assert_eq!(greeted.print(Language::Bash, "echo 42"), "42\n");
 }
 
 #[test]
