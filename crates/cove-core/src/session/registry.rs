@@ -34,7 +34,7 @@ pub use session_pool::PoolFigures;
 
 use lease::{SessionEntry, UseGuard};
 use pool_refill::{end_unused, tend_pool};
-use session_pool::{ReadySession, SessionPool, ShelfKey};
+use session_pool::{MountedFiles, ReadySession, SessionPool, ShelfKey};
 use table::SessionTable;
 
 /// Longest name that a caller may choose.
@@ -304,9 +304,9 @@ impl SessionRegistry {
                 return Err(Failure::operator("could not start the session: it was ended while it started"));
             }
             let ready = lock(&hold.entry.ready_session).take();
-            if let Some(session) = ready {
-                // Its sandbox may have ended while it waited.
-                if session.is_alive().await {
+            if let Some(ReadySession { session, mounts, .. }) = ready {
+                // While it waited, its sandbox may have ended, and a mounted path may have got another file.
+                if session.is_alive().await && mounts == MountedFiles::of_policy(policy).await {
                     return Ok(session);
                 }
             }
@@ -369,7 +369,7 @@ impl SessionRegistry {
         let ready = ShelfKey::new(blueprint, language, owner).and_then(|key| self.take_ready(key));
         // A session that was ready brings its id along: its sandbox may be labelled with it.
         let (id, ready_session) = match ready {
-            Some(ReadySession { id, session }) => (id, Some(session)),
+            Some(ready) => (ready.id.clone(), Some(ready)),
             None => (SessionId::from_random(random_bits()), None),
         };
         let before = name.as_deref().and_then(|name| table.ended.take_reason_for_name(name, owner));

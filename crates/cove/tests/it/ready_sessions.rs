@@ -178,6 +178,23 @@ fn modules_that_cannot_be_preloaded_are_named_once() {
     assert_eq!(log.matches("`../../etc` is not the name of a Python module").count(), 1, "{log}");
 }
 
+/// Editors save by renaming. A session that waited has the old file mounted.
+#[test]
+fn a_ready_session_with_an_older_mounted_file_is_not_handed_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, next) = (folder.path().join("file"), folder.path().join("next"));
+    fs::write(&file, "old").unwrap();
+    let mount = format!("{}:/data", file.display());
+    let served = ReadyServer::start(TestUser::Root, &["--warm", "1", "--mount", &mount]);
+    served.client().send("tools/list", json!({}));
+    served.wait_until_ready("python");
+    fs::write(&next, "new").unwrap();
+    fs::rename(&next, &file).unwrap();
+    assert_eq!(served.run_new("a", "python", "open('/data').read()"), "'new'\n");
+    served.wait_until_ready("python");
+    assert_eq!(served.run_new("b", "python", "open('/data').read()"), "'new'\n");
+}
+
 #[test]
 fn nothing_is_kept_ready_before_a_client_comes() {
     let served = ReadyServer::start(TestUser::Root, &["--warm", "4"]);

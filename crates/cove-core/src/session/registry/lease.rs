@@ -10,6 +10,7 @@ use tokio::sync::{OnceCell, OwnedSemaphorePermit};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::session_pool::ReadySession;
 use super::{EndReason, Principal, SessionBlueprint, random_bits};
 use crate::output::{Spool, SpoolBudget};
 use crate::session::Session;
@@ -72,7 +73,7 @@ pub(super) struct SessionEntry {
     pub(super) session: OnceCell<Session>,
     /// The session that waited for this caller. Set by `reserve`, taken by `start_entry`, or by `kill` if the entry is
     /// removed before it starts.
-    pub(super) ready_session: Mutex<Option<Session>>,
+    pub(super) ready_session: Mutex<Option<ReadySession>>,
     /// Why the previous session of that name ended. Set by `reserve`, taken by the first result that reports it.
     pub(super) predecessor_end: Mutex<Option<EndReason>>,
     /// True once a result has said that the session is lost. Set by `mark_end_reported`, read by `remove_and_record`.
@@ -125,7 +126,7 @@ impl SessionEntry {
     /// Kills the sandbox if it has started.
     pub(super) async fn kill(&self) {
         let waiting = lock(&self.ready_session).take();
-        for session in waiting.iter().chain(self.session.get()) {
+        for session in waiting.iter().map(|ready| &ready.session).chain(self.session.get()) {
             session.kill().await;
         }
     }

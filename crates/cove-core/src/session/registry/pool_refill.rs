@@ -8,7 +8,7 @@ use cove_protocol::SessionId;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::session_pool::{OrderedStart, ReadySession, ShelfKey, StartOrder};
+use super::session_pool::{MountedFiles, OrderedStart, ReadySession, ShelfKey, StartOrder};
 use super::{Principal, SessionRegistry};
 use crate::backend::SandboxOwner;
 use crate::error::Failure;
@@ -95,6 +95,7 @@ impl SessionRegistry {
         let id = SessionId::from_random(random_bits());
         let principal = key.tenant.as_ref().map_or(NOBODY, |tenant| &tenant.0).to_owned();
         let owner = SandboxOwner { session: id.to_string(), principal };
+        let mounts = MountedFiles::of_policy(&key.policy).await;
         let started = Session::start_ready(&*self.backend, &key.policy, owner, key.language, &modules).await;
         let ended = match started {
             // The name of the image got another image in the meantime.
@@ -102,7 +103,7 @@ impl SessionRegistry {
                 session.kill().await;
                 OrderedStart::Failed
             }
-            Ok(session) => OrderedStart::Ready(ReadySession { id, session }),
+            Ok(session) => OrderedStart::Ready(ReadySession { id, session, mounts }),
             Err(ReadyStartError::Start(failure)) => {
                 // A caller that needs a session starts one itself and gets the error.
                 tracing::debug!(language = %key.language, error = %failure, "could not keep a session ready");

@@ -9,11 +9,14 @@
 mod shelf;
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::sync::Mutex;
 
 use cove_protocol::{Language, SessionId};
 
 use super::Principal;
+use crate::policy::Policy;
 use crate::session::Session;
 use crate::sync::lock;
 
@@ -32,6 +35,27 @@ const MAX_BAD_MODULES: usize = 1000;
 pub(super) struct ReadySession {
     pub(super) id: SessionId,
     pub(super) session: Session,
+    /// What the mounts of its policy were before it started.
+    pub(super) mounts: MountedFiles,
+}
+
+/// Which files and folders the mounts of a policy are on the host, as device and inode. A path can get another file at
+/// any time, as editors do when they save; a sandbox that was made before keeps the old one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct MountedFiles(Vec<Option<(u64, u64)>>);
+
+impl MountedFiles {
+    pub(super) async fn of_policy(policy: &Policy) -> Self {
+        let sources: Vec<PathBuf> = policy.mounts.iter().map(|mount| mount.source.clone()).collect();
+        let identity = |path: PathBuf| path.metadata().ok().map(|file| (file.dev(), file.ino()));
+        let identities = move || sources.into_iter().map(identity).collect();
+        // A file system may be slow to answer. The closure does not panic.
+        let found = match policy.mounts.is_empty() {
+            true => Vec::new(),
+            false => tokio::task::spawn_blocking(identities).await.unwrap_or_default(),
+        };
+        Self(found)
+    }
 }
 
 impl std::fmt::Debug for ReadySession {
