@@ -43,7 +43,7 @@ fn run_code(client: &mut TestHttpClient, code: &str) -> String {
 
 #[test]
 fn legacy_connection_has_its_own_session() {
-    let served = serve_open(&[]);
+    let served = serve_open(&["--warm", "1"]);
     let mut first = TestHttpClient::new(served.server.address, None, ClientEra::Legacy);
     let mut second = TestHttpClient::new(served.server.address, None, ClientEra::Legacy);
     assert_eq!(run_code(&mut first, "x = 'first'"), "(no output)");

@@ -29,7 +29,7 @@ impl TeamServer {
         write(&file, &format!("alice {ALICE}\nbob {BOB}\n"));
         let mut command = cove().command(TestUser::Root);
         command.args(["serve", "--http", "127.0.0.1:0", "--log-level", "info", "--tools", "all", "--state-dir"]);
-        command.arg(state.path()).arg("--token-file").arg(&file);
+        command.arg(state.path()).arg("--token-file").arg(&file).args(["--warm", "1"]);
         Self { server: HttpServerProcess::start(command), file, _state: state }
     }
 
