@@ -1,71 +1,57 @@
-//! One suite for every backend: what a session promises, whatever it runs in. A backend that this machine does not
-//! have is skipped by name.
+//! One suite for every backend: what a session promises, whatever it runs in, and whether it was kept ready or not. A
+//! backend that this machine does not have is skipped by name.
 
+mod session_starter;
 mod suite;
 
 use std::path::PathBuf;
+use std::pin::Pin;
 
 use cove_core::backend::Backend;
 use cove_core::policy::ImageRecipe;
+use cove_protocol::Language;
 use cove_testkit::containers::{ImageBackend, TestEngine, compose_recipe, recipe};
 use cove_testkit::{TestProgram, TestUser, measure};
 
-/// A test for each promise on each backend.
+use crate::session_starter::{SessionStart, SessionStarter};
+
+/// A test for each promise, in a module for one kind of sandboxes and one way to start their sessions.
+macro_rules! promises_in {
+    ($module:ident, $kind:expr, $start:expr, $($promise:ident,)*) => {
+        mod $module {
+            use super::*;
+
+            $(
+                #[test]
+                fn $promise() {
+                    let test = concat!(stringify!($module), "::", stringify!($promise));
+                    check(test, $kind, $start, |starter| Box::pin(suite::$promise(starter)));
+                }
+            )*
+        }
+    };
+}
+
 macro_rules! promises {
     ($($promise:ident,)*) => {
-        mod jail {
-            $(
-                #[test]
-                fn $promise() {
-                    super::check(concat!("jail::", stringify!($promise)), |backend| Box::pin(super::suite::$promise(backend)));
-                }
-            )*
-        }
-
-        mod docker {
-            $(
-                #[test]
-                fn $promise() {
-                    super::check_containers(
-                        concat!("docker::", stringify!($promise)),
-                        super::TestEngine::Docker,
-                        |backend| Box::pin(super::suite::$promise(backend)),
-                    );
-                }
-            )*
-        }
-
-        mod podman {
-            $(
-                #[test]
-                fn $promise() {
-                    super::check_containers(
-                        concat!("podman::", stringify!($promise)),
-                        super::TestEngine::Podman,
-                        |backend| Box::pin(super::suite::$promise(backend)),
-                    );
-                }
-            )*
-        }
-
+        promises_in!(jail, SandboxKind::Jail, SessionStart::OnTheSpot, $($promise,)*);
+        promises_in!(jail_with_ready_python, SandboxKind::Jail, ready(Language::Python), $($promise,)*);
+        promises_in!(jail_with_ready_node, SandboxKind::Jail, ready(Language::Node), $($promise,)*);
+        promises_in!(jail_with_ready_bash, SandboxKind::Jail, ready(Language::Bash), $($promise,)*);
+        promises_in!(jail_with_ready_sh, SandboxKind::Jail, ready(Language::Sh), $($promise,)*);
+        promises_in!(jail_with_preloaded_python, SandboxKind::Jail, PRELOADED, $($promise,)*);
+        promises_in!(docker, SandboxKind::Container(TestEngine::Docker), SessionStart::OnTheSpot, $($promise,)*);
+        promises_in!(docker_with_preloaded_python, SandboxKind::Container(TestEngine::Docker), PRELOADED, $($promise,)*);
+        promises_in!(podman, SandboxKind::Container(TestEngine::Podman), SessionStart::OnTheSpot, $($promise,)*);
+        promises_in!(podman_with_preloaded_python, SandboxKind::Container(TestEngine::Podman), PRELOADED, $($promise,)*);
     };
 }
 
 /// In the main container of a Compose file: the promises for which it matters that the runner is not the first
-/// process, has no image of its own and shares its limits. Starting one takes seconds.
+/// process, has no image of its own and shares its limits. Starting one takes seconds, and none is kept ready.
 macro_rules! promises_of_compose {
     ($($promise:ident,)*) => {
-        mod compose {
-            $(
-                #[test]
-                fn $promise() {
-                    super::check_compose(
-                        concat!("compose::", stringify!($promise)),
-                        |backend| Box::pin(super::suite::$promise(backend)),
-                    );
-                }
-            )*
-        }
+        promises_in!(compose, SandboxKind::Compose, SessionStart::OnTheSpot, $($promise,)*);
     };
 }
 
@@ -118,17 +104,43 @@ promises! {
     timed_out_program_is_killed,
 }
 
-type ContractCheck = for<'a> fn(&'a dyn Backend) -> std::pin::Pin<Box<dyn Future<Output = ()> + 'a>>;
+type ContractCheck = for<'a> fn(&'a SessionStarter<'a>) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
+
+/// What the sessions of a test run in.
+#[derive(Debug, Clone, Copy)]
+enum SandboxKind {
+    Jail,
+    /// Containers of the image that has every language.
+    Container(TestEngine),
+    Compose,
+}
+
+const fn ready(language: Language) -> SessionStart {
+    SessionStart::Ready { language, modules: &[] }
+}
+
+/// One module that the shim needs too, one with threads and sockets, and one in C.
+const PRELOADED: SessionStart =
+    SessionStart::Ready { language: Language::Python, modules: &["json", "asyncio", "decimal"] };
+
+fn check(test: &str, kind: SandboxKind, start: SessionStart, promise: ContractCheck) {
+    match kind {
+        SandboxKind::Jail => check_jail(test, start, promise),
+        SandboxKind::Container(engine) => check_recipe(test, engine, recipe(), start, promise),
+        SandboxKind::Compose => {
+            let folder = tempfile::tempdir().unwrap();
+            check_recipe(test, TestEngine::Docker, compose_recipe(folder.path()), start, promise);
+        }
+    }
+}
 
 /// Runs as the user of the tests and, if that is root, as the test user too, in a process of its own.
-fn check(test: &str, promise: ContractCheck) {
+fn check_jail(test: &str, start: SessionStart, promise: ContractCheck) {
     let program = match std::env::var_os(PROGRAM) {
         Some(copied) => PathBuf::from(copied),
         None => TestProgram::new(env!("CARGO_BIN_EXE_cove")).path().to_owned(),
     };
-    let backend = measure::jail(&program);
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    runtime.block_on(promise(&backend));
+    run(&measure::jail(&program), start, promise);
     if std::env::var_os(PROGRAM).is_none() && TestUser::all(test) == [TestUser::Root, TestUser::Ordinary] {
         let own = TestProgram::new(std::env::current_exe().unwrap());
         let finished = own.command(TestUser::Ordinary).env(PROGRAM, &program).args(["--exact", test]).output().unwrap();
@@ -137,22 +149,15 @@ fn check(test: &str, promise: ContractCheck) {
     }
 }
 
-/// Runs in containers of the image that has every language.
-fn check_containers(test: &str, engine: TestEngine, promise: ContractCheck) {
-    check_recipe(test, engine, recipe(), promise);
-}
-
-fn check_compose(test: &str, promise: ContractCheck) {
-    let folder = tempfile::tempdir().unwrap();
-    check_recipe(test, TestEngine::Docker, compose_recipe(folder.path()), promise);
-}
-
-fn check_recipe(test: &str, engine: TestEngine, recipe: ImageRecipe, promise: ContractCheck) {
+fn check_recipe(test: &str, engine: TestEngine, recipe: ImageRecipe, start: SessionStart, promise: ContractCheck) {
     let Some(address) = engine.address(test) else { return };
     let program = TestProgram::new(env!("CARGO_BIN_EXE_cove"));
-    let backend = ImageBackend { backend: engine.backend(&address, program.path()), recipe };
+    run(&ImageBackend { backend: engine.backend(&address, program.path()), recipe }, start, promise);
+}
+
+fn run(backend: &dyn Backend, start: SessionStart, promise: ContractCheck) {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    runtime.block_on(promise(&backend));
+    runtime.block_on(promise(&SessionStarter { backend, start }));
 }
 
 /// Names the program for a test that another test started.

@@ -1,26 +1,26 @@
 //! What every backend promises.
 
 mod bounds;
-
-pub(crate) use bounds::*;
 mod programs;
 
+pub(crate) use bounds::*;
 pub(crate) use programs::*;
 
 use std::time::Duration;
 
-use cove_core::backend::Backend;
 use cove_core::output::{CollectedOutput, OutputCollector};
 use cove_core::session::files::FileError;
-use cove_core::session::{Cell, CellEnd, CellProcess, Session, SessionOptions, StopReason, SurvivingState};
+use cove_core::session::{Cell, CellEnd, CellProcess, Session, StopReason, SurvivingState};
 use cove_protocol::{FileKind, FileProblem, Language};
 use cove_testkit::measure;
+
+use crate::session_starter::SessionStarter;
 
 /// Time between the interrupt and the kill: on a busy machine an interrupt may take seconds to arrive.
 const GRACE: Duration = Duration::from_secs(60);
 
-async fn open(backend: &dyn Backend) -> Session {
-    Session::start(backend, &measure::config().policy, SessionOptions::default()).await.expect("a session starts")
+async fn open(starter: &SessionStarter<'_>) -> Session {
+    starter.start(&measure::config().policy).await
 }
 
 fn cell(language: Language, code: &str) -> Cell {
@@ -50,8 +50,8 @@ async fn print(session: &Session, language: Language, code: &str) -> String {
     collected.stdout.text
 }
 
-pub(crate) async fn each_language_keeps_its_state_over_three_cells(backend: &dyn Backend) {
-    let session = open(backend).await;
+pub(crate) async fn each_language_keeps_its_state_over_three_cells(starter: &SessionStarter<'_>) {
+    let session = open(starter).await;
     for (language, cells) in [
         (Language::Python, ["x = 1\ndef f(): return x", "x += 1", "print(f())"]),
         (Language::Node, ["let x = 1; const f = () => x;", "x += 1; undefined", "console.log(f())"]),
@@ -67,8 +67,8 @@ pub(crate) async fn each_language_keeps_its_state_over_three_cells(backend: &dyn
     session.stop().await;
 }
 
-pub(crate) async fn languages_share_the_workspace(backend: &dyn Backend) {
-    let session = open(backend).await;
+pub(crate) async fn languages_share_the_workspace(starter: &SessionStarter<'_>) {
+    let session = open(starter).await;
     print(&session, Language::Python, "_ = open('passed', 'w').write('python')").await;
     print(&session, Language::Node, "require('fs').appendFileSync('passed', ' node')").await;
     print(&session, Language::Bash, "printf ' bash' >> passed").await;
@@ -76,8 +76,8 @@ pub(crate) async fn languages_share_the_workspace(backend: &dyn Backend) {
     session.stop().await;
 }
 
-pub(crate) async fn interrupt_keeps_variables_in_every_language(backend: &dyn Backend) {
-    let session = open(backend).await;
+pub(crate) async fn interrupt_keeps_variables_in_every_language(starter: &SessionStarter<'_>) {
+    let session = open(starter).await;
     for (language, set, spin, show) in [
         (Language::Python, "kept = 7", "while True: pass", "print(kept)"),
         (Language::Python, "kept = 7", "import time; time.sleep(60)", "print(kept)"),
@@ -96,8 +96,8 @@ pub(crate) async fn interrupt_keeps_variables_in_every_language(backend: &dyn Ba
     session.stop().await;
 }
 
-pub(crate) async fn reports_failures_in_every_language(backend: &dyn Backend) {
-    let session = open(backend).await;
+pub(crate) async fn reports_failures_in_every_language(starter: &SessionStarter<'_>) {
+    let session = open(starter).await;
     for (language, code, kind, exit, reported) in [
         (Language::Python, "x = 1\nint('z')", "raised", 1, "ValueError: invalid literal"),
         (Language::Python, "def f(:", "raised", 1, "SyntaxError"),
@@ -118,8 +118,8 @@ pub(crate) async fn reports_failures_in_every_language(backend: &dyn Backend) {
     session.stop().await;
 }
 
-pub(crate) async fn killed_interpreter_restarts_and_says_so(backend: &dyn Backend) {
-    let session = open(backend).await;
+pub(crate) async fn killed_interpreter_restarts_and_says_so(starter: &SessionStarter<'_>) {
+    let session = open(starter).await;
     print(&session, Language::Python, "x = 1").await;
     let (end, _) = run(&session, Language::Python, "import os; os.kill(os.getpid(), 9)").await;
     assert_eq!(end, CellEnd::Killed { process: CellProcess::Interpreter(Language::Python), signal: 9 });
@@ -146,8 +146,8 @@ pub(crate) async fn killed_interpreter_restarts_and_says_so(backend: &dyn Backen
     session.stop().await;
 }
 
-pub(crate) async fn files_go_in_and_out_while_a_cell_runs(backend: &dyn Backend) {
-    let session = open(backend).await;
+pub(crate) async fn files_go_in_and_out_while_a_cell_runs(starter: &SessionStarter<'_>) {
+    let session = open(starter).await;
     let waits = "import os, time\nwhile not os.path.exists('in/go'): time.sleep(0.01)\n\
                  _ = open('out.bin', 'wb').write(open('in/go', 'rb').read()[::-1])";
     let moves = async {
@@ -167,8 +167,8 @@ pub(crate) async fn files_go_in_and_out_while_a_cell_runs(backend: &dyn Backend)
     session.stop().await;
 }
 
-pub(crate) async fn rejects_bad_paths_and_leaves_nothing(backend: &dyn Backend) {
-    let session = open(backend).await;
+pub(crate) async fn rejects_bad_paths_and_leaves_nothing(starter: &SessionStarter<'_>) {
+    let session = open(starter).await;
     let long = "n".repeat(5000);
     for path in ["../outside", "/etc/passwd", "a\0b", "", long.as_str(), "/workspace_evil", "a/../../b"] {
         for refused in [
@@ -193,8 +193,8 @@ pub(crate) async fn rejects_bad_paths_and_leaves_nothing(backend: &dyn Backend) 
     session.stop().await;
 }
 
-pub(crate) async fn full_disk_leaves_no_partial_file(backend: &dyn Backend) {
-    let session = open(backend).await;
+pub(crate) async fn full_disk_leaves_no_partial_file(starter: &SessionStarter<'_>) {
+    let session = open(starter).await;
     session.write_file("kept", b"before").await.expect("there is room");
     let (end, _) = run(&session, Language::Sh, "head -c 300000000 /dev/zero > fill").await;
     assert!(!end.is_success(), "the disk is full: {end:?}");
@@ -205,13 +205,16 @@ pub(crate) async fn full_disk_leaves_no_partial_file(backend: &dyn Backend) {
     session.stop().await;
 }
 
-pub(crate) async fn two_sessions_do_not_see_each_other(backend: &dyn Backend) {
-    let (one, two) = tokio::join!(open(backend), open(backend));
+pub(crate) async fn two_sessions_do_not_see_each_other(starter: &SessionStarter<'_>) {
+    let (one, two) = tokio::join!(open(starter), open(starter));
     print(&one, Language::Python, "_ = open('/workspace/mine', 'w').write('one')\n_ = open('/tmp/mine', 'w').write('1')\n_ = open('/dev/shm/mine', 'w').write('1')").await;
     let pid = print(&one, Language::Python, "import os; print(os.getpid())").await;
+    // Every process that it sees is its runner's: interpreters may run before code asks for them.
     let code = format!(
         "import os, socket\nprint([os.path.exists(f + '/mine') for f in ('/workspace', '/tmp', '/dev/shm')])\n\
-         print({{p for p in os.listdir('/proc') if p.isdigit()}} <= {{'1', str(os.getppid()), str(os.getpid())}})\n\
+         def parent(pid): return int(open(f'/proc/{{pid}}/stat').read().rpartition(')')[2].split()[1])\n\
+         runner, pids = os.getppid(), [int(p) for p in os.listdir('/proc') if p.isdigit()]\n\
+         print(all(pid in (1, runner) or parent(pid) == runner for pid in pids))\n\
          try:\n    os.kill({0} + 50, 0); print('seen')\nexcept ProcessLookupError:\n    print('no process')",
         pid.trim()
     );
@@ -224,8 +227,8 @@ pub(crate) async fn two_sessions_do_not_see_each_other(backend: &dyn Backend) {
     tokio::join!(one.stop(), two.stop());
 }
 
-pub(crate) async fn output_of_child_processes_is_captured_in_order(backend: &dyn Backend) {
-    let session = open(backend).await;
+pub(crate) async fn output_of_child_processes_is_captured_in_order(starter: &SessionStarter<'_>) {
+    let session = open(starter).await;
     let python =
         "import os, subprocess\nprint('a')\nsubprocess.run(['echo', 'b'])\n_ = os.write(1, b'c\\n')\nprint('d')";
     assert_eq!(print(&session, Language::Python, python).await, "a\nb\nc\nd\n");
@@ -238,16 +241,16 @@ pub(crate) async fn output_of_child_processes_is_captured_in_order(backend: &dyn
     session.stop().await;
 }
 
-pub(crate) async fn child_with_open_output_does_not_block_the_cell(backend: &dyn Backend) {
-    let session = open(backend).await;
+pub(crate) async fn child_with_open_output_does_not_block_the_cell(starter: &SessionStarter<'_>) {
+    let session = open(starter).await;
     assert_eq!(print(&session, Language::Bash, "sleep 100 & echo started").await, "started\n");
     let code = "import subprocess; p = subprocess.Popen(['sleep', '100']); print('started')";
     assert_eq!(print(&session, Language::Python, code).await, "started\n");
     session.stop().await;
 }
 
-pub(crate) async fn output_between_cells_arrives_with_the_next_cell(backend: &dyn Backend) {
-    let session = open(backend).await;
+pub(crate) async fn output_between_cells_arrives_with_the_next_cell(starter: &SessionStarter<'_>) {
+    let session = open(starter).await;
     let code = "(while [ ! -e go ]; do sleep 0.05; done; echo late; touch said) &";
     print(&session, Language::Bash, code).await;
     session.write_file("go", b"").await.expect("a file goes in");
@@ -261,8 +264,8 @@ pub(crate) async fn output_between_cells_arrives_with_the_next_cell(backend: &dy
     session.stop().await;
 }
 
-pub(crate) async fn returns_images_that_code_displays(backend: &dyn Backend) {
-    let session = open(backend).await;
+pub(crate) async fn returns_images_that_code_displays(starter: &SessionStarter<'_>) {
+    let session = open(starter).await;
     let (end, collected) = run(&session, Language::Python, "x = 1\nb'\\x89PNG\\r\\n\\x1a\\nrest'").await;
     assert!(end.is_success(), "{end:?}");
     assert_eq!(collected.images.len(), 1, "{collected:?}");
@@ -276,29 +279,27 @@ pub(crate) async fn returns_images_that_code_displays(backend: &dyn Backend) {
     session.stop().await;
 }
 
-pub(crate) async fn standard_input_is_empty_unless_given(backend: &dyn Backend) {
-    let session = open(backend).await;
+pub(crate) async fn standard_input_is_empty_unless_given(starter: &SessionStarter<'_>) {
+    let session = open(starter).await;
     assert_eq!(print(&session, Language::Python, "import sys; print(repr(sys.stdin.read()))").await, "''\n");
     assert_eq!(print(&session, Language::Bash, "cat; echo end").await, "end\n");
     session.stop().await;
-    let options =
-        SessionOptions { input: Some(Box::new(&b"one\ntwo\n"[..])), warm_language: None, ..SessionOptions::default() };
-    let session = Session::start(backend, &measure::config().policy, options).await.expect("a session starts");
+    let session = starter.start_with_input(b"one\ntwo\n").await;
     assert_eq!(print(&session, Language::Bash, "read line; echo $line").await, "one\n");
     assert_eq!(print(&session, Language::Bash, "read line; echo $line").await, "two\n");
     session.stop().await;
 }
 
-pub(crate) async fn strips_and_counts_control_sequences(backend: &dyn Backend) {
-    let session = open(backend).await;
+pub(crate) async fn strips_and_counts_control_sequences(starter: &SessionStarter<'_>) {
+    let session = open(starter).await;
     let (_, collected) =
         run(&session, Language::Bash, r"printf 'a\033[2Jb\033]52;c;eA==\007c\r\n\342\200\256d\n'").await;
     assert_eq!((collected.stdout.text.as_str(), collected.neutralised), ("abc\n\\u{202e}d\n", 3));
     session.stop().await;
 }
 
-pub(crate) async fn cancelled_cell_stops(backend: &dyn Backend) {
-    let session = open(backend).await;
+pub(crate) async fn cancelled_cell_stops(starter: &SessionStarter<'_>) {
+    let session = open(starter).await;
     print(&session, Language::Python, "x = 3").await;
     let stop = tokio::time::sleep(Duration::from_millis(300));
     let end = session.run(cell(Language::Python, "while True: pass"), |_| {}, stop).await;

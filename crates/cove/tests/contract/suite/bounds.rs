@@ -4,28 +4,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cove_core::BoxFuture;
-use cove_core::backend::Backend;
 use cove_core::output::CellOutput;
 use cove_core::policy::{Policy, SandboxLimits};
-use cove_core::session::{CallHandler, CallingCell, CellEnd, Session, SessionOptions, SurvivingState};
+use cove_core::session::{CallHandler, CallingCell, CellEnd, Session, SurvivingState};
 use cove_protocol::Language;
 use cove_testkit::measure;
 use futures_util::StreamExt;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
+use crate::session_starter::SessionStarter;
+
 use super::{cell, open, print, run};
 
 const MIB: u64 = 1024 * 1024;
 
-async fn open_with(backend: &dyn Backend, change: impl FnOnce(&mut SandboxLimits)) -> Session {
+async fn open_with(starter: &SessionStarter<'_>, change: impl FnOnce(&mut SandboxLimits)) -> Session {
     let mut policy: Policy = measure::config().policy;
     change(&mut policy.limits);
-    Session::start(backend, &policy, SessionOptions::default()).await.expect("a session starts")
+    starter.start(&policy).await
 }
 
-pub(crate) async fn exceeding_memory_kills_the_interpreter_and_is_reported(backend: &dyn Backend) {
-    let session = open_with(backend, |limits| limits.memory = 128 * MIB).await;
+pub(crate) async fn exceeding_memory_kills_the_interpreter_and_is_reported(starter: &SessionStarter<'_>) {
+    let session = open_with(starter, |limits| limits.memory = 128 * MIB).await;
     print(&session, Language::Python, "kept = open('kept', 'w').write('kept')").await;
     // Shared memory: another limit bounds what a process allocates for itself.
     let code = "import mmap\nsize = 400 << 20\nm = mmap.mmap(-1, size)\nfor i in range(0, size, 4096): m[i] = 1";
@@ -36,8 +37,8 @@ pub(crate) async fn exceeding_memory_kills_the_interpreter_and_is_reported(backe
     session.stop().await;
 }
 
-pub(crate) async fn a_child_killed_for_memory_is_reported(backend: &dyn Backend) {
-    let session = open_with(backend, |limits| limits.memory = 128 * MIB).await;
+pub(crate) async fn a_child_killed_for_memory_is_reported(starter: &SessionStarter<'_>) {
+    let session = open_with(starter, |limits| limits.memory = 128 * MIB).await;
     let code = "import mmap, os\n\
                 if (child := os.fork()) == 0:\n    \
                     size = 400 << 20\n    \
@@ -53,8 +54,8 @@ pub(crate) async fn a_child_killed_for_memory_is_reported(backend: &dyn Backend)
     session.stop().await;
 }
 
-pub(crate) async fn oversized_allocation_raises_an_ordinary_exception(backend: &dyn Backend) {
-    let session = open(backend).await;
+pub(crate) async fn oversized_allocation_raises_an_ordinary_exception(starter: &SessionStarter<'_>) {
+    let session = open(starter).await;
     print(&session, Language::Python, "kept = 1").await;
     let (end, collected) = run(&session, Language::Python, "x = bytearray(8 << 30)").await;
     assert!(
@@ -65,8 +66,8 @@ pub(crate) async fn oversized_allocation_raises_an_ordinary_exception(backend: &
     session.stop().await;
 }
 
-pub(crate) async fn limits_the_number_of_processes(backend: &dyn Backend) {
-    let session = open_with(backend, |limits| limits.pids = 32).await;
+pub(crate) async fn limits_the_number_of_processes(starter: &SessionStarter<'_>) {
+    let session = open_with(starter, |limits| limits.pids = 32).await;
     let code = "import os, signal\nchildren = []\ntry:\n    for _ in range(100):\n        pid = os.fork()\n        \
                 if pid == 0:\n            signal.pause()\n        children.append(pid)\nexcept OSError as error:\n    \
                 print(error.strerror)\nprint(8 < len(children) < 32)\n\
@@ -77,8 +78,8 @@ pub(crate) async fn limits_the_number_of_processes(backend: &dyn Backend) {
 }
 
 /// Including bytes that a terminal would take for commands.
-pub(crate) async fn delivers_every_output_byte(backend: &dyn Backend) {
-    let session = open(backend).await;
+pub(crate) async fn delivers_every_output_byte(starter: &SessionStarter<'_>) {
+    let session = open(starter).await;
     let mut bytes: Vec<u8> = (0..=255).collect();
     bytes.extend(b"\x10\x11\x03\x04\x1a\x10\x10\x11\x11");
     let bytes = bytes.repeat(10_000);
@@ -114,8 +115,8 @@ impl CallHandler for EchoCalls {
     }
 }
 
-pub(crate) async fn code_calls_the_host_in_every_language(backend: &dyn Backend) {
-    let session = open(backend).await;
+pub(crate) async fn code_calls_the_host_in_every_language(starter: &SessionStarter<'_>) {
+    let session = open(starter).await;
     for (language, code) in [
         (Language::Python, "r = mcp.github.echo(a=41)\nprint(r['a'] + 1)"),
         (Language::Node, "const r = await mcp.github.echo({a: 41}); console.log(r.a + 1)"),
@@ -134,9 +135,9 @@ pub(crate) async fn code_calls_the_host_in_every_language(backend: &dyn Backend)
     session.stop().await;
 }
 
-pub(crate) async fn twenty_sessions_at_once_do_not_mix(backend: &dyn Backend) {
+pub(crate) async fn twenty_sessions_at_once_do_not_mix(starter: &SessionStarter<'_>) {
     // All sessions exist at once, but start a few at a time, because a runner has to answer within seconds.
-    let starts = futures_util::stream::iter((0..20).map(|_| open(backend)));
+    let starts = futures_util::stream::iter((0..20).map(|_| open(starter)));
     let sessions: Vec<Session> = starts.buffered(5).collect().await;
     let each = sessions.iter().enumerate().map(|(number, session)| async move {
         print(session, Language::Python, &format!("x = {number}\n_ = open('mine', 'w').write('{number}')")).await;
@@ -153,8 +154,8 @@ pub(crate) async fn twenty_sessions_at_once_do_not_mix(backend: &dyn Backend) {
     }
 }
 
-pub(crate) async fn stopped_session_ends_at_once(backend: &dyn Backend) {
-    let session = open(backend).await;
+pub(crate) async fn stopped_session_ends_at_once(starter: &SessionStarter<'_>) {
+    let session = open(starter).await;
     let begun = Notify::new();
     let code = "print('on', flush=True)\nwhile True: pass";
     let show = |_: CellOutput<'_>| begun.notify_one();

@@ -1,30 +1,18 @@
 //! The promises about programs that run instead of code.
 
-use std::io::Cursor;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cove_core::backend::Backend;
 use cove_core::output::{CollectedOutput, OutputCollector};
-use cove_core::session::{
-    CellEnd, CellProcess, NoCalls, ProgramRun, Session, SessionOptions, StopReason, SurvivingState,
-};
+use cove_core::session::{CellEnd, CellProcess, NoCalls, ProgramRun, Session, StopReason, SurvivingState};
 use cove_protocol::Language;
 use cove_testkit::measure;
+
+use crate::session_starter::SessionStarter;
 
 use super::{open, print};
 
 const LONG: Duration = Duration::from_secs(60);
-
-/// A session whose programs get this as their standard input.
-async fn open_with(backend: &dyn Backend, input: &[u8]) -> Session {
-    let options = SessionOptions {
-        input: Some(Box::new(Cursor::new(input.to_vec()))),
-        warm_language: None,
-        ..SessionOptions::default()
-    };
-    Session::start(backend, &measure::config().policy, options).await.expect("a session starts")
-}
 
 fn program(command: &[&str], directory: Option<&str>, timeout: Duration) -> ProgramRun {
     ProgramRun {
@@ -57,27 +45,27 @@ async fn find_leftover(session: &Session, word: &str) -> String {
     print(session, Language::Python, &code).await
 }
 
-pub(crate) async fn a_program_reads_the_code_and_its_output_is_captured(backend: &dyn Backend) {
+pub(crate) async fn a_program_reads_the_code_and_its_output_is_captured(starter: &SessionStarter<'_>) {
     let code = "import sys\nprint('out', 1 + 1)\nprint('err', file=sys.stderr)\nprint(sys.stdin.read())";
-    let session = open_with(backend, code.as_bytes()).await;
+    let session = starter.start_with_input(code.as_bytes()).await;
     let (end, collected) = run_command(&session, &[measure::PYTHON, "-u", "-"]).await;
     assert_eq!(end, CellEnd::Completed { forgotten: false }, "{collected:?}");
     assert_eq!((collected.stdout.text.as_str(), collected.stderr.text.as_str()), ("out 2\n\n", "err\n"));
     session.stop().await;
     // More than fits into the pipe, and all of it arrives before the end is reported.
     let long = "0123456789".repeat(20_000);
-    let session = open_with(backend, long.as_bytes()).await;
+    let session = starter.start_with_input(long.as_bytes()).await;
     let (end, collected) = run_command(&session, &["cat"]).await;
     assert!(end.is_success() && collected.stdout.text == long, "{end:?} {}", collected.stdout.text.len());
     session.stop().await;
-    let session = open(backend).await;
+    let session = open(starter).await;
     let (end, collected) = run_command(&session, &["cat"]).await;
     assert!(end.is_success() && collected.stdout.text.is_empty(), "no input is empty input: {end:?}");
     session.stop().await;
 }
 
-pub(crate) async fn reports_how_a_program_ended(backend: &dyn Backend) {
-    let session = open(backend).await;
+pub(crate) async fn reports_how_a_program_ended(starter: &SessionStarter<'_>) {
+    let session = open(starter).await;
     let who = CellProcess::Program;
     for (command, expected, code) in [
         (&["true"][..], CellEnd::Completed { forgotten: false }, 0),
@@ -107,8 +95,8 @@ pub(crate) async fn reports_how_a_program_ended(backend: &dyn Backend) {
     session.stop().await;
 }
 
-pub(crate) async fn runs_programs_without_a_shell(backend: &dyn Backend) {
-    let session = open(backend).await;
+pub(crate) async fn runs_programs_without_a_shell(starter: &SessionStarter<'_>) {
+    let session = open(starter).await;
     // Arguments arrive as they were written, whatever a shell would make of them.
     let words = ["$HOME", "a  b", "*", ";exit 3", "`id`", "", "'"];
     let (end, collected) = run_command(&session, &[&["printf", "%s\\n"][..], &words].concat()).await;
@@ -120,8 +108,8 @@ pub(crate) async fn runs_programs_without_a_shell(backend: &dyn Backend) {
     session.stop().await;
 }
 
-pub(crate) async fn program_with_a_leftover_child_does_not_block_the_cell(backend: &dyn Backend) {
-    let session = open(backend).await;
+pub(crate) async fn program_with_a_leftover_child_does_not_block_the_cell(starter: &SessionStarter<'_>) {
+    let session = open(starter).await;
     let leaves = "import os, sys\nif os.fork() == 0:\n    os.setsid()\n    os.execvp('sleep', ['sleep', '1000'])\n\
                   print('started', flush=True)\nos._exit(5)";
     for command in [&["sh", "-c", "sleep 1000 & echo started; exit 5"][..], &[measure::PYTHON, "-c", leaves]] {
@@ -132,8 +120,8 @@ pub(crate) async fn program_with_a_leftover_child_does_not_block_the_cell(backen
     session.stop().await;
 }
 
-pub(crate) async fn timed_out_program_is_killed(backend: &dyn Backend) {
-    let session = open(backend).await;
+pub(crate) async fn timed_out_program_is_killed(starter: &SessionStarter<'_>) {
+    let session = open(starter).await;
     print(&session, Language::Python, "kept = 7").await;
     let stubborn = "import signal, time\nsignal.signal(2, signal.SIG_IGN)\nprint('on', flush=True)\ntime.sleep(98765)";
     for command in [
