@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::engine::Engine;
 use super::podman_states;
 use super::process_identity::MAX_CONTAINER_AGE;
-use super::stream::{StderrTail, StreamWatch};
+use super::stream::StreamWatch;
 use super::{error_message, is_missing};
 use cove_core::BoxFuture;
 use cove_core::backend::{MemoryKiller, SandboxControl, SandboxEnd};
@@ -168,7 +168,8 @@ pub(super) async fn remove_container(client: &Client, id: &str) -> bool {
 /// The handle to a sandbox that a watch task looks after. The module documentation describes how the two interact.
 pub(super) struct EngineControl<W> {
     target: W,
-    stderr_tail: StderrTail,
+    /// What the container's stream shows: read by `start_failure` and `may_have_ended`, and by the watch task.
+    stream: StreamWatch,
     /// Cancelled by `kill` and `Drop`; read by the watch task.
     kill: CancellationToken,
     /// Written once by the watch task, after it has tried to remove the target; read by `wait` and `has_leftovers`.
@@ -196,7 +197,7 @@ impl<W: WatchTarget + Clone + 'static> EngineControl<W> {
     /// Spawns the watch task. The task does not query the engine before the stream ends: for a waiting client Podman
     /// polls without a pause, and Docker keeps a connection open.
     pub(super) fn new(target: W, stream: StreamWatch) -> Self {
-        let StreamWatch { stderr_tail, ended: stream_ended } = stream;
+        let stream_ended = stream.ended.clone();
         let kill = CancellationToken::new();
         let (tell, ended) = watch::channel(None);
         let (watched, killed) = (target.clone(), kill.clone());
@@ -205,7 +206,7 @@ impl<W: WatchTarget + Clone + 'static> EngineControl<W> {
             let is_gone = watched.remove().await;
             tell.send(Some(WatchResult { end: ending, is_removed: is_gone }))
         });
-        Self { target, stderr_tail, kill, ended }
+        Self { target, stream, kill, ended }
     }
 }
 
@@ -252,7 +253,7 @@ impl<W: WatchTarget> SandboxControl for EngineControl<W> {
     fn start_failure(&mut self) -> BoxFuture<'_, Option<Failure>> {
         Box::pin(async {
             // The stream exists, so the container did start. Only the runner itself can still have failed.
-            let said = self.stderr_tail.text();
+            let said = self.stream.stderr_tail.text();
             let error = Failure::operator("could not start the runner in the container");
             (!said.is_empty()).then(|| error.because(said))
         })
@@ -278,8 +279,13 @@ impl<W: WatchTarget> SandboxControl for EngineControl<W> {
         })
     }
 
+    /// The end of the stream comes first. The watch task reports the cause only after it has removed the target.
     fn may_have_ended(&self) -> bool {
-        self.ended.has_changed().is_err() || self.ended.borrow().is_some()
+        self.stream.ended.is_cancelled() || self.ended.has_changed().is_err() || self.ended.borrow().is_some()
+    }
+
+    fn notice_time(&self) -> Duration {
+        self.exit_timeout()
     }
 
     fn has_leftovers(&self) -> bool {
