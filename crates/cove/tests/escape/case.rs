@@ -92,6 +92,8 @@ pub(crate) enum CaseFiltering {
 pub(crate) enum CaseEnvironment {
     /// The embedded sandbox.
     Jail(TestUser, CaseFiltering),
+    /// The embedded sandbox, filtered, of a session that was kept ready.
+    ReadyJail(TestUser),
     /// Filtered, and as a user that may use Docker or Podman, which is root.
     Container(TestEngine),
     /// The main container of a Compose file, in the same way.
@@ -101,11 +103,18 @@ pub(crate) enum CaseEnvironment {
 }
 
 impl CaseEnvironment {
+    /// The embedded sandbox in every form. A ready session differs from one that starts on the spot in what its
+    /// interpreter did before, whatever filters its calls.
+    pub(crate) fn jails(who: TestUser) -> [Self; 3] {
+        let [filtered, unfiltered] = [CaseFiltering::Filtered, CaseFiltering::Unfiltered];
+        [Self::Jail(who, filtered), Self::Jail(who, unfiltered), Self::ReadyJail(who)]
+    }
+
     /// The name of this environment in a case.
     fn name(self) -> &'static str {
         match self {
-            Self::Jail(TestUser::Root, _) => "root",
-            Self::Jail(TestUser::Ordinary, _) => "user",
+            Self::Jail(TestUser::Root, _) | Self::ReadyJail(TestUser::Root) => "root",
+            Self::Jail(TestUser::Ordinary, _) | Self::ReadyJail(TestUser::Ordinary) => "user",
             Self::Container(engine) => engine.name(),
             Self::ComposedContainer(_) => "compose",
             Self::RootlessContainer => "rootless",
@@ -114,7 +123,7 @@ impl CaseEnvironment {
 
     pub(crate) fn engine(self) -> Option<TestEngine> {
         match self {
-            Self::Jail(..) => None,
+            Self::Jail(..) | Self::ReadyJail(_) => None,
             Self::Container(engine) | Self::ComposedContainer(engine) => Some(engine),
             Self::RootlessContainer => Some(TestEngine::Podman),
         }
@@ -123,13 +132,15 @@ impl CaseEnvironment {
     pub(crate) fn mode(self) -> CaseFiltering {
         match self {
             Self::Jail(_, mode) => mode,
-            Self::Container(_) | Self::ComposedContainer(_) | Self::RootlessContainer => CaseFiltering::Filtered,
+            Self::ReadyJail(_) | Self::Container(_) | Self::ComposedContainer(_) | Self::RootlessContainer => {
+                CaseFiltering::Filtered
+            }
         }
     }
 
     pub(crate) fn who(self) -> TestUser {
         match self {
-            Self::Jail(who, _) => who,
+            Self::Jail(who, _) | Self::ReadyJail(who) => who,
             Self::Container(_) | Self::ComposedContainer(_) => TestUser::Root,
             Self::RootlessContainer => TestUser::Ordinary,
         }
@@ -140,6 +151,7 @@ impl fmt::Display for CaseEnvironment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Jail(_, mode) => write!(f, "as {} {mode:?}", self.name()),
+            Self::ReadyJail(_) => write!(f, "as {} in a ready session", self.name()),
             Self::ComposedContainer(engine) => write!(f, "in {} of {}", self.name(), engine.name()),
             Self::Container(_) | Self::RootlessContainer => write!(f, "in {}", self.name()),
         }
@@ -246,7 +258,7 @@ impl AttackCase {
     fn accepted_results(&self, name: &str, way: CaseEnvironment) -> Option<&Vec<String>> {
         let in_compose = || self.in_compose.get(name).or_else(|| self.in_container.get(name));
         let others = match way {
-            CaseEnvironment::Jail(_, CaseFiltering::Filtered) => None,
+            CaseEnvironment::Jail(_, CaseFiltering::Filtered) | CaseEnvironment::ReadyJail(_) => None,
             CaseEnvironment::Jail(_, CaseFiltering::Unfiltered) => self.without_filter.get(name),
             CaseEnvironment::ComposedContainer(_) => in_compose(),
             CaseEnvironment::Container(_) | CaseEnvironment::RootlessContainer => self.in_container.get(name),

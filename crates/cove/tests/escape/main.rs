@@ -1,6 +1,6 @@
 //! The attack suite: hostile programs as data, in `cases/`. Each names the claim of `docs/security.md` that it tests,
-//! and runs as root and as an ordinary user, with the system call filter and without, and in containers of Docker,
-//! Podman, Compose and an ordinary user's Podman, among canaries on the host.
+//! and runs as root and as an ordinary user, with the system call filter and without, in sessions that were kept ready,
+//! and in containers of Docker, Podman, Compose and an ordinary user's Podman, among canaries on the host.
 
 mod canary;
 mod case;
@@ -152,6 +152,6 @@ fn every_case_file_is_listed() {
 /// Not a test: the part of one that must run in a process of its own.
 #[test]
 #[ignore = "started by the cases themselves"]
-fn unfiltered_child() {
-    run::unfiltered_child();
+fn session_child() {
+    run::session_child();
 }

@@ -4,7 +4,7 @@
 use std::fs::{self, Permissions};
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -12,12 +12,14 @@ use std::time::{Duration, Instant};
 use cove::cli::{self, CliAction};
 use cove::config::Config;
 use cove_core::advice::{self, Audience};
+use cove_core::backend::SandboxOwner;
 use cove_core::backend::jail::Jail;
 use cove_core::output::OutputCollector;
-use cove_core::policy::ImageSource;
+use cove_core::policy::{ImageSource, Policy};
 use cove_core::process_env::ProcessEnv;
 use cove_core::session::{Cell, Session, SessionOptions};
 use cove_jail::plan::FilterMode;
+use cove_protocol::Language;
 use cove_testkit::containers::{compose_recipe, recipe};
 use cove_testkit::engines::{OwnEngine, PrivateEngine};
 use cove_testkit::skip::skip;
@@ -31,10 +33,62 @@ use crate::case::{AttackCase, CaseEnvironment, CaseFiltering, CaseLanguage, Case
 const HANGS: Duration = Duration::from_secs(180);
 /// A result is limited, whatever the code writes.
 const MOST_OUTPUT: usize = 256 * 1024;
-/// Tells the child that runs without the filter what to run, and marks its report in libtest's output.
+/// Tells the child what to run and in which session, and marks its report in libtest's output.
 const ARGUMENTS: &str = "ESCAPE_ARGUMENTS";
 const PROGRAM: &str = "ESCAPE_PROGRAM";
-const REPORT: &str = "unfiltered report: ";
+const SESSION: &str = "ESCAPE_SESSION";
+const REPORT: &str = "report of the session: ";
+/// What a ready session has imported: a module that the shim needs too, one with threads and sockets, and one in C.
+const PRELOADED: [&str; 3] = ["json", "asyncio", "decimal"];
+
+/// A session that no flag of `cove run` makes. A process of this program makes it, as the user of the case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SessionOfChild {
+    /// Without the system call filter, on the spot.
+    Unfiltered,
+    /// With the filter, and made ready as a server does it.
+    Ready,
+}
+
+impl SessionOfChild {
+    fn for_environment(way: CaseEnvironment) -> Option<Self> {
+        match way {
+            CaseEnvironment::Jail(_, CaseFiltering::Unfiltered) => Some(Self::Unfiltered),
+            CaseEnvironment::ReadyJail(_) => Some(Self::Ready),
+            CaseEnvironment::Jail(_, CaseFiltering::Filtered)
+            | CaseEnvironment::Container(_)
+            | CaseEnvironment::ComposedContainer(_)
+            | CaseEnvironment::RootlessContainer => None,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Unfiltered => "unfiltered",
+            Self::Ready => "ready",
+        }
+    }
+
+    async fn start(self, program: PathBuf, policy: &Policy, language: Language) -> Session {
+        match self {
+            Self::Unfiltered => {
+                let jail = Jail::with_program(program, FilterMode::OffToTestTheOtherLayers);
+                let options = SessionOptions {
+                    input: Some(Box::new(tokio::io::empty())),
+                    warm_language: Some(language),
+                    ..SessionOptions::default()
+                };
+                Session::start(&jail, policy, options).await.expect("the sandbox starts")
+            }
+            Self::Ready => {
+                let jail = Jail::with_program(program, FilterMode::On);
+                let modules = PRELOADED.map(str::to_owned);
+                let started = Session::start_ready(&jail, policy, SandboxOwner::default(), language, &modules).await;
+                started.unwrap_or_else(|error| panic!("the session is made ready: {error:?}"))
+            }
+        }
+    }
+}
 
 /// Copies that every user can execute, made once. While a copy is being written, this process must not fork: the
 /// child would hold the file open for writing, and the kernel would refuse to execute it.
@@ -79,9 +133,7 @@ fn image_dir(source: &str, fill: impl FnOnce(&Path)) -> TempDir {
 
 /// Runs the case in every environment of the embedded sandbox. Panics if its claim does not hold in one.
 pub(crate) fn check(name: &str) {
-    let modes = [CaseFiltering::Filtered, CaseFiltering::Unfiltered];
-    let everybody = TestUser::all(name).into_iter();
-    run_in_environments(name, everybody.flat_map(|who| modes.map(|mode| CaseEnvironment::Jail(who, mode))).collect());
+    run_in_environments(name, TestUser::all(name).into_iter().flat_map(CaseEnvironment::jails).collect());
 }
 
 /// The same in a container.
@@ -186,17 +238,18 @@ pub(crate) fn run(
         arguments.extend(more.map(str::to_owned));
     }
     arguments.push(file.display().to_string());
-    let mut command = match mode {
-        CaseFiltering::Filtered => {
+    let in_child = SessionOfChild::for_environment(way);
+    let mut command = match in_child {
+        None => {
             let mut command = cove.command(who);
             command.args(&arguments);
             command
         }
-        CaseFiltering::Unfiltered => {
+        Some(session) => {
             let mut command = this.command(who);
-            command.args(["--ignored", "--exact", "unfiltered_child", "--nocapture"]);
+            command.args(["--ignored", "--exact", "session_child", "--nocapture"]);
             command.env(ARGUMENTS, serde_json::to_string(&arguments).expect("arguments are text"));
-            command.env(PROGRAM, cove.path());
+            command.env(PROGRAM, cove.path()).env(SESSION, session.name());
             command
         }
     };
@@ -213,9 +266,9 @@ pub(crate) fn run(
     if stdout.len() + stderr.len() > MOST_OUTPUT {
         wrong.push(format!("it left {} bytes of output", stdout.len() + stderr.len()));
     }
-    let line = match mode {
-        CaseFiltering::Filtered => stdout.lines().next_back(),
-        CaseFiltering::Unfiltered => stdout.lines().find_map(|line| Some(line.split_once(REPORT)?.1)),
+    let line = match in_child {
+        None => stdout.lines().next_back(),
+        Some(_) => stdout.lines().find_map(|line| Some(line.split_once(REPORT)?.1)),
     };
     let report: Option<CaseReport> = line.and_then(|line| serde_json::from_str(line).ok());
     match &report {
@@ -260,10 +313,13 @@ fn run_to_end(mut command: Command) -> (String, String) {
     (text(stdout), text(stderr))
 }
 
-/// Runs `cove run` without the filter, which no flag can do, in a process of its own, as the user of the case.
-pub(crate) fn unfiltered_child() {
+/// Runs what `cove run` would, in a session of `SessionOfChild`.
+pub(crate) fn session_child() {
     let Ok(arguments) = std::env::var(ARGUMENTS) else { return };
     let program = std::env::var_os(PROGRAM).expect("the program is named").into();
+    let named = std::env::var(SESSION).expect("the session is named");
+    let sessions = [SessionOfChild::Unfiltered, SessionOfChild::Ready];
+    let wanted = sessions.into_iter().find(|session| session.name() == named).expect("it is one of these");
     let arguments: Vec<String> = serde_json::from_str(&arguments).expect("arguments are a list");
     let process_env = ProcessEnv::read().expect("there are surroundings");
     let all = ["cove".to_owned()].into_iter().chain(arguments).map(Into::into);
@@ -281,19 +337,15 @@ pub(crate) fn unfiltered_child() {
         timeout: config.cell.timeout,
         grace: config.cell.grace,
     };
-    let jail = Jail::with_program(program, FilterMode::OffToTestTheOtherLayers);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let report = runtime.block_on(run_unfiltered(&jail, cell, &config));
+    let report = runtime.block_on(async {
+        let session = wanted.start(program, &config.policy, cell.language).await;
+        run_cell(&session, cell, &config).await
+    });
     println!("{REPORT}{report}");
 }
 
-async fn run_unfiltered(jail: &Jail, cell: Cell, config: &Config) -> serde_json::Value {
-    let options = SessionOptions {
-        input: Some(Box::new(tokio::io::empty())),
-        warm_language: Some(cell.language),
-        ..SessionOptions::default()
-    };
-    let session = Session::start(jail, &config.policy, options).await.expect("the sandbox starts");
+async fn run_cell(session: &Session, cell: Cell, config: &Config) -> serde_json::Value {
     let mut collector = OutputCollector::new(config.cell.max_output, None);
     let end = session.run(cell, |shown| collector.push(shown), std::future::pending()).await;
     session.stop().await;

@@ -26,10 +26,12 @@ def mounts():
 def descriptors():
     for fd in range(1 << 16):
         try:
-            mode = os.fstat(fd).st_mode
+            found = os.fstat(fd)
         except OSError:
             continue
-        yield [fd, "pipe" if stat.S_ISFIFO(mode) else "socket" if stat.S_ISSOCK(mode) else "other"]
+        is_null = stat.S_ISCHR(found.st_mode) and found.st_rdev == os.makedev(1, 3)
+        others = "null" if is_null else "other"
+        yield [fd, "pipe" if stat.S_ISFIFO(found.st_mode) else "socket" if stat.S_ISSOCK(found.st_mode) else others]
 
 
 STATE = {

@@ -75,12 +75,12 @@ const ENVIRONMENT: &[&str] = &[
 #[test]
 fn embedded_sandbox_has_the_expected_state() {
     for who in TestUser::all("embedded_sandbox_has_the_expected_state") {
-        for mode in [CaseFiltering::Filtered, CaseFiltering::Unfiltered] {
-            let state = observe_state(CaseEnvironment::Jail(who, mode));
-            check_identity(&state, who, mode);
+        for way in CaseEnvironment::jails(who) {
+            let state = observe_state(way);
+            check_identity(&state, who, way.mode());
             check_namespaces(&state, OWN_NAMESPACES);
             check_mounts(&state.mounts);
-            check_environment(&state);
+            check_environment(&state, way);
             let mut expected = [ENVIRONMENT, &["PIP_RETRIES", "npm_config_fetch_retries"]].concat();
             expected.sort_unstable();
             assert_eq!(state.environment, expected);
@@ -107,7 +107,7 @@ fn containers_have_the_expected_state() {
         };
         check_namespaces(&state, own);
         check_container_mounts(&state.mounts, engine);
-        check_environment(&state);
+        check_environment(&state, CaseEnvironment::Container(engine));
         // The image defines only a search path; Podman adds variables of its own.
         let mut more = state.environment.clone();
         more.retain(|name| !ENVIRONMENT.contains(&name.as_str()));
@@ -246,11 +246,13 @@ fn check_container_mounts(mounts: &[ObservedMount], engine: TestEngine) {
     }
 }
 
-fn check_environment(state: &ObservedState) {
+fn check_environment(state: &ObservedState, way: CaseEnvironment) {
     let descriptors: Vec<(u32, &str)> =
         state.descriptors.iter().map(|(number, kind)| (*number, kind.as_str())).collect();
+    // Nobody's input is known when a session is made ready.
+    let input = if matches!(way, CaseEnvironment::ReadyJail(_)) { "null" } else { "pipe" };
     // The last two are copies of the output's pipes, for code that closes them.
-    let expected = [(0, "pipe"), (1, "pipe"), (2, "pipe"), (3, "socket"), (232, "pipe"), (233, "pipe")];
+    let expected = [(0, input), (1, "pipe"), (2, "pipe"), (3, "socket"), (232, "pipe"), (233, "pipe")];
     assert_eq!(descriptors, expected);
     assert_eq!((state.hostname.as_str(), state.folder.as_str()), ("cove", "/workspace"));
     assert!(state.interfaces.iter().any(|name| name == "lo"), "{:?}", state.interfaces);
