@@ -18,7 +18,7 @@ use cove_testkit::{TestProgram, TestUser, fixture};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::{Value, json};
 
-use crate::endurance::{abandoned_cgroups, copy_of, private_copy, processes_of};
+use crate::endurance::{abandoned_cgroups, copy_of, give_to, private_copy, processes_of};
 use crate::wait_until;
 
 /// Calls that are in flight at each kill.
@@ -92,11 +92,7 @@ impl ChaosRun {
         }
         let servers = json!({"mcpServers": {"fixture": {"command": upstream.path(), "args": []}}});
         fs::write(home.path().join(".config/cove/servers.d/servers.json"), servers.to_string()).expect("a file");
-        if who == TestUser::Ordinary && rustix::process::geteuid().is_root() {
-            let user = std::env::var("COVE_TEST_USER").expect("the test user is known");
-            let status = Command::new("chown").arg("-R").arg(format!("{user}:")).arg(home.path()).status();
-            assert!(status.is_ok_and(|status| status.success()));
-        }
+        give_to(who, home.path());
         Self {
             who,
             seed: numbers.seed(),

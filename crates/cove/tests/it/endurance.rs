@@ -8,10 +8,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use cove_testkit::figures::sample_size;
+use cove_testkit::figures::{print_figures, sample_size};
+use cove_testkit::mcp::{ClientEra, TestStdioClient};
+use cove_testkit::numbers::SeededNumbers;
 use cove_testkit::program::FinishedProgram;
 use cove_testkit::{TestProgram, TestUser, measure};
+use serde_json::json;
 
+use crate::process::{children, kill};
 use crate::{cove, wait_until};
 
 /// A copy that no other test runs, so that its processes can be identified.
@@ -25,6 +29,15 @@ pub(crate) fn copy_of(program: &Path, name: &str) -> (tempfile::TempDir, TestPro
     fs::copy(program, &path).unwrap();
     let program = TestProgram::new(&path);
     (folder, program)
+}
+
+/// Makes a folder and all in it the user's own, as programs expect of a home.
+pub(crate) fn give_to(who: TestUser, folder: &Path) {
+    if who == TestUser::Ordinary && rustix::process::geteuid().is_root() {
+        let user = std::env::var("COVE_TEST_USER").expect("the test user is known");
+        let status = Command::new("chown").arg("-R").arg(format!("{user}:")).arg(folder).status();
+        assert!(status.is_ok_and(|status| status.success()));
+    }
 }
 
 /// The processes that execute this very file, at whatever path they see it.
@@ -76,15 +89,105 @@ fn host_killed_at_any_moment_leaves_nothing() {
         let path = program.path().to_owned();
         wait_until("every process of the killed hosts ends", || processes_of(&path).is_empty());
         if who == TestUser::Root {
-            // The next start removes what a jail could not remove, because the object did not exist yet or the jail
-            // was gone. Other tests kill jails too, so only cgroups that survive several starts count.
-            let mut left = abandoned_cgroups();
-            for _ in 0..10 {
-                program.run(who, &["run", "-c", "print(1)"]).expect_success();
-                left = left.intersection(&abandoned_cgroups()).cloned().collect();
-            }
-            assert_eq!(left, BTreeSet::new());
+            check_cgroups(&program, who);
         }
+    }
+}
+
+/// Asserts that no cgroup of a killed process stays. The next start removes what a jail could not remove, because the
+/// object did not exist yet or the jail was gone. Other tests kill jails too, so only cgroups that survive several
+/// starts count.
+fn check_cgroups(program: &TestProgram, who: TestUser) {
+    let mut left = abandoned_cgroups();
+    for _ in 0..10 {
+        program.run(who, &["run", "-c", "print(1)"]).expect_success();
+        left = left.intersection(&abandoned_cgroups()).cloned().collect();
+    }
+    assert_eq!(left, BTreeSet::new());
+}
+
+/// The processes below this one that run now, each with the time of its start, by which it differs from a later one
+/// with the same number.
+fn descendants(pid: u32) -> BTreeSet<(u32, String)> {
+    let mut found = BTreeSet::new();
+    let mut parents = vec![pid];
+    while let Some(parent) = parents.pop() {
+        let below = children(parent);
+        found.extend(below.iter().filter_map(|&child| Some((child, start_time(child)?))));
+        parents.extend(below);
+    }
+    found
+}
+
+/// The time at which a process started, or None if it has ended.
+fn start_time(pid: u32) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = stat.rsplit(')').next()?.split_whitespace();
+    let state = fields.next()?;
+    // The 22nd field of the line, of which the state is the third.
+    fields.nth(18).filter(|_| state != "Z").map(str::to_owned)
+}
+
+/// A server keeps sandboxes that nobody uses yet. They end with it, whatever it does at that moment.
+#[test]
+fn server_killed_at_any_moment_leaves_no_ready_session() {
+    const WARM: usize = 4;
+    const CELLS: [(&str, &str); 4] =
+        [("python", "print(6 * 7)"), ("node", "console.log(6 * 7)"), ("bash", "echo 42"), ("sh", "echo 42")];
+    for who in TestUser::all("server_killed_at_any_moment_leaves_no_ready_session") {
+        let (_folder, program) = private_copy(&format!("cove-ready-{who:?}"));
+        let mut numbers = SeededNumbers::from_environment();
+        let context = format!("{who:?}, seed {}", numbers.seed());
+        let home = tempfile::tempdir().unwrap();
+        give_to(who, home.path());
+        let serve = |warm: &str| {
+            let mut command = program.command(who);
+            command.args(["serve", "--tools", "all", "--log-level", "error", "--warm", warm]);
+            command
+                .env("HOME", home.path())
+                .env("TMPDIR", home.path())
+                .env("COVE_STATE_DIR", home.path().join("state"));
+            TestStdioClient::start(command, ClientEra::Modern)
+        };
+        let (mut ready, mut filled) = (0, 0);
+        for round in 0..sample_size(10, 100) {
+            let mut server = serve(&WARM.to_string());
+            for (language, code) in CELLS {
+                let arguments = json!({"code": code, "language": language, "session": language});
+                server.begin_call("execute_code", arguments);
+            }
+            // From before the first sandbox exists to after all are ready.
+            std::thread::sleep(Duration::from_millis(numbers.below(1500)));
+            if round % 5 == 0 {
+                let all = CELLS.len() * (WARM + 1);
+                wait_until(&format!("{context}: the pool is filled"), || children(server.pid()).len() >= all);
+                filled += 1;
+            }
+            ready += children(server.pid()).len().saturating_sub(CELLS.len());
+            let below = descendants(server.pid());
+            kill(server.pid());
+            server.wait();
+            wait_until(&format!("{context}: every process of the killed server ends"), || {
+                below.iter().all(|(pid, started)| start_time(*pid).as_ref() != Some(started))
+                    && processes_of(program.path()).is_empty()
+            });
+        }
+        assert!(ready >= filled * CELLS.len() * WARM, "{context}: {ready} sessions of {filled} filled pools");
+        // A server that ends as it should leaves nothing either.
+        let mut last = serve("auto");
+        assert!(last.call("execute_code", json!({"code": "print(6 * 7)"})).ok().starts_with("42\n"), "{context}");
+        last.close_input();
+        assert!(last.wait().success(), "{context}: {}", last.errors());
+        wait_until(&format!("{context}: every process of the last server ends"), || {
+            processes_of(program.path()).is_empty()
+        });
+        let left: Vec<PathBuf> = fs::read_dir(home.path()).unwrap().flatten().map(|entry| entry.path()).collect();
+        let expected = Vec::from_iter(home.path().join("state").exists().then(|| home.path().join("state")));
+        assert_eq!(left, expected, "{context}");
+        if who == TestUser::Root {
+            check_cgroups(&program, who);
+        }
+        print_figures(&format!("{context}: {ready} ready sessions, and nothing left of them"));
     }
 }
 

@@ -18,9 +18,9 @@ pub(crate) fn pids_with_text(text: &str) -> Vec<i32> {
         .collect()
 }
 
-/// The direct children of a process: for a server, the jail of each sandbox.
+/// The direct children of a process: for a server, the jail of each sandbox. A process that has ended has none.
 pub(crate) fn children(pid: u32) -> Vec<u32> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let of_task = |task: fs::DirEntry| fs::read_to_string(task.path().join("children")).unwrap_or_default();
     let all: Vec<String> = tasks.map(of_task).collect();
     all.iter().flat_map(|text| text.split_whitespace()).filter_map(|pid| pid.parse().ok()).collect()
