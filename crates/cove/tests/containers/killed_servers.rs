@@ -50,7 +50,18 @@ impl KilledServerHome {
         Self { engine, address: address.to_owned(), folder }
     }
 
+    /// Adds an image that is no folder to build.
+    pub(crate) fn add_image(&self, name: &str, definition: &str) {
+        let folder = self.folder.path().join("images").join(name);
+        std::fs::create_dir(&folder).expect("a folder");
+        std::fs::write(folder.join("image.toml"), definition).expect("a file");
+    }
+
     pub(crate) fn serve(&self) -> TestStdioClient {
+        self.serve_with(&[])
+    }
+
+    pub(crate) fn serve_with(&self, flags: &[&str]) -> TestStdioClient {
         let mut command = cove().command(TestUser::Root);
         command
             .args(["serve", "--tools", "all", "--backend", self.engine.name(), "--image-dir"])
@@ -61,6 +72,7 @@ impl KilledServerHome {
         if self.engine == TestEngine::Podman {
             command.args(["--allow-compose", "host-network"]);
         }
+        command.args(flags);
         TestStdioClient::start(command, ClientEra::Modern)
     }
 

@@ -15,6 +15,7 @@ mod image_declarations;
 mod images;
 mod inside;
 mod killed_servers;
+mod ready_containers;
 mod remote_engines;
 
 use std::collections::HashMap;
