@@ -17,6 +17,7 @@ use std::time::Duration;
 use cove_protocol::{Language, SessionId};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::sleep;
+use tokio_util::task::TaskTracker;
 
 use crate::backend::{Backend, SandboxOwner};
 use crate::error::{Failure, display_value};
@@ -33,7 +34,7 @@ pub use lease::{OutputId, SessionLease};
 pub use session_pool::PoolFigures;
 
 use lease::{SessionEntry, UseGuard};
-use pool_refill::{end_unused, tend_pool};
+use pool_refill::tend_pool;
 use session_pool::{MountedFiles, ReadySession, SessionPool, ShelfKey};
 use table::SessionTable;
 
@@ -156,6 +157,9 @@ pub struct SessionRegistry {
     /// One permit for each one-shot sandbox that may exist at the same time. Its `SessionLease` holds the permit.
     oneshot_permits: Arc<Semaphore>,
     pool: SessionPool,
+    /// Starts of ready sessions, and ends of those that nobody uses. `close` waits for them: a container whose server
+    /// has ended would stay until the next one sweeps.
+    pool_tasks: TaskTracker,
     /// How many callers wait for a session of their own to start.
     waiting_callers: watch::Sender<usize>,
 }
@@ -172,6 +176,7 @@ impl SessionRegistry {
             table: Mutex::default(),
             oneshot_permits: Arc::new(Semaphore::new(bounds.max_sessions)),
             pool: SessionPool::default(),
+            pool_tasks: TaskTracker::new(),
             waiting_callers: watch::Sender::new(0),
         });
         tokio::spawn(end_idle(Arc::downgrade(&sessions), bounds.idle_timeout));
@@ -382,7 +387,7 @@ impl SessionRegistry {
             table.names.insert((owner.clone(), name), id.clone());
         }
         table.entries.insert(id, Arc::clone(&entry));
-        end_unused(self.pool.shrink_to(self.bounds.max_sessions.saturating_sub(table.entries.len())));
+        self.end_unused(self.pool.shrink_to(self.bounds.max_sessions.saturating_sub(table.entries.len())));
         Ok(UseGuard::new(entry))
     }
 
@@ -432,7 +437,7 @@ impl SessionRegistry {
     }
 
     /// Kills all sessions and refuses new ones. A start that is under way sees `closed` when it is done and kills its
-    /// own sandbox.
+    /// own sandbox. Returns when nothing of the ready sessions is left.
     pub async fn close(&self) {
         let entries: Vec<Arc<SessionEntry>> = {
             let mut table = lock(&self.table);
@@ -449,6 +454,8 @@ impl SessionRegistry {
             ends.spawn(async move { drop(ready.session.kill().await) });
         }
         while ends.join_next().await.is_some() {}
+        self.pool_tasks.close();
+        self.pool_tasks.wait().await;
     }
 
     /// Returns the state of the registry, for people.

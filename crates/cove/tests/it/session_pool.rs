@@ -356,6 +356,30 @@ async fn ready_containers_belong_to_their_principal_and_their_image() {
 }
 
 #[tokio::test]
+async fn closing_waits_for_starts_that_are_under_way() {
+    let alive: Arc<AtomicUsize> = Arc::default();
+    let counted = Arc::clone(&alive);
+    let backend = FakeBackend::new(move |mut runner| {
+        let guard = AliveGuard::new(&counted);
+        async move {
+            let _guard = guard;
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            runner.answer_hello().await;
+            while let Some((cell, _)) = runner.next_cell().await {
+                runner.send(FromRunner::Done { cell, outcome: CellOutcome::Completed {}, fresh: false }, &[]).await;
+            }
+        }
+    });
+    let sessions = SessionRegistry::new(Arc::new(backend), policy(WarmTarget::Fixed(2)), limits(8));
+    sessions.keep_sessions_ready();
+    while alive.load(Ordering::SeqCst) < 2 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    sessions.close().await;
+    assert_eq!(alive.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
 async fn policies_that_a_caller_chose_are_never_kept_ready() {
     let alive: Arc<AtomicUsize> = Arc::default();
     let policy = policy(WarmTarget::Adapted);

@@ -31,7 +31,7 @@ impl SessionRegistry {
         let nobody = Principal(NOBODY.into());
         let default = &self.default_blueprint;
         if let Some(key) = ShelfKey::new(default, default.line_language, &nobody) {
-            end_unused(self.pool.expect(key));
+            self.end_unused(self.pool.expect(key));
             self.refill_pool();
         }
     }
@@ -39,7 +39,7 @@ impl SessionRegistry {
     /// Takes a ready session out of the pool and has another started in its place.
     pub(super) fn take_ready(self: &Arc<Self>, key: ShelfKey) -> Option<ReadySession> {
         let (taken, unused) = self.pool.take(key);
-        end_unused(unused);
+        self.end_unused(unused);
         let sessions = Arc::clone(self);
         // In a task, because the caller holds the table and must not wait for this.
         tokio::spawn(async move { sessions.refill_pool() });
@@ -68,6 +68,14 @@ impl SessionRegistry {
         Session::start(&*self.backend, policy, options()).await
     }
 
+    /// Kills ready sessions that nobody will use, each in its own task: one that is slow to end must not delay the
+    /// caller.
+    pub(super) fn end_unused(&self, unused: impl IntoIterator<Item = ReadySession>) {
+        for ready in unused {
+            self.pool_tasks.spawn(async move { ready.session.kill().await });
+        }
+    }
+
     fn headroom_is(&self, what: impl Fn(MemoryHeadroom) -> bool) -> bool {
         (self.bounds.headroom)().is_some_and(what)
     }
@@ -80,7 +88,7 @@ impl SessionRegistry {
         let room = self.bounds.max_sessions.saturating_sub(self.count());
         while let Some(order) = self.pool.begin_start(room) {
             let sessions = Arc::clone(self);
-            tokio::spawn(async move {
+            self.pool_tasks.spawn(async move {
                 sessions.carry_out(order).await;
                 sessions.refill_pool();
             });
@@ -92,6 +100,9 @@ impl SessionRegistry {
         let mut waiting = self.waiting_callers.subscribe();
         // Callers that need the processors now come first, but a server that always has some is refilled too.
         let _ = tokio::time::timeout(CALLERS_FIRST, waiting.wait_for(|count| *count == 0)).await;
+        if self.pool.is_closed() {
+            return;
+        }
         let id = SessionId::from_random(random_bits());
         let principal = key.tenant.as_ref().map_or(NOBODY, |tenant| &tenant.0).to_owned();
         let owner = SandboxOwner { session: id.to_string(), principal };
@@ -120,21 +131,22 @@ impl SessionRegistry {
                 OrderedStart::WithoutModule
             }
         };
-        end_unused(self.pool.finish_start(&key, ended));
+        self.end_unused(self.pool.finish_start(&key, ended));
         // Callers may have taken the room meanwhile.
-        end_unused(self.pool.shrink_to(self.bounds.max_sessions.saturating_sub(self.count())));
+        self.end_unused(self.pool.shrink_to(self.bounds.max_sessions.saturating_sub(self.count())));
     }
 
     /// Takes dead sessions and those that nobody needs out of the pool, and fills it again.
     async fn tend_pool(self: &Arc<Self>) {
         if self.headroom_is(MemoryHeadroom::is_exhausted) {
-            end_unused(self.pool.shrink_to(0));
+            self.end_unused(self.pool.shrink_to(0));
         }
-        end_unused(self.pool.tend());
+        self.end_unused(self.pool.tend());
+        let _under_way = self.pool_tasks.token();
         for (key, ready) in self.pool.take_doubtful() {
             match ready.session.is_alive().await {
-                true => end_unused(self.pool.put_back(&key, ready)),
-                false => end_unused([ready]),
+                true => self.end_unused(self.pool.put_back(&key, ready)),
+                false => self.end_unused([ready]),
             }
         }
         self.refill_pool();
@@ -147,13 +159,6 @@ pub(super) async fn tend_pool(sessions: Weak<SessionRegistry>) {
         sleep(TEND_INTERVAL).await;
         let Some(sessions) = sessions.upgrade() else { return };
         sessions.tend_pool().await;
-    }
-}
-
-/// Kills ready sessions that nobody will use, each in its own task: one that is slow to end must not delay the caller.
-pub(super) fn end_unused(unused: impl IntoIterator<Item = ReadySession>) {
-    for ready in unused {
-        tokio::spawn(async move { ready.session.kill().await });
     }
 }
 

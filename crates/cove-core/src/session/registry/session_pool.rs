@@ -64,7 +64,7 @@ impl std::fmt::Debug for ReadySession {
     }
 }
 
-/// A start that `begin_start` has counted. `finish_start` must be called with it.
+/// A start that `begin_start` has counted. `finish_start` must be called with it, unless the pool is closed.
 #[derive(Debug)]
 pub(super) struct StartOrder {
     pub(super) key: ShelfKey,
@@ -281,6 +281,10 @@ impl SessionPool {
         let mut state = lock(&self.0);
         state.closed = true;
         state.remove_shelves(|_| true)
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        lock(&self.0).closed
     }
 
     pub(super) fn figures(&self) -> PoolFigures {
