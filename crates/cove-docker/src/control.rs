@@ -384,6 +384,7 @@ pub(super) async fn inspect_with_retries(client: &Client, id: &str) -> Result<Co
 
 #[cfg(test)]
 mod tests {
+    use super::super::stream::StderrTail;
     use super::*;
 
     #[test]
@@ -416,6 +417,34 @@ mod tests {
         assert_eq!(ended(survived), SandboxEnd::Exited(0));
         let odd = ContainerState { error: Some("exec format error".into()), ..state(126) };
         assert_eq!(ended(odd), SandboxEnd::Lost("exec format error".into()));
+    }
+
+    /// A target whose removal never ends.
+    #[derive(Clone)]
+    struct StubbornTarget;
+
+    impl WatchTarget for StubbornTarget {
+        fn end(&self) -> BoxFuture<'_, Option<SandboxEnd>> {
+            Box::pin(async { Some(SandboxEnd::Exited(0)) })
+        }
+
+        fn memory_killer(&self) -> BoxFuture<'_, Option<MemoryKiller>> {
+            Box::pin(async { None })
+        }
+
+        fn remove(&self) -> BoxFuture<'_, bool> {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    /// A caller that asks in between must not take it for alive.
+    #[tokio::test]
+    async fn an_ended_stream_shows_before_the_removal() {
+        let stream = StreamWatch { stderr_tail: StderrTail::default(), ended: CancellationToken::new() };
+        let control = EngineControl::new(StubbornTarget, stream.clone());
+        assert!(!control.may_have_ended());
+        stream.ended.cancel();
+        assert!(control.may_have_ended());
     }
 
     /// States as Podman 4.3 reports them for a container under removal, and Docker for a running one.

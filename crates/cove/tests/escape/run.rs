@@ -1,5 +1,5 @@
-//! Runs a case as every user, with the system call filter and, if another layer stands behind it, without; and in
-//! containers.
+//! Runs a case as every user, with the system call filter and, if another layer stands behind it, without; in a session
+//! that was kept ready; and in containers.
 
 use std::fs::{self, Permissions};
 use std::io::Read;
