@@ -114,7 +114,7 @@ impl SessionRegistry {
                 session.kill().await;
                 OrderedStart::Failed
             }
-            Ok(session) => OrderedStart::Ready(ReadySession { id, session, mounts }),
+            Ok(session) => OrderedStart::Ready(Box::new(ReadySession { id, session, mounts })),
             Err(ReadyStartError::Start(failure)) => {
                 // A caller that needs a session starts one itself and gets the error.
                 tracing::debug!(language = %key.language, error = %failure, "could not keep a session ready");

@@ -74,7 +74,7 @@ pub(super) struct StartOrder {
 
 /// How a start that was ordered ended.
 pub(super) enum OrderedStart {
-    Ready(ReadySession),
+    Ready(Box<ReadySession>),
     Failed,
     /// A module could not be imported, and is remembered: the next start leaves it out.
     WithoutModule,
@@ -202,11 +202,11 @@ impl SessionPool {
         let closed = state.closed;
         let shelf = state.shelf_mut(key).filter(|_| !closed);
         match (ended, shelf) {
-            (OrderedStart::Ready(session), None) => return Some(session),
+            (OrderedStart::Ready(session), None) => return Some(*session),
             (OrderedStart::Ready(session), Some(shelf)) => {
                 shelf.starting = shelf.starting.saturating_sub(1);
                 shelf.start_succeeded();
-                shelf.add(session);
+                shelf.add(*session);
             }
             (OrderedStart::Failed, Some(shelf)) => {
                 shelf.starting = shelf.starting.saturating_sub(1);
