@@ -36,18 +36,25 @@ pub struct PreloadFault {
 }
 
 impl Session {
-    /// Starts a session, lets its interpreter of `language` run once, and imports the modules in its Python. On failure
-    /// the sandbox is killed. The modules are names that `policy::readiness::check_module` accepts.
+    /// Starts a session, lets its interpreter of `language` run once, and imports the modules in its Python. On failure,
+    /// and when `stop` resolves after the start, the sandbox is killed. The modules are names that `policy::readiness::check_module` accepts.
     pub async fn start_ready(
         backend: &dyn Backend,
         policy: &Policy,
         owner: SandboxOwner,
         language: Language,
         modules: &[String],
+        stop: impl Future<Output = ()>,
     ) -> Result<Self, ReadyStartError> {
         let options = SessionOptions { input: None, warm_language: Some(language), owner };
         let session = Self::start(backend, policy, options).await.map_err(ReadyStartError::Start)?;
-        if let Err(error) = session.warm_up(language, modules).await {
+        let warmed = tokio::select! {
+            warmed = session.warm_up(language, modules) => warmed,
+            () = stop => {
+                Err(ReadyStartError::Start(Failure::operator("could not make a session ready: nobody needs it any more")))
+            }
+        };
+        if let Err(error) = warmed {
             session.kill().await;
             return Err(error);
         }

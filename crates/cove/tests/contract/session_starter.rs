@@ -34,7 +34,8 @@ impl SessionStarter<'_> {
             SessionStart::Ready { language, modules } => {
                 let modules: Vec<String> = modules.iter().map(|&module| module.to_owned()).collect();
                 let owner = SandboxOwner::default();
-                let started = Session::start_ready(self.backend, policy, owner, language, &modules).await;
+                let started =
+                    Session::start_ready(self.backend, policy, owner, language, &modules, std::future::pending()).await;
                 started.unwrap_or_else(|error| panic!("a session is made ready: {error:?}"))
             }
         }

@@ -83,7 +83,15 @@ impl SessionOfChild {
             Self::Ready => {
                 let jail = Jail::with_program(program, FilterMode::On);
                 let modules = PRELOADED.map(str::to_owned);
-                let started = Session::start_ready(&jail, policy, SandboxOwner::default(), language, &modules).await;
+                let started = Session::start_ready(
+                    &jail,
+                    policy,
+                    SandboxOwner::default(),
+                    language,
+                    &modules,
+                    std::future::pending(),
+                )
+                .await;
                 started.unwrap_or_else(|error| panic!("the session is made ready: {error:?}"))
             }
         }

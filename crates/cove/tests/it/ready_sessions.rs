@@ -1,6 +1,7 @@
 //! Ready sessions of the real program: what a caller gets is what it would get from a session made on the spot.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -176,6 +177,28 @@ fn modules_that_cannot_be_preloaded_are_named_once() {
     }
     assert_eq!(log.matches("No module named 'no_such_module'").count(), 1, "{log}");
     assert_eq!(log.matches("`../../etc` is not the name of a Python module").count(), 1, "{log}");
+}
+
+/// A client that goes away does not wait for what was being made ready.
+#[test]
+fn a_server_that_ends_does_not_wait_for_imports() {
+    let folder = tempfile::tempdir().unwrap();
+    let shared = folder.path().join("shared");
+    let begun = shared.join("begun");
+    fs::create_dir(&shared).unwrap();
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o777)).unwrap();
+    let code = "open('/workspace/shared/begun', 'w').close()\nimport time\ntime.sleep(1000)\n";
+    let python = environment_with(folder.path(), &[("slow_module", code)]);
+    let args = ["--python", &python, "--preload", "slow_module", "--workspace", shared.to_str().unwrap()];
+    let mut served = ReadyServer::start(TestUser::Root, &args);
+    served.client().send("tools/list", json!({}));
+    wait_until("the import has begun", || begun.exists());
+    let sandboxes = crate::process::children(served.server.pid());
+    crate::process::terminate(served.server.pid());
+    assert!(served.server.wait().success(), "{}", served.server.errors());
+    let log = served.server.errors();
+    assert!(!log.contains("took too long to end") && !log.contains("slow_module"), "{log}");
+    wait_until("its sandbox is gone", || sandboxes.iter().all(|pid| !crate::process::is_alive(*pid)));
 }
 
 /// Editors save by renaming. A session that waited has the old file mounted.

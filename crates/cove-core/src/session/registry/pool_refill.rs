@@ -99,15 +99,17 @@ impl SessionRegistry {
     async fn carry_out(&self, StartOrder { key, modules }: StartOrder) {
         let mut waiting = self.waiting_callers.subscribe();
         // Callers that need the processors now come first, but a server that always has some is refilled too.
-        let _ = tokio::time::timeout(CALLERS_FIRST, waiting.wait_for(|count| *count == 0)).await;
-        if self.pool.is_closed() {
-            return;
+        tokio::select! {
+            biased;
+            () = self.pool.closing() => return,
+            _ = tokio::time::timeout(CALLERS_FIRST, waiting.wait_for(|count| *count == 0)) => {}
         }
         let id = SessionId::from_random(random_bits());
         let principal = key.tenant.as_ref().map_or(NOBODY, |tenant| &tenant.0).to_owned();
         let owner = SandboxOwner { session: id.to_string(), principal };
         let mounts = MountedFiles::of_policy(&key.policy).await;
-        let started = Session::start_ready(&*self.backend, &key.policy, owner, key.language, &modules).await;
+        let closing = self.pool.closing();
+        let started = Session::start_ready(&*self.backend, &key.policy, owner, key.language, &modules, closing).await;
         let ended = match started {
             // The name of the image got another image in the meantime.
             Ok(session) if session.image_id() != key.image_id.as_deref() => {

@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 
 use cove_protocol::{Language, SessionId};
+use tokio_util::sync::CancellationToken;
 
 use super::Principal;
 use crate::policy::Policy;
@@ -92,7 +93,11 @@ pub struct PoolFigures {
 }
 
 #[derive(Default)]
-pub(super) struct SessionPool(Mutex<PoolState>);
+pub(super) struct SessionPool {
+    state: Mutex<PoolState>,
+    /// Cancelled by `close` while `state` is locked.
+    closed: CancellationToken,
+}
 
 #[derive(Default)]
 struct PoolState {
@@ -101,7 +106,6 @@ struct PoolState {
     bad_modules: BTreeSet<(Option<String>, String)>,
     hits: u64,
     misses: u64,
-    closed: bool,
 }
 
 impl PoolState {
@@ -148,15 +152,15 @@ impl SessionPool {
     /// Makes a lasting shelf, so that `begin_start` fills it.
     #[must_use]
     pub(super) fn expect(&self, key: ShelfKey) -> Vec<ReadySession> {
-        lock(&self.0).shelf_or_new(key, true).1
+        lock(&self.state).shelf_or_new(key, true).1
     }
 
     /// Returns a ready session for a caller that needs one, and the sessions that had to make room for the new shelf.
     /// The session may have ended while it waited.
     #[must_use]
     pub(super) fn take(&self, key: ShelfKey) -> (Option<ReadySession>, Vec<ReadySession>) {
-        let mut state = lock(&self.0);
-        if state.closed {
+        let mut state = lock(&self.state);
+        if self.closed.is_cancelled() {
             return (None, Vec::new());
         }
         let (shelf, unused) = state.shelf_or_new(key, false);
@@ -171,9 +175,9 @@ impl SessionPool {
     /// Counts a start on the shelf that lacks most and returns what to start. `most` is how many ready sessions there
     /// may be in all. Returns None if nothing is to be started now.
     pub(super) fn begin_start(&self, most: usize) -> Option<StartOrder> {
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.state);
         let starting: usize = state.shelves.iter().map(|shelf| shelf.starting).sum();
-        if state.closed || starting >= MAX_STARTS || state.ready_count() + starting >= most {
+        if self.closed.is_cancelled() || starting >= MAX_STARTS || state.ready_count() + starting >= most {
             return None;
         }
         let shelf = state.shelves.iter_mut().filter(|shelf| shelf.lack() > 0).max_by_key(|shelf| shelf.lack())?;
@@ -191,15 +195,15 @@ impl SessionPool {
 
     /// Remembers that a module cannot be imported, so that later starts leave it out. Returns false if that was known.
     pub(super) fn remember_bad_module(&self, key: &ShelfKey, module: &str) -> bool {
-        let bad_modules = &mut lock(&self.0).bad_modules;
+        let bad_modules = &mut lock(&self.state).bad_modules;
         bad_modules.len() < MAX_BAD_MODULES && bad_modules.insert((key.image_id.clone(), module.to_owned()))
     }
 
     /// Adds the session of an ordered start to its shelf. Returns it if the shelf is gone or the pool is closed.
     #[must_use]
     pub(super) fn finish_start(&self, key: &ShelfKey, ended: OrderedStart) -> Option<ReadySession> {
-        let mut state = lock(&self.0);
-        let closed = state.closed;
+        let mut state = lock(&self.state);
+        let closed = self.closed.is_cancelled();
         let shelf = state.shelf_mut(key).filter(|_| !closed);
         match (ended, shelf) {
             (OrderedStart::Ready(session), None) => return Some(*session),
@@ -221,7 +225,7 @@ impl SessionPool {
     /// Removes ready sessions until there are at most `most`, those nobody has asked for lately first.
     #[must_use]
     pub(super) fn shrink_to(&self, most: usize) -> Vec<ReadySession> {
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.state);
         let mut unused = Vec::new();
         let mut surplus = state.ready_count().saturating_sub(most);
         if surplus > 0 {
@@ -239,7 +243,7 @@ impl SessionPool {
     /// Removes the sessions that nobody has asked for in a while, and the shelves of `GIVE_UP_AFTER`.
     #[must_use]
     pub(super) fn tend(&self) -> Vec<ReadySession> {
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.state);
         let mut unused: Vec<ReadySession> = state.shelves.iter_mut().filter_map(Shelf::shrink).collect();
         unused.extend(state.remove_shelves(Shelf::is_given_up));
         unused
@@ -248,12 +252,12 @@ impl SessionPool {
     /// Removes the shelves of a principal whose sessions are all to end.
     #[must_use]
     pub(super) fn remove_tenant(&self, tenant: &Principal) -> Vec<ReadySession> {
-        lock(&self.0).remove_shelves(|shelf| shelf.key.tenant.as_ref() == Some(tenant))
+        lock(&self.state).remove_shelves(|shelf| shelf.key.tenant.as_ref() == Some(tenant))
     }
 
     /// Takes the sessions out whose sandbox may have ended while they waited. Give those that live to `put_back`.
     pub(super) fn take_doubtful(&self) -> Vec<(ShelfKey, ReadySession)> {
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.state);
         let mut doubtful = Vec::new();
         for shelf in &mut state.shelves {
             let (dead, alive) = shelf.ready.drain(..).partition(|ready| ready.session.may_have_ended());
@@ -266,8 +270,8 @@ impl SessionPool {
     /// Puts a session back that `take_doubtful` took out. Returns it if its shelf is gone or the pool is closed.
     #[must_use]
     pub(super) fn put_back(&self, key: &ShelfKey, session: ReadySession) -> Option<ReadySession> {
-        let mut state = lock(&self.0);
-        let closed = state.closed;
+        let mut state = lock(&self.state);
+        let closed = self.closed.is_cancelled();
         match state.shelf_mut(key).filter(|_| !closed) {
             Some(shelf) => shelf.ready.push_front(session),
             None => return Some(session),
@@ -278,17 +282,18 @@ impl SessionPool {
     /// Returns the remaining sessions and starts no more.
     #[must_use]
     pub(super) fn close(&self) -> Vec<ReadySession> {
-        let mut state = lock(&self.0);
-        state.closed = true;
+        let mut state = lock(&self.state);
+        self.closed.cancel();
         state.remove_shelves(|_| true)
     }
 
-    pub(super) fn is_closed(&self) -> bool {
-        lock(&self.0).closed
+    /// Returns when the pool is closed.
+    pub(super) async fn closing(&self) {
+        self.closed.cancelled().await;
     }
 
     pub(super) fn figures(&self) -> PoolFigures {
-        let state = lock(&self.0);
+        let state = lock(&self.state);
         let mut ready: Vec<(Language, usize)> = Vec::new();
         for shelf in &state.shelves {
             match ready.iter_mut().find(|(language, _)| *language == shelf.key.language) {
