@@ -51,7 +51,7 @@ impl Session {
         let warmed = tokio::select! {
             warmed = session.warm_up(language, modules) => warmed,
             () = stop => {
-                Err(ReadyStartError::Start(Failure::operator("could not make a session ready: nobody needs it any more")))
+                Err(ReadyStartError::Start(Failure::operator("could not make a session ready: its start was stopped")))
             }
         };
         if let Err(error) = warmed {
