@@ -407,14 +407,13 @@ async fn other_limits_never_get_a_ready_session() {
     assert_eq!((hits, misses), (0, 1));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn failing_starts_are_tried_again_ever_more_rarely() {
     static STARTED: AtomicUsize = AtomicUsize::new(0);
     let backend = FakeBackend::new(|_runner| async move {
         STARTED.fetch_add(1, Ordering::SeqCst);
     });
     let policy = policy(WarmTarget::Adapted);
-    tokio::time::pause();
     let sessions = SessionRegistry::new(Arc::new(backend), policy.clone(), limits(8));
     sessions.keep_sessions_ready();
     tokio::time::sleep(Duration::from_secs(3600)).await;
