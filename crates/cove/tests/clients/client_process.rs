@@ -5,6 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
@@ -18,7 +19,12 @@ pub(crate) struct ClientProcess {
     status: Option<ExitStatus>,
     lines: Receiver<String>,
     errors: Arc<Mutex<String>>,
+    /// Ends when nobody can write to standard error any more.
+    errors_reader: JoinHandle<()>,
 }
+
+/// How long a child that outlives the process may keep standard error open.
+const STDERR_PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) struct ExitedProcess {
     pub(crate) code: Option<i32>,
@@ -36,14 +42,14 @@ impl ClientProcess {
         std::thread::spawn(move || forward_lines(output, &send));
         let errors = Arc::new(Mutex::new(String::new()));
         let (from, to) = (child.stderr.take().expect("piped"), Arc::clone(&errors));
-        std::thread::spawn(move || {
+        let errors_reader = std::thread::spawn(move || {
             let (send, lines) = channel();
             std::thread::spawn(move || forward_lines(from, &send));
             for line in lines {
                 to.lock().unwrap_or_else(PoisonError::into_inner).push_str(&line);
             }
         });
-        Self { child, status: None, lines, errors }
+        Self { child, status: None, lines, errors, errors_reader }
     }
 
     /// Runs it to the end.
@@ -76,6 +82,11 @@ impl ClientProcess {
             }
         }
         let code = running.wait(PATIENCE).expect("it closed its output, so it ends");
+        // What it wrote last may not have been read yet.
+        let ended = Instant::now();
+        while !running.errors_reader.is_finished() && ended.elapsed() < STDERR_PATIENCE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         ExitedProcess { code, stdout, stderr: running.stderr() }
     }
 

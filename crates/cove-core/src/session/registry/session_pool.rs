@@ -196,7 +196,11 @@ impl SessionPool {
     /// Remembers that a module cannot be imported, so that later starts leave it out. Returns false if that was known.
     pub(super) fn remember_bad_module(&self, key: &ShelfKey, module: &str) -> bool {
         let bad_modules = &mut lock(&self.state).bad_modules;
-        bad_modules.len() < MAX_BAD_MODULES && bad_modules.insert((key.image_id.clone(), module.to_owned()))
+        if bad_modules.len() >= MAX_BAD_MODULES {
+            // Most of them are of images that are gone. The others are found again.
+            bad_modules.clear();
+        }
+        bad_modules.insert((key.image_id.clone(), module.to_owned()))
     }
 
     /// Adds the session of an ordered start to its shelf. Returns it if the shelf is gone or the pool is closed.
