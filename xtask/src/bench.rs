@@ -1,25 +1,90 @@
 //! `cargo xtask bench`: benchmarks compare ratios in one interleaved run and are never timed tests, so a person
-//! starts them.
+//! starts them. With `--report` one of them measures what `docs/benchmarks.md` shows, and the page and its plots are made
+//! from what it wrote.
 
 use std::fs;
 
-use crate::cargo;
+use crate::attempts::{self, ErrorContext};
+use crate::{cargo, containers, test};
+
+mod page;
+mod plot;
+mod report;
+
+use report::MeasuredReport;
 
 const FOLDER: &str = "crates/cove/benches";
+/// What the benchmark `report` wrote, from the top of the workspace.
+const MEASURED: &str = "docs/benchmarks/measured.json";
 
 pub(crate) fn run(name: &str, arguments: &[&str]) -> Result<(), String> {
     let known = names()?;
     if !known.iter().any(|one| one == name) {
         return Err(format!("could not find the benchmark `{name}`\nhint: {}", offer(&known)));
     }
-    // As the program is published, which takes longer to compile than what the tests run.
-    let own = ["bench", "--profile", "dist", "--package", "cove-mcp", "--bench", name, "--"];
-    cargo::run(&[&own, arguments].concat())
+    cargo::run(&[&command_of(name), arguments].concat())
+}
+
+/// The cargo arguments that run a benchmark as the program is published, which takes longer to compile than what the
+/// tests run.
+fn command_of(name: &str) -> [&str; 8] {
+    ["bench", "--profile", "dist", "--package", "cove-mcp", "--bench", name, "--"]
 }
 
 pub(crate) fn list() -> Result<(), String> {
     println!("{}", offer(&names()?));
     Ok(())
+}
+
+/// Measures with the engines of the tests, if this user can start them, and makes the page. `numbers` are the rounds and
+/// the repeats.
+pub(crate) fn measure_report(numbers: &[&str]) -> Result<(), String> {
+    let is_number = |argument: &&str| argument.parse::<usize>().is_ok_and(|number| number > 0);
+    if numbers.len() > 2 || !numbers.iter().all(is_number) {
+        return Err("could not understand what follows `--report`\nhint: [ROUNDS [REPEATS]]".to_owned());
+    }
+    // Dropping this ends them.
+    let engines = match containers::are_given() {
+        true => None,
+        false => test::prepare_as_root()
+            .and_then(containers::start)
+            .inspect_err(|error| eprintln!("measuring without containers: {error}"))
+            .ok(),
+    };
+    let file = cargo::root().join(MEASURED);
+    attempts::create_folder(&cargo::root().join("docs/benchmarks"))?;
+    let (rounds, repeats) = (numbers.first().unwrap_or(&"40"), numbers.get(1).unwrap_or(&"3"));
+    let file = file.to_str().ok_or("could not name the file with the measured times: its path is not UTF-8")?;
+    let arguments = [&command_of("report")[..], &[rounds, repeats, file]].concat();
+    let mut command = cargo::command(&arguments);
+    for trouble in engines.iter().flat_map(|engines| &engines.troubles) {
+        eprintln!("{trouble}");
+    }
+    command.envs(engines.iter().flat_map(|engines| engines.environment()));
+    attempts::run(&mut command, "cargo bench --bench report")?;
+    write_report()
+}
+
+/// Makes the page and its plots from what was measured before.
+pub(crate) fn write_report() -> Result<(), String> {
+    for (path, text) in generated_files()? {
+        attempts::write(&cargo::root().join(&path), &text)?;
+        println!("wrote `{path}`");
+    }
+    Ok(())
+}
+
+/// The page and the plots that the kept measurement makes, by path.
+fn generated_files() -> Result<Vec<(String, String)>, String> {
+    let text = attempts::read(&cargo::root().join(MEASURED))?;
+    let report = MeasuredReport::parse(&text).could_not(format_args!("understand `{MEASURED}`"))?;
+    let mut files = vec![("docs/benchmarks.md".to_owned(), page::page(&report)?)];
+    for table in &page::TABLES {
+        for theme in plot::THEMES {
+            files.push((format!("docs/benchmarks/{}-{}.svg", table.id, theme.name), plot::plot(&report, table, theme)));
+        }
+    }
+    Ok(files)
 }
 
 fn offer(names: &[String]) -> String {
@@ -42,4 +107,17 @@ fn names() -> Result<Vec<String>, String> {
         .collect();
     names.sort();
     Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kept_page_and_plots_are_those_of_the_kept_measurement() {
+        for (path, text) in generated_files().unwrap() {
+            let kept = attempts::read(&cargo::root().join(&path)).unwrap();
+            assert!(kept == text, "`{path}` differs: run `cargo xtask bench --report --from-measured`");
+        }
+    }
 }

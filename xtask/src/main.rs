@@ -34,6 +34,8 @@ usage: cargo xtask COMMAND
   dist [--profile P] [--out DIR] [--image]
                            build the program as it is published and pack it in every way (P: `dist` or `release`)
   bench [NAME [ARGS]]      run a benchmark, or list them
+  bench --report [ROUNDS [REPEATS] | --from-measured]
+                           measure Cove beside its peers and write `docs/benchmarks.md`, or write it from the kept times
   fuzz [TARGET] [SECONDS]  run a fuzz target, or all in turn, for so much processor time (60 s), and record it
 ";
 
@@ -60,6 +62,8 @@ fn main() -> ExitCode {
             Err(unknown) => return refuse(&unknown),
         },
         ["bench"] => bench::list(),
+        ["bench", "--report", "--from-measured"] => bench::write_report(),
+        ["bench", "--report", numbers @ ..] => bench::measure_report(numbers),
         ["bench", name, rest @ ..] => bench::run(name, rest),
         ["fuzz", rest @ ..] => match fuzz::FuzzOptions::parse(rest) {
             Ok(options) => fuzz::run(&options),

@@ -21,6 +21,7 @@ pub mod numbers;
 #[cfg(feature = "kit")]
 pub mod program;
 pub mod skip;
+pub mod statistics;
 
 #[cfg(feature = "kit")]
 pub use fake::FakeBackend;

@@ -11,6 +11,11 @@ use cove_core::session::{Cell, Session, SessionOptions};
 use cove_jail::plan::FilterMode;
 use cove_protocol::Language;
 
+pub use crate::statistics::{percentile, ratio};
+
+/// The rounds that `interleave` does not count.
+pub const WARM_UP: usize = 3;
+
 /// The system's Python.
 pub const PYTHON: &str = "/usr/bin/python3";
 
@@ -47,7 +52,6 @@ pub fn cell(config: &Config, code: &str) -> Cell {
 /// Measures each peer in each round, in milliseconds. The order rotates, so that no peer always follows the same one.
 /// The first rounds do not count.
 pub fn interleave(peers: usize, rounds: usize, mut time: impl FnMut(usize) -> Duration) -> Vec<Vec<f64>> {
-    const WARM_UP: usize = 3;
     let mut times = vec![Vec::with_capacity(rounds); peers];
     for round in 0..rounds + WARM_UP {
         for step in 0..peers {
@@ -59,19 +63,6 @@ pub fn interleave(peers: usize, rounds: usize, mut time: impl FnMut(usize) -> Du
         }
     }
     times
-}
-
-/// Returns the value below which `part` of the times are.
-pub fn percentile(times: &[f64], part: f64) -> f64 {
-    let mut sorted = times.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted[((sorted.len() - 1) as f64 * part).round() as usize]
-}
-
-/// Returns the median of the ratios within each round, in which noise that affects both sides cancels out.
-pub fn ratio(times: &[f64], base: &[f64]) -> f64 {
-    let ratios: Vec<f64> = times.iter().zip(base).map(|(time, base)| time / base).collect();
-    percentile(&ratios, 0.5)
 }
 
 /// Returns the load averages of this machine.

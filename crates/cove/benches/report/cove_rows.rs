@@ -1,0 +1,307 @@
+//! The rows of Cove: sessions made on the spot and ready ones, cells in live sessions, in process and over MCP.
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cove::config::Config;
+use cove_core::backend::Backend;
+use cove_core::output::CellOutput;
+use cove_core::policy::Policy;
+use cove_core::policy::readiness::{Readiness, WarmTarget};
+use cove_core::session::registry::{Principal, RegistryLimits, SessionBlueprint, SessionRef, SessionRegistry};
+use cove_core::session::{Session, SessionOptions};
+use cove_core::text::estimate_tokens;
+use cove_protocol::Language;
+use cove_testkit::containers::{ImageBackend, TestEngine, recipe};
+use cove_testkit::mcp::{ClientEra, TestStdioClient};
+use cove_testkit::measure::{self, PYTHON};
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+
+use super::processes::{first_byte, mean_time};
+use super::{ANSWER, CODE, ReportRow, ReportTable};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_cove");
+/// Longer than any session takes to become ready.
+const UNTIL_READY: Duration = Duration::from_secs(120);
+/// The names of the servers behind Cove in a tool list: those of well-known ones.
+const SERVERS: [&str; 10] = [
+    "filesystem",
+    "github",
+    "linear",
+    "memory",
+    "notion",
+    "playwright",
+    "postgres",
+    "sequential_thinking",
+    "slack",
+    "time",
+];
+
+pub(crate) fn rows(import: &str, modules: &[&str]) -> Vec<ReportRow> {
+    let backend = || Arc::new(measure::jail(PROGRAM));
+    let policy = measure::config().policy;
+    let row = |table, id, name, mut sessions: SessionSource, code: &str| {
+        let code = code.to_owned();
+        ReportRow::of_cove(table, id, name, move || sessions.first_output(&code))
+    };
+    let source = |ready, modules: &[&str]| SessionSource::new(backend(), &policy, None, ready, modules);
+    let live = Rc::new(LiveSession::start(backend(), &policy));
+    let (same, folder) = (Rc::clone(&live), tempfile::tempdir().expect("a folder"));
+    let client = Rc::new(RefCell::new(StdioAgent::start(folder, "1")));
+    let clients = [(); 3].map(|()| Rc::clone(&client));
+    let [new, cells, one] = clients;
+    vec![
+        ReportRow::of_cove(ReportTable::Start, "cove_run", "cove run, as a whole program", || {
+            first_byte(Command::new(PROGRAM).args(["run", "--python", PYTHON, "-c", CODE]))
+        }),
+        row(ReportTable::Start, "cove_new", "Cove session, made on the spot", source(0, &[]), CODE),
+        row(ReportTable::Start, "cove_ready", "Cove session, ready", source(1, &[]), CODE),
+        ReportRow::of_cove(ReportTable::Start, "cove_mcp_ready", "Cove session, ready, over MCP on stdio", move || {
+            new.borrow_mut().new_session()
+        }),
+        ReportRow::of_cove(ReportTable::Cell, "cove_cell", "Cove cell", move || live.mean_time()),
+        ReportRow::of_cove(ReportTable::Cell, "cove_cell_pause", "Cove cell, first after other work", move || {
+            same.time()
+        }),
+        ReportRow::of_cove(ReportTable::Cell, "cove_mcp_cell", "Cove cell over MCP on stdio", move || {
+            mean_time(|| cells.borrow_mut().cell())
+        }),
+        ReportRow::of_cove(
+            ReportTable::Cell,
+            "cove_mcp_pause",
+            "Cove cell over MCP, first after other work",
+            move || {
+                let start = Instant::now();
+                one.borrow_mut().cell();
+                start.elapsed()
+            },
+        ),
+        row(ReportTable::Import, "import_new", "Cove session, made on the spot", source(0, &[]), import),
+        row(ReportTable::Import, "import_ready", "Cove session, ready, nothing preloaded", source(1, &[]), import),
+        row(ReportTable::Import, "import_preloaded", "Cove session, ready, preloaded", source(1, modules), import),
+    ]
+}
+
+pub(crate) fn container_rows(engine: TestEngine, address: &str) -> Vec<ReportRow> {
+    let backend = ImageBackend { backend: engine.backend(address, Path::new(PROGRAM)), recipe: recipe() };
+    let policy = backend.policy(&measure::config().policy);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let image = runtime.block_on(backend.prepare(&policy, &|_| {})).expect("the image is there").image_id;
+    let backend: Arc<dyn Backend> = Arc::new(backend);
+    let source = |ready| SessionSource::new(Arc::clone(&backend), &policy, image.clone(), ready, &[]);
+    let (mut new, mut ready) = (source(0), source(1));
+    let live = LiveSession::start(Arc::clone(&backend), &policy);
+    let [(new_id, new_name), (ready_id, ready_name), (cell_id, cell_name)] = match engine {
+        TestEngine::Docker => [
+            ("cove_docker_new", "Cove container on Docker, made on the spot"),
+            ("cove_docker_ready", "Cove container on Docker, ready"),
+            ("cove_docker_cell", "Cove cell in a container on Docker"),
+        ],
+        TestEngine::Podman => [
+            ("cove_podman_new", "Cove container on Podman, made on the spot"),
+            ("cove_podman_ready", "Cove container on Podman, ready"),
+            ("cove_podman_cell", "Cove cell in a container on Podman"),
+        ],
+    };
+    vec![
+        ReportRow::of_cove(ReportTable::Start, new_id, new_name, move || new.first_output(CODE)),
+        ReportRow::of_cove(ReportTable::Start, ready_id, ready_name, move || ready.first_output(CODE)),
+        ReportRow::of_cove(ReportTable::Cell, cell_id, cell_name, move || live.mean_time()),
+    ]
+}
+
+/// A registry that new sessions come from, with a number of them kept ready.
+struct SessionSource {
+    runtime: Runtime,
+    sessions: Arc<SessionRegistry>,
+    blueprint: SessionBlueprint,
+    config: Config,
+    owner: Principal,
+    ready: usize,
+}
+
+impl SessionSource {
+    fn new(
+        backend: Arc<dyn Backend>,
+        policy: &Policy,
+        image_id: Option<String>,
+        ready: usize,
+        modules: &[&str],
+    ) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+        let preload = modules.iter().map(|module| (*module).to_owned()).collect();
+        let policy = Policy { readiness: Readiness { warm: WarmTarget::Fixed(ready), preload }, ..policy.clone() };
+        let bounds = RegistryLimits { max_sessions: 8, idle_timeout: Duration::from_secs(600), headroom: || None };
+        let sessions = runtime.block_on(async { SessionRegistry::new(backend, policy.clone(), bounds) });
+        let blueprint = SessionBlueprint::default_for(Arc::new(policy), image_id);
+        let source =
+            Self { runtime, sessions, blueprint, config: measure::config(), owner: Principal("bench".into()), ready };
+        // Sessions in containers are kept ready once there was a caller.
+        source.runtime.block_on(async {
+            let lease = source.lease().await;
+            let id = lease.id().clone();
+            source.sessions.stop(&source.owner, SessionRef::Handle(id)).await.expect("it can be stopped");
+        });
+        source.wait_until_ready();
+        source
+    }
+
+    async fn lease(&self) -> cove_core::session::registry::SessionLease {
+        let (owner, warm) = (&self.owner, Some(Language::Python));
+        let lease = self.sessions.lease(owner, SessionRef::New, self.blueprint.clone(), warm).await;
+        lease.expect("a session starts")
+    }
+
+    /// In practice there is time between two requests to make another session ready.
+    fn wait_until_ready(&self) {
+        let start = Instant::now();
+        while self.sessions.figures().pool.ready.iter().map(|(_, count)| count).sum::<usize>() < self.ready {
+            assert!(start.elapsed() < UNTIL_READY, "no session is ready");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Returns the time from the request for a session to its first byte of output.
+    fn first_output(&mut self, code: &str) -> Duration {
+        self.wait_until_ready();
+        let hits = self.sessions.figures().pool.hits;
+        let taken = self.runtime.block_on(async {
+            let start = Instant::now();
+            let lease = self.lease().await;
+            let taken = run_cell(&lease, &self.config, code, start).await;
+            let id = lease.id().clone();
+            drop(lease);
+            self.sessions.stop(&self.owner, SessionRef::Handle(id)).await.expect("it can be stopped");
+            taken
+        });
+        assert_eq!(
+            self.sessions.figures().pool.hits - hits,
+            self.ready.min(1) as u64,
+            "the pool was not used as asked"
+        );
+        // The next row must not share the processors with this one's next session.
+        self.wait_until_ready();
+        taken
+    }
+}
+
+/// Runs a cell, checks its output, and returns the time from `start` to the first byte.
+async fn run_cell(session: &Session, config: &Config, code: &str, start: Instant) -> Duration {
+    let mut first = None;
+    let mut written: Vec<u8> = Vec::new();
+    let show = |shown: CellOutput<'_>| {
+        let CellOutput::Text(_, bytes) = shown else { return };
+        first.get_or_insert_with(|| start.elapsed());
+        written.extend(bytes);
+    };
+    let end = session.run(measure::cell(config, code), show, std::future::pending()).await;
+    assert!(end.is_success() && written == ANSWER.as_bytes(), "{end:?} {written:?}");
+    first.expect("something was written")
+}
+
+/// A session that stays. It ends when this is dropped.
+struct LiveSession {
+    runtime: Runtime,
+    session: Session,
+    config: Config,
+}
+
+impl LiveSession {
+    fn start(backend: Arc<dyn Backend>, policy: &Policy) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let options = SessionOptions { warm_language: Some(Language::Python), ..SessionOptions::default() };
+        let session = runtime.block_on(Session::start(&*backend, policy, options)).expect("a session starts");
+        Self { runtime, session, config: measure::config() }
+    }
+
+    /// Returns the time from sending a cell to its end.
+    fn time(&self) -> Duration {
+        let start = Instant::now();
+        self.runtime.block_on(run_cell(&self.session, &self.config, CODE, start));
+        start.elapsed()
+    }
+
+    fn mean_time(&self) -> Duration {
+        mean_time(|| {
+            self.time();
+        })
+    }
+}
+
+impl Drop for LiveSession {
+    fn drop(&mut self) {
+        self.runtime.block_on(self.session.stop());
+    }
+}
+
+/// An agent's client and its server, a process of its own.
+struct StdioAgent {
+    client: TestStdioClient,
+    sessions: usize,
+    _home: tempfile::TempDir,
+}
+
+impl StdioAgent {
+    /// `ready` is how many sessions the server keeps ready.
+    fn start(home: tempfile::TempDir, ready: &str) -> Self {
+        let command = server(home.path(), "all", &["--python", PYTHON, "--warm", ready]);
+        Self { client: TestStdioClient::start(command, ClientEra::Legacy), sessions: 0, _home: home }
+    }
+
+    fn cell(&mut self) {
+        assert_eq!(self.client.call("execute_code", json!({"code": CODE})).ok(), ANSWER);
+    }
+
+    /// Returns the time from a call that needs a new session to its answer.
+    fn new_session(&mut self) -> Duration {
+        self.sessions += 1;
+        let session = format!("new-{}", self.sessions);
+        let start = Instant::now();
+        let answer = self.client.call("execute_code", json!({"code": CODE, "session": session}));
+        let taken = start.elapsed();
+        assert_eq!(answer.ok(), ANSWER);
+        self.client.call("stop_session", json!({"session_id": session})).ok();
+        // The server does not say when its next session is ready. This is longer than it takes.
+        std::thread::sleep(Duration::from_millis(150));
+        taken
+    }
+}
+
+/// Returns the command of a server whose files are in `home`.
+fn server(home: &Path, toolset: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.args(["serve", "--tools", toolset]).args(arguments).env_clear().env("PATH", "/usr/bin:/bin");
+    command.env("HOME", home).env("COVE_CONFIG", home.join("cove.toml")).stdin(Stdio::piped());
+    std::fs::OpenOptions::new().create(true).append(true).open(home.join("cove.toml")).expect("it can be written");
+    command
+}
+
+/// Returns the size of each toolset's list of tools as JSON text, and an estimate of the tokens that a model reads.
+pub(crate) fn tool_lists() -> Vec<Value> {
+    let servers: String = SERVERS.iter().map(|name| format!("[servers.{name}]\ncommand = \"/bin/true\"\n")).collect();
+    [
+        ("`code`", "code", ""),
+        ("`python`", "python", ""),
+        ("`code`, before ten servers", "code", servers.as_str()),
+        ("`all`", "all", ""),
+    ]
+    .into_iter()
+    .map(|(name, toolset, config)| {
+        let home = tempfile::tempdir().expect("a folder");
+        std::fs::write(home.path().join("cove.toml"), config).expect("it can be written");
+        let mut client = TestStdioClient::start(server(home.path(), toolset, &[]), ClientEra::Legacy);
+        let answer = client.request("tools/list", Value::Null).expect("tools are listed");
+        let tools = answer["tools"].as_array().expect("a list");
+        // What clients give to models. The rest, such as annotations, is for the client.
+        let part = |tool: &Value| json!([tool["name"], tool["description"], tool["inputSchema"]]);
+        let read = Value::from_iter(tools.iter().map(part)).to_string();
+        let bytes = answer["tools"].to_string().len();
+        json!({"name": name, "tools": tools.len(), "bytes": bytes, "tokens": estimate_tokens(&read)})
+    })
+    .collect()
+}

@@ -1,0 +1,175 @@
+//! What `docs/benchmarks.md` reports: new sessions, cells in live sessions and imports, beside other ways to run the same
+//! code. All rows take turns in every round, the order rotates, and every output is checked. It must not know how the
+//! page looks: it writes each measured time as JSON.
+//!
+//! `cargo xtask bench --report` runs this with the engines of the tests and makes the page. Alone:
+//! `cargo xtask bench report [ROUNDS [REPEATS [FILE]]]`; without a file it prints the JSON.
+
+use std::time::Duration;
+
+use cove_testkit::containers::TestEngine;
+use cove_testkit::measure::{PYTHON, WARM_UP, interleave, load};
+use serde_json::{Value, json};
+
+mod cove_rows;
+mod engine_rows;
+mod machine;
+mod processes;
+
+/// What every new session and every cell runs.
+const CODE: &str = "print(6*7)";
+/// What it prints.
+const ANSWER: &str = "42\n";
+/// The flags with which the runner starts Python.
+const FLAGS: [&str; 3] = ["-I", "-X", "utf8"];
+const IMAGE: &str = "ubuntu:24.04";
+/// What is imported where numpy is missing.
+const STANDARD_MODULES: [&str; 4] = ["asyncio", "decimal", "sqlite3", "xml.dom.minidom"];
+
+#[derive(Debug, Clone, Copy)]
+enum ReportTable {
+    /// From nothing to the first byte of output.
+    Start,
+    /// In a session that is running.
+    Cell,
+    /// A new session whose first cell imports modules.
+    Import,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RowOwner {
+    Cove,
+    Other,
+}
+
+/// One thing to measure. `time` does it once, checks its output, and returns how long it took.
+struct ReportRow {
+    table: ReportTable,
+    owner: RowOwner,
+    /// Identifies the row in the JSON.
+    id: &'static str,
+    name: &'static str,
+    time: Box<dyn FnMut() -> Duration>,
+}
+
+impl ReportRow {
+    fn of_cove(
+        table: ReportTable,
+        id: &'static str,
+        name: &'static str,
+        time: impl FnMut() -> Duration + 'static,
+    ) -> Self {
+        Self { table, owner: RowOwner::Cove, id, name, time: Box::new(time) }
+    }
+
+    fn of_other(
+        table: ReportTable,
+        id: &'static str,
+        name: &'static str,
+        time: impl FnMut() -> Duration + 'static,
+    ) -> Self {
+        Self { table, owner: RowOwner::Other, id, name, time: Box::new(time) }
+    }
+}
+
+/// A peer that is not in the report, and the reason.
+struct LeftOutPeer {
+    peer: &'static str,
+    why: String,
+}
+
+fn main() {
+    let mut numbers = std::env::args().skip(1).filter_map(|argument| argument.parse::<usize>().ok());
+    let rounds = numbers.next().unwrap_or(40);
+    let repeats = numbers.next().unwrap_or(3);
+    let file = std::env::args().find(|argument| argument.ends_with(".json"));
+    let load_before = load_averages();
+    let modules: Vec<&str> = if processes::can_import("numpy") { vec!["numpy"] } else { STANDARD_MODULES.to_vec() };
+    let import = format!("import {}; {CODE}", modules.join(", "));
+
+    let mut left_out = vec![
+        LeftOutPeer { peer: "FastMCP's code mode (PyPI)", why: "not measured yet".to_owned() },
+        LeftOutPeer { peer: "UTCP's code mode (npm)", why: "not measured yet".to_owned() },
+    ];
+    let mut rows = processes::rows(&import, &mut left_out);
+    rows.extend(cove_rows::rows(&import, &modules));
+    let mut versions = machine::versions();
+    for engine in TestEngine::ALL {
+        match engine.address("the benchmark `report`") {
+            Some(address) => {
+                versions.push((engine.name(), engine_rows::version(&address)));
+                rows.extend(engine_rows::rows(engine, &address, &import));
+                rows.extend(cove_rows::container_rows(engine, &address));
+            }
+            None => left_out.push(LeftOutPeer {
+                peer: if engine == TestEngine::Docker { "Docker" } else { "Podman" },
+                why: "it did not run: only root can start the engines of the tests".to_owned(),
+            }),
+        }
+    }
+    let mut measured: Vec<Vec<Vec<f64>>> = vec![Vec::new(); rows.len()];
+    for repeat in 0..repeats {
+        eprintln!("repeat {} of {repeats}: {} rows, {rounds} rounds; load {}", repeat + 1, rows.len(), load());
+        let times = interleave(rows.len(), rounds, |row| (rows[row].time)());
+        for (all, times) in measured.iter_mut().zip(times) {
+            all.push(times.iter().map(|time| (time * 1000.0).round() / 1000.0).collect());
+        }
+    }
+    let report = json!({
+        "date": chrono::Utc::now().format("%Y-%m-%d").to_string(),
+        "cove": env!("CARGO_PKG_VERSION"),
+        "commit": machine::commit(),
+        "profile": machine::profile(),
+        "machine": machine::facts(),
+        "versions": versions.iter().map(|(name, version)| json!([name, version])).collect::<Vec<_>>(),
+        "python": PYTHON,
+        "modules": modules,
+        "load_before": load_before,
+        "load_after": load_averages(),
+        "rounds": rounds,
+        "warm_up": WARM_UP,
+        "cells_per_turn": processes::CELLS,
+        "rows": rows.iter().zip(&measured).map(|(row, repeats)| row_json(row, repeats)).collect::<Vec<_>>(),
+        "tool_lists": cove_rows::tool_lists(),
+        "left_out": left_out.iter().map(|one| json!([one.peer, one.why])).collect::<Vec<_>>(),
+    });
+    // The rows end here, with the containers and processes that they hold.
+    drop(rows);
+    let text = one_row_per_line(&report);
+    match file {
+        Some(file) => std::fs::write(&file, text).expect("the measured times can be written"),
+        None => print!("{text}"),
+    }
+}
+
+/// Returns the averages over 1, 5 and 15 minutes, without the counts of processes that follow.
+fn load_averages() -> String {
+    load().split(' ').take(3).collect::<Vec<_>>().join(" ")
+}
+
+fn row_json(row: &ReportRow, repeats: &[Vec<f64>]) -> Value {
+    let table = match row.table {
+        ReportTable::Start => "start",
+        ReportTable::Cell => "cell",
+        ReportTable::Import => "import",
+    };
+    let is_cove = row.owner == RowOwner::Cove;
+    json!({"table": table, "id": row.id, "name": row.name, "is_cove": is_cove, "repeats": repeats})
+}
+
+/// Returns the report with one line for each key, and for each row: a version control shows what changed.
+fn one_row_per_line(report: &Value) -> String {
+    let lines: Vec<String> = report
+        .as_object()
+        .expect("an object")
+        .iter()
+        .map(|(key, value)| match value.as_array() {
+            Some(list) if list.iter().any(|one| !one.is_string()) => {
+                let lines: Vec<String> = list.iter().map(|one| format!("\n    {one}")).collect();
+                format!("  \"{key}\": [{}\n  ]", lines.join(","))
+            }
+            _ => format!("  \"{key}\": {value}"),
+        })
+        .collect();
+    format!("{{\n{}\n}}\n", lines.join(",\n"))
+}

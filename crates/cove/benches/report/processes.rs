@@ -1,0 +1,123 @@
+//! The rows of programs that need no engine, and how a program's first byte of output is timed.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use cove_testkit::measure::PYTHON;
+
+use super::{ANSWER, CODE, FLAGS, LeftOutPeer, ReportRow, ReportTable};
+
+const BWRAP: &str = "/usr/bin/bwrap";
+/// Runs each line that it reads: what a sandbox that keeps its interpreter can take at least.
+const LOOP: &str = "import sys\nfor line in sys.stdin:\n    exec(line)\n    sys.stdout.flush()\n";
+/// How often a cell runs in one turn; the turn's time is the mean.
+pub(crate) const CELLS: u32 = 20;
+
+pub(crate) fn rows(import: &str, left_out: &mut Vec<LeftOutPeer>) -> Vec<ReportRow> {
+    let (first, second) = (import.to_owned(), import.to_owned());
+    let mut kept = KeptPython::start(python(&mut Command::new(PYTHON), LOOP));
+    let mut rows = vec![
+        ReportRow::of_other(ReportTable::Start, "bare", "python without a sandbox", || {
+            first_byte(python(&mut Command::new(PYTHON), CODE))
+        }),
+        ReportRow::of_other(ReportTable::Cell, "kept_python", "python kept running, no sandbox", move || {
+            kept.mean_time()
+        }),
+        ReportRow::of_other(ReportTable::Import, "import_bare", "python without a sandbox", move || {
+            first_byte(python(&mut Command::new(PYTHON), &first))
+        }),
+    ];
+    if Path::new(BWRAP).exists() {
+        let name = "bwrap with the same python";
+        rows.push(ReportRow::of_other(ReportTable::Start, "bwrap", name, || first_byte(&mut bwrap(CODE))));
+        let time = move || first_byte(&mut bwrap(&second));
+        rows.push(ReportRow::of_other(ReportTable::Import, "import_bwrap", name, time));
+    } else {
+        left_out.push(LeftOutPeer { peer: "bwrap", why: "it is not installed".to_owned() });
+    }
+    rows
+}
+
+/// True if the system's Python has a module.
+pub(crate) fn can_import(module: &str) -> bool {
+    let mut command = Command::new(PYTHON);
+    command.args(["-I", "-c"]).arg(format!("import {module}")).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// Adds the arguments with which Python runs code as the runner starts it.
+fn python<'a>(command: &'a mut Command, code: &str) -> &'a mut Command {
+    command.args(FLAGS).args(["-c", code]).env_clear()
+}
+
+/// The same namespaces and the same view of the machine, but no system call filter and no limits.
+fn bwrap(code: &str) -> Command {
+    let mut command = Command::new(BWRAP);
+    command.args("--unshare-all --die-with-parent --new-session --ro-bind /usr /usr --symlink usr/bin /bin".split(' '));
+    command.args("--symlink usr/lib /lib --symlink usr/lib64 /lib64 --proc /proc --dev /dev --tmpfs /tmp".split(' '));
+    command.args("--tmpfs /workspace --chdir /workspace --clearenv --setenv PATH /usr/bin:/bin".split(' '));
+    command.arg(PYTHON).args(FLAGS).args(["-c", code]);
+    command
+}
+
+/// Runs a program to its end, and returns the time to its first byte of output.
+pub(crate) fn first_byte(command: &mut Command) -> Duration {
+    let start = Instant::now();
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("the peer starts");
+    let mut stdout = child.stdout.take().expect("its output is piped");
+    let mut written = vec![0; 1];
+    stdout.read_exact(&mut written).unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let taken = start.elapsed();
+    stdout.read_to_end(&mut written).expect("its output can be read");
+    let status = child.wait().expect("it can be waited for");
+    assert!(status.success() && written == ANSWER.as_bytes(), "{command:?} {status}");
+    taken
+}
+
+/// A Python that stays and runs each line that it gets. It ends with its input.
+pub(crate) struct KeptPython {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl KeptPython {
+    /// Starts a command that ends in a Python with `LOOP`.
+    pub(crate) fn start(command: &mut Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the peer starts");
+        let input = child.stdin.take();
+        let output = BufReader::new(child.stdout.take().expect("its output is piped"));
+        Self { child, input, output }
+    }
+
+    /// Returns the arguments that start it inside a container.
+    pub(crate) fn arguments() -> [&'static str; 6] {
+        ["python3", FLAGS[0], FLAGS[1], FLAGS[2], "-c", LOOP]
+    }
+
+    pub(crate) fn mean_time(&mut self) -> Duration {
+        mean_time(|| {
+            let input = self.input.as_mut().expect("it is open");
+            input.write_all(format!("{CODE}\n").as_bytes()).expect("it listens");
+            let mut line = String::new();
+            self.output.read_line(&mut line).expect("it answers");
+            assert_eq!(line, ANSWER);
+        })
+    }
+}
+
+impl Drop for KeptPython {
+    fn drop(&mut self) {
+        self.input = None;
+        let _ = self.child.wait();
+    }
+}
+
+/// Returns the mean time of `CELLS` runs.
+pub(crate) fn mean_time(mut run: impl FnMut()) -> Duration {
+    let start = Instant::now();
+    (0..CELLS).for_each(|_| run());
+    start.elapsed() / CELLS
+}
