@@ -7,8 +7,10 @@ pub fn percentile(times: &[f64], part: f64) -> f64 {
     sorted[((sorted.len() - 1) as f64 * part).round() as usize]
 }
 
-/// Returns the median of the ratios within each round, in which noise that affects both sides cancels out.
+/// Returns the median of the ratios within each round, in which noise that affects both sides cancels out. Between two
+/// middle ratios it is their geometric mean, so that exchanged sides give the inverse.
 pub fn ratio(times: &[f64], base: &[f64]) -> f64 {
-    let ratios: Vec<f64> = times.iter().zip(base).map(|(time, base)| time / base).collect();
-    percentile(&ratios, 0.5)
+    let mut ratios: Vec<f64> = times.iter().zip(base).map(|(time, base)| time / base).collect();
+    ratios.sort_by(f64::total_cmp);
+    (ratios[(ratios.len() - 1) / 2] * ratios[ratios.len() / 2]).sqrt()
 }
