@@ -9,6 +9,8 @@ use bollard::Docker;
 use bollard::models::ContainerSummaryStateEnum as State;
 use bollard::query_parameters::KillContainerOptionsBuilder;
 use cove_core::backend::Backend as _;
+use cove_core::policy::Policy;
+use cove_core::policy::readiness::{Readiness, WarmTarget};
 use cove_core::session::registry::{Principal, RegistryLimits, SessionBlueprint, SessionRef, SessionRegistry};
 use cove_protocol::Language;
 use cove_testkit::containers::TestEngine;
@@ -23,7 +25,9 @@ use crate::{for_each_engine, list_containers};
 
 /// A registry over a real engine, and the blueprint of its sessions.
 async fn registry(engine: TestEngine, address: &str) -> (Arc<SessionRegistry>, SessionBlueprint) {
-    let (backend, policy) = (backend(engine, address), policy());
+    let backend = backend(engine, address);
+    let readiness = Readiness { warm: WarmTarget::Fixed(1), preload: Vec::new() };
+    let policy = Policy { readiness, ..policy() };
     let prepared = backend.prepare(&policy, &|_| {}).await.expect("the image is there");
     assert!(prepared.image_id.is_some(), "{engine:?}: nothing would be kept ready");
     let limits = RegistryLimits { max_sessions: 4, idle_timeout: Duration::from_secs(1800), headroom: || None };

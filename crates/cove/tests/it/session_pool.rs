@@ -63,7 +63,7 @@ fn policy(warm: WarmTarget) -> Policy {
 fn container_policy() -> Policy {
     let source = ImageSource::BuiltIn("ubuntu");
     let recipe = ImageRecipe { name: "ubuntu".into(), source, languages: vec![Language::Python] };
-    Policy { root: SandboxRoot::Image(recipe), ..policy(WarmTarget::Adapted) }
+    Policy { root: SandboxRoot::Image(recipe), ..policy(WarmTarget::Fixed(1)) }
 }
 
 fn limits(max_sessions: usize) -> RegistryLimits {
@@ -349,6 +349,10 @@ async fn ready_containers_belong_to_their_principal_and_their_image() {
     // Everything of a principal ends at once, what waits for it too.
     sessions.stop_all_of(&bob).await;
     wait_for_ready(&sessions, 0).await;
+    // Nobody asked for a number.
+    let adapted = Policy { readiness: Readiness::default(), ..policy.clone() };
+    let adapted = SessionBlueprint::default_for(Arc::new(adapted), Some("sha256:1".into()));
+    drop(sessions.lease(&bob, SessionRef::New, adapted, None).await.unwrap());
     // Without an id of the image, as with Compose, nothing says what is in a container that waits.
     drop(sessions.lease(&bob, SessionRef::New, blueprint(&policy), None).await.unwrap());
     tokio::time::sleep(Duration::from_millis(300)).await;

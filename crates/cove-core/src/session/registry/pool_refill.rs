@@ -109,9 +109,10 @@ impl SessionRegistry {
         let owner = SandboxOwner { session: id.to_string(), principal };
         let mounts = MountedFiles::of_policy(&key.policy).await;
         let closing = self.pool.closing();
-        let started = Session::start_ready(&*self.backend, &key.policy, owner, key.language, &modules, closing).await;
+        let policy = key.start_policy();
+        let started = Session::start_ready(&*self.backend, &policy, owner, key.language, &modules, closing).await;
         let ended = match started {
-            // The name of the image got another image in the meantime.
+            // Only a backend that ignores the reference makes another image.
             Ok(session) if session.image_id() != key.image_id.as_deref() => {
                 session.kill().await;
                 OrderedStart::Failed

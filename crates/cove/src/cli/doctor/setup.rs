@@ -67,6 +67,9 @@ pub(super) fn readiness_checks(usable: &Policy, warnings: &[String]) -> Vec<Doct
         _ if is_compose => Err("none (the default image has a Compose file)"),
         WarmTarget::Fixed(0) => Err("none (`warm` is 0)"),
         WarmTarget::Fixed(count) => Ok(format_count(count, "session")),
+        WarmTarget::Adapted if matches!(usable.root, SandboxRoot::Image(_)) => {
+            Err("none (containers are kept ready for a number: `warm` is `auto`)")
+        }
         WarmTarget::Adapted => Ok("as many sessions as were needed lately".to_owned()),
     };
     let mut checks = vec![check().ok(match sessions {
@@ -160,6 +163,10 @@ mod tests {
         assert_eq!(lines(adapted, &["a b"; 40]).len(), 1 + MAX_NAMED);
         let source = ImageSource::Compose { folder: "/images/pair".into(), main: None };
         let root = SandboxRoot::Image(ImageRecipe { name: "pair".into(), source, languages: Vec::new() });
+        let source = ImageSource::Reference("debian:12".into());
+        let recipe = ImageRecipe { name: "plain".into(), source, languages: Vec::new() };
+        let plain = readiness_checks(&Policy { root: SandboxRoot::Image(recipe), ..Policy::default() }, &[]);
+        assert_eq!(plain[0].detail, "none (containers are kept ready for a number: `warm` is `auto`)");
         let composed = readiness_checks(&Policy { root, ..Policy::default() }, &[]);
         assert_eq!(composed[0].detail, "none (the default image has a Compose file)");
     }

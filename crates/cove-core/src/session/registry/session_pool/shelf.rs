@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::ReadySession;
 use crate::policy::readiness::WarmTarget;
-use crate::policy::{Policy, SandboxRoot, SessionLifetime};
+use crate::policy::{ImageRecipe, ImageSource, Policy, SandboxRoot, SessionLifetime};
 use crate::session::registry::{Principal, SessionBlueprint};
 
 /// Most sessions that an adaptive shelf keeps.
@@ -46,10 +46,24 @@ impl ShelfKey {
         }
         let tenant = match policy.root {
             SandboxRoot::Host | SandboxRoot::Tree(_) => None,
-            SandboxRoot::Image(_) if image_id.is_none() => return None,
+            // A container takes much longer to end than to be handed out, and meanwhile there is one more than
+            // `max_sessions` allows. So containers wait only where the operator asked for a number.
+            SandboxRoot::Image(_) if image_id.is_none() || policy.readiness.warm == WarmTarget::Adapted => return None,
             SandboxRoot::Image(_) => Some(owner.clone()),
         };
         Some(Self { policy: Arc::clone(policy), image_id: image_id.clone(), language, tenant })
+    }
+
+    /// Returns the policy to start a session with. A container gets the image that is there, so that its start builds
+    /// and fetches nothing, whatever happens to the image's folder in the meantime.
+    pub(in crate::session::registry) fn start_policy(&self) -> Arc<Policy> {
+        match (&self.policy.root, &self.image_id) {
+            (SandboxRoot::Image(recipe), Some(id)) => {
+                let recipe = ImageRecipe { source: ImageSource::Reference(id.clone()), ..recipe.clone() };
+                Arc::new(Policy { root: SandboxRoot::Image(recipe), ..(*self.policy).clone() })
+            }
+            _ => Arc::clone(&self.policy),
+        }
     }
 
     /// True if the name of the image has got another image since, so that nobody will ask for this one.
