@@ -28,8 +28,8 @@ pub trait Backend: Send + Sync {
         &'a self,
         _policy: &'a Policy,
         _tell: ProgressCallback<'a>,
-    ) -> BoxFuture<'a, Result<Preparation, Failure>> {
-        Box::pin(async { Ok(Preparation::default()) })
+    ) -> BoxFuture<'a, Result<ImagePreparation, Failure>> {
+        Box::pin(async { Ok(ImagePreparation::default()) })
     }
 
     /// Returns the exact plan for a policy, for people. Fails if the backend refuses the policy.
@@ -41,7 +41,7 @@ pub trait Backend: Send + Sync {
 
 /// What `Backend::prepare` has done.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Preparation {
+pub struct ImagePreparation {
     /// A sentence about the work, or None if there was none.
     pub note: Option<String>,
     /// The image that the next sandbox gets, if one image alone decides what is in it.

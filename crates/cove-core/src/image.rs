@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::error::{Refusal, display_value};
 use crate::keyword::keywords;
-use crate::policy::readiness::{Readiness, WarmTarget};
+use crate::policy::readiness::{SessionReadiness, WarmTarget};
 use crate::policy::{ComposeRisk, ImageRecipe, SandboxLimits, SessionLifetime};
 use crate::units::show_size;
 
@@ -155,8 +155,8 @@ impl ImageLimits {
 
 impl ImageReadiness {
     /// Returns the general readiness with that of the image in its place.
-    pub fn apply_to(&self, all: &Readiness) -> Readiness {
-        Readiness {
+    pub fn apply_to(&self, all: &SessionReadiness) -> SessionReadiness {
+        SessionReadiness {
             warm: self.warm.unwrap_or(all.warm),
             preload: self.preload.as_ref().unwrap_or(&all.preload).clone(),
         }
@@ -220,14 +220,14 @@ mod tests {
 
     #[test]
     fn image_readiness_overrides_the_default() {
-        let all = Readiness { warm: WarmTarget::Fixed(2), preload: vec!["json".into()] };
+        let all = SessionReadiness { warm: WarmTarget::Fixed(2), preload: vec!["json".into()] };
         let none = ImageReadiness::default();
         assert_eq!(none.apply_to(&all), all);
         assert_eq!((none.describe(), serde_json::json!(none)), (Vec::new(), serde_json::json!({})));
         let own = ImageReadiness { warm: Some(WarmTarget::Fixed(0)), preload: None };
-        assert_eq!(own.apply_to(&all), Readiness { warm: WarmTarget::Fixed(0), ..all.clone() });
+        assert_eq!(own.apply_to(&all), SessionReadiness { warm: WarmTarget::Fixed(0), ..all.clone() });
         let own = ImageReadiness { warm: Some(WarmTarget::Adapted), preload: Some(Vec::new()) };
-        assert_eq!(own.apply_to(&all), Readiness::default());
+        assert_eq!(own.apply_to(&all), SessionReadiness::default());
         assert_eq!(own.describe(), ["warm auto", "no preload"]);
         let own =
             ImageReadiness { warm: Some(WarmTarget::Fixed(3)), preload: Some(vec!["os.path".into(), "re".into()]) };

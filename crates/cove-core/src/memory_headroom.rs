@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use cove_jail::meminfo::meminfo_kib;
+
 /// The memory of this machine, in KiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryHeadroom {
@@ -17,11 +19,7 @@ impl MemoryHeadroom {
     }
 
     fn parse(meminfo: &str) -> Option<Self> {
-        let field = |name: &str| {
-            let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
-            line.trim().strip_suffix(" kB")?.parse().ok()
-        };
-        Some(Self { available: field("MemAvailable:")?, total: field("MemTotal:")? })
+        Some(Self { available: meminfo_kib(meminfo, "MemAvailable")?, total: meminfo_kib(meminfo, "MemTotal")? })
     }
 
     /// True if less than a tenth is left: nothing should be started ahead of its use.

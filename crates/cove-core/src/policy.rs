@@ -15,7 +15,7 @@ use serde::Serialize;
 use crate::keyword::keywords;
 use crate::output::OutputLimit;
 use packages::PackageLayers;
-use readiness::Readiness;
+use readiness::SessionReadiness;
 
 pub use cove_jail::guest::{MountAccess, SandboxLimits, SandboxMount, SandboxUser};
 pub use mounts::{AllowedMount, requested as requested_mount};
@@ -37,7 +37,7 @@ pub struct Policy {
     pub limits: SandboxLimits,
     /// What a session has done before it is handed out. A backend neither enforces nor shows it.
     #[serde(skip)]
-    pub readiness: Readiness,
+    pub readiness: SessionReadiness,
 }
 
 /// Where the sandbox's system files come from.

@@ -191,7 +191,7 @@ impl Session {
         self.ended.get()
     }
 
-    /// False only if the sandbox runs. Asks nobody, and returns true while another task asks the sandbox.
+    /// False only if the sandbox runs. Does not wait for the sandbox, and returns true while another task asks the sandbox.
     pub fn may_have_ended(&self) -> bool {
         self.ended.get().is_some() || self.control.try_lock().map_or(true, |control| control.may_have_ended())
     }

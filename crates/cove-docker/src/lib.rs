@@ -41,7 +41,7 @@ use serde::Serialize;
 use tokio::sync::{Mutex, OnceCell};
 
 use cove_core::BoxFuture;
-use cove_core::backend::{Backend, PlanFormat, Preparation, ProgressCallback, Sandbox, SandboxOwner};
+use cove_core::backend::{Backend, ImagePreparation, PlanFormat, ProgressCallback, Sandbox, SandboxOwner};
 use cove_core::error::Failure;
 use cove_core::policy::{AllowedMount, ComposeRisk, ImageRecipe, Policy, SandboxRoot};
 use cove_core::process_env::ProcessEnv;
@@ -288,14 +288,18 @@ impl BackendState {
         }
     }
 
-    async fn prepare(self: &Arc<Self>, policy: &Policy, tell: ProgressCallback<'_>) -> Result<Preparation, Failure> {
+    async fn prepare(
+        self: &Arc<Self>,
+        policy: &Policy,
+        tell: ProgressCallback<'_>,
+    ) -> Result<ImagePreparation, Failure> {
         let connected = self.connection().await?;
         if let Some(request) = self.compose_request(connected, policy, &SandboxOwner::default()).await? {
             let note = self.compose(connected).await?.prepare(&connected.client, &request, tell).await?;
-            return Ok(Preparation { note, image_id: None });
+            return Ok(ImagePreparation { note, image_id: None });
         }
         let prepared = self.image_provider(&connected.client, tell).prepare_image(image_recipe(policy)?).await?;
-        Ok(Preparation { note: prepared.summary, image_id: Some(image_facts(prepared.image).id) })
+        Ok(ImagePreparation { note: prepared.summary, image_id: Some(image_facts(prepared.image).id) })
     }
 
     /// Plans a container of the image. Fails if the engine cannot enforce the policy.
@@ -445,7 +449,7 @@ impl Backend for ContainerBackend {
         &'a self,
         policy: &'a Policy,
         tell: ProgressCallback<'a>,
-    ) -> BoxFuture<'a, Result<Preparation, Failure>> {
+    ) -> BoxFuture<'a, Result<ImagePreparation, Failure>> {
         Box::pin(async move {
             let client = &self.shared.connection().await?.client;
             or_unresponsive_error(client, self.shared.prepare(policy, tell)).await

@@ -12,6 +12,7 @@ mod confine;
 pub mod enter;
 pub mod facts;
 pub mod guest;
+pub mod meminfo;
 pub mod plan;
 pub mod probe;
 pub mod report;

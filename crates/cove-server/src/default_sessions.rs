@@ -8,7 +8,7 @@ use cove_protocol::Language;
 use super::Server;
 use super::caller::ToolCaller;
 use super::progress::LatestLine;
-use cove_core::backend::Preparation;
+use cove_core::backend::ImagePreparation;
 use cove_core::error::Failure;
 use cove_core::image::library::SandboxKind;
 use cove_core::policy::Policy;
@@ -46,9 +46,9 @@ impl Server {
         kind: SandboxKind,
         policy: &Policy,
         caller: &ToolCaller,
-    ) -> Result<Preparation, Failure> {
+    ) -> Result<ImagePreparation, Failure> {
         if kind == SandboxKind::Embedded {
-            return Ok(Preparation::default());
+            return Ok(ImagePreparation::default());
         }
         let latest = LatestLine::default();
         let progress = |line: &str| latest.set_message(line);

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use cove_core::BoxFuture;
-use cove_core::backend::{Backend, PlanFormat, Preparation, ProgressCallback, Sandbox, SandboxOwner};
+use cove_core::backend::{Backend, ImagePreparation, PlanFormat, ProgressCallback, Sandbox, SandboxOwner};
 use cove_core::error::Failure;
 use cove_core::policy::{ImageRecipe, ImageSource, Policy, SandboxRoot};
 use cove_core::process_env::ProcessEnv;
@@ -106,7 +106,7 @@ impl<B: Backend> Backend for ImageBackend<B> {
         &'a self,
         policy: &'a Policy,
         tell: ProgressCallback<'a>,
-    ) -> BoxFuture<'a, Result<Preparation, Failure>> {
+    ) -> BoxFuture<'a, Result<ImagePreparation, Failure>> {
         Box::pin(async move { self.backend.prepare(&self.policy(policy), tell).await })
     }
 

@@ -1,11 +1,14 @@
 //! What benchmarks share: a session with the defaults, and the few statistics that mean something on a noisy machine.
 
+use std::io::Read;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use cove::config::{Config, SettingFlags};
 use cove_core::backend::Backend;
 use cove_core::backend::jail::Jail;
+use cove_core::output::CellOutput;
 use cove_core::process_env::ProcessEnv;
 use cove_core::session::{Cell, Session, SessionOptions};
 use cove_jail::plan::FilterMode;
@@ -18,6 +21,9 @@ pub const WARM_UP: usize = 3;
 
 /// The system's Python.
 pub const PYTHON: &str = "/usr/bin/python3";
+/// The flags with which the runner starts Python.
+pub const PYTHON_FLAGS: [&str; 3] = ["-I", "-X", "utf8"];
+pub const BWRAP: &str = "/usr/bin/bwrap";
 
 /// Returns the default configuration, with the system's Python.
 pub fn config() -> Config {
@@ -47,6 +53,50 @@ pub fn cell(config: &Config, code: &str) -> Cell {
         timeout: config.cell.max_timeout,
         grace: config.cell.grace,
     }
+}
+
+/// Adds the arguments with which Python runs code as the runner starts it.
+pub fn python<'a>(command: &'a mut Command, code: &str) -> &'a mut Command {
+    command.args(PYTHON_FLAGS).args(["-c", code]).env_clear()
+}
+
+/// Returns a command that runs code in the same namespaces and with the same view of the machine, but without system
+/// call filter and limits.
+pub fn bwrap(code: &str) -> Command {
+    let mut command = Command::new(BWRAP);
+    command.args("--unshare-all --die-with-parent --new-session --ro-bind /usr /usr --symlink usr/bin /bin".split(' '));
+    command.args("--symlink usr/lib /lib --symlink usr/lib64 /lib64 --proc /proc --dev /dev --tmpfs /tmp".split(' '));
+    command.args("--tmpfs /workspace --chdir /workspace --clearenv --setenv PATH /usr/bin:/bin".split(' '));
+    command.arg(PYTHON).args(PYTHON_FLAGS).args(["-c", code]);
+    command
+}
+
+/// Runs a program to its end, checks its output, and returns the time to the first byte.
+pub fn first_byte(command: &mut Command, expected: &str) -> Duration {
+    let start = Instant::now();
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("the peer starts");
+    let mut stdout = child.stdout.take().expect("its output is piped");
+    let mut written = vec![0; 1];
+    stdout.read_exact(&mut written).unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let taken = start.elapsed();
+    stdout.read_to_end(&mut written).expect("its output can be read");
+    let status = child.wait().expect("it can be waited for");
+    assert!(status.success() && written == expected.as_bytes(), "{command:?} {status}");
+    taken
+}
+
+/// Runs a cell, checks its output, and returns the time from `start` to the first byte.
+pub async fn first_output(session: &Session, config: &Config, code: &str, expected: &str, start: Instant) -> Duration {
+    let mut first = None;
+    let mut written: Vec<u8> = Vec::new();
+    let show = |shown: CellOutput<'_>| {
+        let CellOutput::Text(_, bytes) = shown else { return };
+        first.get_or_insert_with(|| start.elapsed());
+        written.extend(bytes);
+    };
+    let end = session.run(cell(config, code), show, std::future::pending()).await;
+    assert!(end.is_success() && written == expected.as_bytes(), "{end:?} {written:?}");
+    first.expect("something was written")
 }
 
 /// Measures each peer in each round, in milliseconds. The order rotates, so that no peer always follows the same one.

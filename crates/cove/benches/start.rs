@@ -4,20 +4,20 @@
 //!
 //! `cargo xtask bench start [ROUNDS]`
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cove_core::output::CellOutput;
 use cove_core::policy::readiness::WarmTarget;
 use cove_core::session::registry::{Principal, RegistryLimits, SessionBlueprint, SessionRef, SessionRegistry};
 use cove_protocol::Language;
-use cove_testkit::measure::{self, PYTHON, interleave, load, percentile, ratio};
+use cove_testkit::measure::{
+    self, BWRAP, PYTHON, bwrap, first_byte, first_output, interleave, load, percentile, python, ratio,
+};
 
-/// The flags with which the runner starts Python.
-const FLAGS: [&str; 4] = ["-I", "-X", "utf8", "-c"];
+/// What all code prints.
+const ANSWER: &str = "42\n";
 
 fn main() {
     // `cargo bench` adds `--bench`, `cargo test --benches` nothing.
@@ -69,9 +69,12 @@ fn compare(title: &str, code: &str, rounds: usize) {
 
 fn peers() -> Vec<StartPeer> {
     let program = PathBuf::from(env!("CARGO_BIN_EXE_cove"));
-    let mut peers = vec![StartPeer { name: "bare python", run: Box::new(|code| first_byte(bare(code))) }];
-    if Path::new("/usr/bin/bwrap").exists() {
-        peers.push(StartPeer { name: "bwrap", run: Box::new(|code| first_byte(bwrap(code))) });
+    let mut peers = vec![StartPeer {
+        name: "bare python",
+        run: Box::new(|code| first_byte(python(&mut Command::new(PYTHON), code), ANSWER)),
+    }];
+    if Path::new(BWRAP).exists() {
+        peers.push(StartPeer { name: "bwrap", run: Box::new(|code| first_byte(&mut bwrap(code), ANSWER)) });
     }
     let host = program.clone();
     peers.push(StartPeer { name: "cove session, none parked", run: session(host.clone(), 0) });
@@ -81,38 +84,10 @@ fn peers() -> Vec<StartPeer> {
         run: Box::new(move |code| {
             let mut command = Command::new(&program);
             command.args(["run", "--python", PYTHON, "-c", code]);
-            first_byte(command)
+            first_byte(&mut command, ANSWER)
         }),
     });
     peers
-}
-
-fn bare(code: &str) -> Command {
-    let mut command = Command::new(PYTHON);
-    command.args(FLAGS).arg(code).env_clear();
-    command
-}
-
-/// The same namespaces and the same view of the machine, but no system call filter and no limits.
-fn bwrap(code: &str) -> Command {
-    let mut command = Command::new("/usr/bin/bwrap");
-    command.args("--unshare-all --die-with-parent --new-session --ro-bind /usr /usr --symlink usr/bin /bin".split(' '));
-    command.args("--symlink usr/lib /lib --symlink usr/lib64 /lib64 --proc /proc --dev /dev --tmpfs /tmp".split(' '));
-    command.args("--tmpfs /workspace --chdir /workspace --clearenv --setenv PATH /usr/bin:/bin".split(' '));
-    command.arg(PYTHON).args(FLAGS).arg(code);
-    command
-}
-
-fn first_byte(mut command: Command) -> Duration {
-    let start = Instant::now();
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("the peer starts");
-    let mut stdout = child.stdout.take().expect("its output is piped");
-    let mut bytes = [0u8; 64];
-    let count = stdout.read(&mut bytes).expect("its output can be read");
-    let taken = start.elapsed();
-    assert_eq!(&bytes[..count], b"42\n", "{command:?}");
-    child.wait().expect("it can be waited for");
-    taken
 }
 
 /// The cost of an agent's first call to a running server: from the request for a session to the first byte, with this
@@ -135,17 +110,9 @@ fn session(program: PathBuf, parked: usize) -> Box<dyn FnMut(&str) -> Duration> 
             let warm = Some(Language::Python);
             let session = sessions.lease(&owner, SessionRef::New, blueprint.clone(), warm).await;
             let session = session.expect("a session starts");
-            let mut first = None;
-            let mut written: Vec<u8> = Vec::new();
-            let show = |shown: CellOutput<'_>| {
-                let CellOutput::Text(_, bytes) = shown else { return };
-                first.get_or_insert_with(|| start.elapsed());
-                written.extend(bytes);
-            };
-            let end = session.run(measure::cell(&config, code), show, std::future::pending()).await;
-            assert!(end.is_success() && written == b"42\n", "{end:?} {written:?}");
+            let first = first_output(&session, &config, code, ANSWER, start).await;
             sessions.stop(&owner, SessionRef::Handle(session.id().clone())).await.expect("it can be stopped");
-            first.expect("something was written")
+            first
         })
     })
 }

@@ -3,7 +3,7 @@
 
 use cove_core::BoxFuture;
 use cove_core::backend::jail::Jail;
-use cove_core::backend::{Backend, PlanFormat, Preparation, ProgressCallback, Sandbox, SandboxOwner};
+use cove_core::backend::{Backend, ImagePreparation, PlanFormat, ProgressCallback, Sandbox, SandboxOwner};
 use cove_core::error::Failure;
 use cove_core::policy::{Policy, SandboxRoot};
 use cove_docker::ContainerBackend;
@@ -39,7 +39,7 @@ impl Backend for CombinedBackend {
         &'a self,
         policy: &'a Policy,
         tell: ProgressCallback<'a>,
-    ) -> BoxFuture<'a, Result<Preparation, Failure>> {
+    ) -> BoxFuture<'a, Result<ImagePreparation, Failure>> {
         self.backend_for(policy).prepare(policy, tell)
     }
 

@@ -16,7 +16,7 @@ const MAX_MODULE_NAME: usize = 100;
 
 /// What the sessions of an environment have done before a caller gets them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub struct Readiness {
+pub struct SessionReadiness {
     pub warm: WarmTarget,
     /// The modules that Python has imported, by their dotted names.
     pub preload: Vec<String>,
@@ -33,7 +33,7 @@ pub enum WarmTarget {
 }
 
 impl WarmTarget {
-    /// Parses `auto` or a number. A number above `MAX_WARM` is accepted; `Readiness::within_bounds` lowers it.
+    /// Parses `auto` or a number. A number above `MAX_WARM` is accepted; `SessionReadiness::within_bounds` lowers it.
     pub fn parse(text: &str) -> Result<Self, Refusal> {
         if text == "auto" {
             return Ok(Self::Adapted);
@@ -66,7 +66,7 @@ impl Serialize for WarmTarget {
     }
 }
 
-impl Readiness {
+impl SessionReadiness {
     /// Returns the same with the values that Cove can use, and one sentence for each that it cannot. A server starts
     /// with what is left: sessions that are ready later or without a module are no reason not to serve.
     pub fn within_bounds(&self) -> (Self, Vec<String>) {
@@ -140,10 +140,10 @@ mod tests {
 
     #[test]
     fn values_beyond_the_bounds_are_lowered_and_named() {
-        let usable = Readiness { warm: WarmTarget::Fixed(2), preload: vec!["json".into()] };
+        let usable = SessionReadiness { warm: WarmTarget::Fixed(2), preload: vec!["json".into()] };
         assert_eq!(usable.within_bounds(), (usable.clone(), Vec::new()));
         let many: Vec<String> = (0..40).map(|n| format!("m{n}")).chain(["no module".into()]).collect();
-        let (usable, warnings) = Readiness { warm: WarmTarget::Fixed(100_000), preload: many }.within_bounds();
+        let (usable, warnings) = SessionReadiness { warm: WarmTarget::Fixed(100_000), preload: many }.within_bounds();
         assert_eq!((usable.warm, usable.preload.len()), (WarmTarget::Fixed(MAX_WARM), MAX_PRELOADED));
         assert_eq!(
             warnings,

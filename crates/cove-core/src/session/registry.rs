@@ -35,7 +35,7 @@ pub use session_pool::PoolFigures;
 
 use lease::{SessionEntry, UseGuard};
 use pool_refill::tend_pool;
-use session_pool::{MountedFiles, ReadySession, SessionPool, ShelfKey};
+use session_pool::{MountedFiles, SessionPool, ShelfKey};
 use table::SessionTable;
 
 /// Longest name that a caller may choose.
@@ -53,7 +53,7 @@ pub struct SessionBlueprint {
     /// The id that `Backend::prepare` returned.
     pub image_id: Option<String>,
     pub policy: Arc<Policy>,
-    /// False if a caller chose a part of the policy, so that nobody else will ask for the same.
+    /// False if the caller chose a part of the policy, so that no other caller will ask for the same.
     pub may_be_ready: bool,
     pub lifetime: SessionLifetime,
     /// The language of lines that are sent to the session without one.
@@ -157,7 +157,7 @@ pub struct SessionRegistry {
     /// One permit for each one-shot sandbox that may exist at the same time. Its `SessionLease` holds the permit.
     oneshot_permits: Arc<Semaphore>,
     pool: SessionPool,
-    /// Starts of ready sessions, and ends of those that nobody uses. `close` waits for them: a container whose server
+    /// Starts of ready sessions, and ends of unused ones. `close` waits for them: a container whose server
     /// has ended would stay until the next one sweeps.
     pool_tasks: TaskTracker,
     /// How many callers wait for a session of their own to start.
@@ -295,11 +295,7 @@ impl SessionRegistry {
 
     /// Sets `entry.session`, or waits for the task that is setting it. Looks at `closed` and `removed` after that: see
     /// `SessionEntry` for the order. On failure removes the entry.
-    async fn start_entry(
-        self: &Arc<Self>,
-        hold: UseGuard,
-        warm: Option<Language>,
-    ) -> Result<SessionLease, SessionError> {
+    async fn start_entry(&self, hold: UseGuard, warm: Option<Language>) -> Result<SessionLease, SessionError> {
         let policy = &hold.entry.blueprint.policy;
         let mut is_new = false;
         let started = hold.entry.session.get_or_try_init(|| async {
@@ -309,14 +305,15 @@ impl SessionRegistry {
                 return Err(Failure::operator("could not start the session: it was ended while it started"));
             }
             let ready = lock(&hold.entry.ready_session).take();
-            if let Some(ReadySession { session, mounts, .. }) = ready {
+            if let Some(ready) = ready {
                 // While it waited, its sandbox may have ended, and a mounted path may have got another file.
-                if session.is_alive().await && mounts == MountedFiles::of_policy(policy).await {
-                    return Ok(session);
+                if ready.session.is_alive().await && ready.mounts == MountedFiles::of_policy(policy).await {
+                    return Ok(ready.session);
                 }
+                self.end_unused([ready]);
             }
-            let owner = || sandbox_owner(&hold.entry);
-            let options = || SessionOptions { input: None, warm_language: warm, owner: owner() };
+            let owner = sandbox_owner(&hold.entry);
+            let options = || SessionOptions { input: None, warm_language: warm, owner: owner.clone() };
             self.start_for_caller(policy, options).await
         });
         match started.await {
@@ -445,13 +442,10 @@ impl SessionRegistry {
             table.names.clear();
             table.entries.drain().map(|(_, entry)| entry).collect()
         };
-        let unused = self.pool.close();
+        self.end_unused(self.pool.close());
         let mut ends = tokio::task::JoinSet::new();
         for entry in entries {
             ends.spawn(async move { entry.kill().await });
-        }
-        for ready in unused {
-            ends.spawn(async move { drop(ready.session.kill().await) });
         }
         while ends.join_next().await.is_some() {}
         self.pool_tasks.close();

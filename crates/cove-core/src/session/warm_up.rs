@@ -1,4 +1,4 @@
-//! The start of a session that nobody uses yet: its interpreter runs a cell of Cove's own, so that what the first cell of
+//! The start of a session that has no caller yet: its interpreter runs a cell of Cove's own, so that what the first cell of
 //! every session does has been done, and imports the modules that the operator named.
 
 use std::time::Duration;
@@ -58,7 +58,7 @@ impl Session {
             session.kill().await;
             return Err(error);
         }
-        // No cell of a user has run, so nobody loses variables if this interpreter ends.
+        // No cell of a user has run, so no user loses variables if this interpreter ends.
         session.turn.lock().await.live_interpreters.clear();
         Ok(session)
     }
@@ -100,7 +100,7 @@ fn warm_up_code(language: Language) -> &'static str {
 }
 
 /// Returns code that imports a module and leaves no name behind. It fails if the import leaves a process running,
-/// which would go on in a session that belongs to somebody else by then.
+/// which would go on in a session that has another owner by then.
 fn import_code(module: &str) -> String {
     format!(
         "def _cove_import(processes):

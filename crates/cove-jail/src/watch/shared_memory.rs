@@ -11,6 +11,8 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
 
+use crate::meminfo::meminfo_kib;
+
 /// How much the machine's shared memory must have changed before mappings are read because of it.
 const STEP: i64 = 4 << 20;
 
@@ -114,10 +116,7 @@ impl MachineMemory {
     }
 
     fn parse(meminfo: &str, named: u64) -> Option<Self> {
-        let field = |name: &str| {
-            let line = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-            Some(line.trim().trim_end_matches(" kB").parse::<u64>().ok()? << 10)
-        };
+        let field = |name: &str| Some(meminfo_kib(meminfo, name)? << 10);
         let swapped = field("SwapTotal")?.saturating_sub(field("SwapFree")?);
         Some(Self { shared: field("Shmem")?.saturating_sub(named), swapped })
     }

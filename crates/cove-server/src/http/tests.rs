@@ -165,20 +165,20 @@ impl TestFront {
         RawClient(TcpStream::connect(self.address).await.unwrap())
     }
 
-    /// Connects until the server has answered a request with a token, and returns that connection.
-    async fn connect_with_token(&self) -> RawClient {
+    /// Connects until the server has answered a request with 200, and returns that connection.
+    async fn connect_until_answered(&self, request: &str) -> RawClient {
         let connected = async {
             loop {
                 let mut client = self.connect().await;
                 // A connection that the server closes gives an error or no byte.
-                let sent = client.0.write_all(post("", "x").as_bytes()).await;
+                let sent = client.0.write_all(request.as_bytes()).await;
                 if sent.is_ok() && client.0.peek(&mut [0]).await.is_ok_and(|count| count > 0) {
                     assert_eq!(client.reply().await.status, 200);
                     return client;
                 }
             }
         };
-        timeout(PATIENCE, connected).await.expect("no client with a token gets in")
+        timeout(PATIENCE, connected).await.expect("no such client gets in")
     }
 
     /// Sends one request on a connection of its own.

@@ -9,16 +9,15 @@ use std::time::{Duration, Instant};
 
 use cove::config::Config;
 use cove_core::backend::Backend;
-use cove_core::output::CellOutput;
 use cove_core::policy::Policy;
-use cove_core::policy::readiness::{Readiness, WarmTarget};
+use cove_core::policy::readiness::{SessionReadiness, WarmTarget};
 use cove_core::session::registry::{Principal, RegistryLimits, SessionBlueprint, SessionRef, SessionRegistry};
 use cove_core::session::{Session, SessionOptions};
 use cove_core::text::estimate_tokens;
 use cove_protocol::Language;
 use cove_testkit::containers::{ImageBackend, TestEngine, recipe};
 use cove_testkit::mcp::{ClientEra, TestStdioClient};
-use cove_testkit::measure::{self, PYTHON};
+use cove_testkit::measure::{self, PYTHON, first_output};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
@@ -135,7 +134,8 @@ impl SessionSource {
     ) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
         let preload = modules.iter().map(|module| (*module).to_owned()).collect();
-        let policy = Policy { readiness: Readiness { warm: WarmTarget::Fixed(ready), preload }, ..policy.clone() };
+        let policy =
+            Policy { readiness: SessionReadiness { warm: WarmTarget::Fixed(ready), preload }, ..policy.clone() };
         let bounds = RegistryLimits { max_sessions: 8, idle_timeout: Duration::from_secs(600), headroom: || None };
         let sessions = runtime.block_on(async { SessionRegistry::new(backend, policy.clone(), bounds) });
         let blueprint = SessionBlueprint::default_for(Arc::new(policy), image_id);
@@ -173,7 +173,7 @@ impl SessionSource {
         let taken = self.runtime.block_on(async {
             let start = Instant::now();
             let lease = self.lease().await;
-            let taken = run_cell(&lease, &self.config, code, start).await;
+            let taken = first_output(&lease, &self.config, code, ANSWER, start).await;
             let id = lease.id().clone();
             drop(lease);
             self.sessions.stop(&self.owner, SessionRef::Handle(id)).await.expect("it can be stopped");
@@ -188,20 +188,6 @@ impl SessionSource {
         self.wait_until_ready();
         taken
     }
-}
-
-/// Runs a cell, checks its output, and returns the time from `start` to the first byte.
-async fn run_cell(session: &Session, config: &Config, code: &str, start: Instant) -> Duration {
-    let mut first = None;
-    let mut written: Vec<u8> = Vec::new();
-    let show = |shown: CellOutput<'_>| {
-        let CellOutput::Text(_, bytes) = shown else { return };
-        first.get_or_insert_with(|| start.elapsed());
-        written.extend(bytes);
-    };
-    let end = session.run(measure::cell(config, code), show, std::future::pending()).await;
-    assert!(end.is_success() && written == ANSWER.as_bytes(), "{end:?} {written:?}");
-    first.expect("something was written")
 }
 
 /// A session that stays. It ends when this is dropped.
@@ -222,7 +208,7 @@ impl LiveSession {
     /// Returns the time from sending a cell to its end.
     fn time(&self) -> Duration {
         let start = Instant::now();
-        self.runtime.block_on(run_cell(&self.session, &self.config, CODE, start));
+        self.runtime.block_on(first_output(&self.session, &self.config, CODE, ANSWER, start));
         start.elapsed()
     }
 

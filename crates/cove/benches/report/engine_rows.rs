@@ -15,12 +15,13 @@ use bollard::query_parameters::{
     AttachContainerOptionsBuilder, CreateContainerOptions, RemoveContainerOptionsBuilder, StartContainerOptions,
 };
 use cove_testkit::containers::TestEngine;
+use cove_testkit::measure::PYTHON_FLAGS;
 use futures_util::{Stream, StreamExt};
 use tokio::runtime::Runtime;
 
 use super::machine::output_of;
 use super::processes::{KeptPython, first_byte};
-use super::{ANSWER, CODE, FLAGS, IMAGE, ReportRow, ReportTable};
+use super::{ANSWER, CODE, IMAGE, ReportRow, ReportTable};
 
 /// Starts a container and keeps it until this is dropped.
 struct KeptContainer {
@@ -64,7 +65,8 @@ pub(crate) fn version(address: &str) -> String {
 pub(crate) fn rows(engine: TestEngine, address: &str, import: &str) -> Vec<ReportRow> {
     let runtime = Arc::new(tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime"));
     let run = ["run", "--rm", "--network", "none", IMAGE];
-    let python = |code: &str| ["python3", FLAGS[0], FLAGS[1], FLAGS[2], "-c", code].map(str::to_owned);
+    let python =
+        |code: &str| ["python3", PYTHON_FLAGS[0], PYTHON_FLAGS[1], PYTHON_FLAGS[2], "-c", code].map(str::to_owned);
     let with = |arguments: &[&str], code: &str| {
         let code = python(code);
         let all: Vec<&str> = arguments.iter().copied().chain(code.iter().map(String::as_str)).collect();
@@ -113,7 +115,7 @@ pub(crate) fn rows(engine: TestEngine, address: &str, import: &str) -> Vec<Repor
 }
 
 fn python_command() -> Option<Vec<String>> {
-    Some(["python3", FLAGS[0], FLAGS[1], FLAGS[2], "-c", CODE].map(str::to_owned).to_vec())
+    Some(["python3", PYTHON_FLAGS[0], PYTHON_FLAGS[1], PYTHON_FLAGS[2], "-c", CODE].map(str::to_owned).to_vec())
 }
 
 fn api_run(runtime: &Runtime, client: &Docker) -> Duration {

@@ -20,8 +20,6 @@ mod processes;
 const CODE: &str = "print(6*7)";
 /// What it prints.
 const ANSWER: &str = "42\n";
-/// The flags with which the runner starts Python.
-const FLAGS: [&str; 3] = ["-I", "-X", "utf8"];
 const IMAGE: &str = "ubuntu:24.04";
 /// What is imported where numpy is missing.
 const STANDARD_MODULES: [&str; 4] = ["asyncio", "decimal", "sqlite3", "xml.dom.minidom"];

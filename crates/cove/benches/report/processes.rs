@@ -1,15 +1,14 @@
-//! The rows of programs that need no engine, and how a program's first byte of output is timed.
+//! The rows of programs that need no engine, and a Python that is kept running.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use cove_testkit::measure::PYTHON;
+use cove_testkit::measure::{self, BWRAP, PYTHON, PYTHON_FLAGS, bwrap, python};
 
-use super::{ANSWER, CODE, FLAGS, LeftOutPeer, ReportRow, ReportTable};
+use super::{ANSWER, CODE, LeftOutPeer, ReportRow, ReportTable};
 
-const BWRAP: &str = "/usr/bin/bwrap";
 /// Runs each line that it reads: what a sandbox that keeps its interpreter can take at least.
 const LOOP: &str = "import sys\nfor line in sys.stdin:\n    exec(line)\n    sys.stdout.flush()\n";
 /// How often a cell runs in one turn; the turn's time is the mean.
@@ -47,33 +46,9 @@ pub(crate) fn can_import(module: &str) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Adds the arguments with which Python runs code as the runner starts it.
-fn python<'a>(command: &'a mut Command, code: &str) -> &'a mut Command {
-    command.args(FLAGS).args(["-c", code]).env_clear()
-}
-
-/// The same namespaces and the same view of the machine, but no system call filter and no limits.
-fn bwrap(code: &str) -> Command {
-    let mut command = Command::new(BWRAP);
-    command.args("--unshare-all --die-with-parent --new-session --ro-bind /usr /usr --symlink usr/bin /bin".split(' '));
-    command.args("--symlink usr/lib /lib --symlink usr/lib64 /lib64 --proc /proc --dev /dev --tmpfs /tmp".split(' '));
-    command.args("--tmpfs /workspace --chdir /workspace --clearenv --setenv PATH /usr/bin:/bin".split(' '));
-    command.arg(PYTHON).args(FLAGS).args(["-c", code]);
-    command
-}
-
-/// Runs a program to its end, and returns the time to its first byte of output.
+/// Runs a program that prints `ANSWER`, and returns the time to its first byte of output.
 pub(crate) fn first_byte(command: &mut Command) -> Duration {
-    let start = Instant::now();
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("the peer starts");
-    let mut stdout = child.stdout.take().expect("its output is piped");
-    let mut written = vec![0; 1];
-    stdout.read_exact(&mut written).unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let taken = start.elapsed();
-    stdout.read_to_end(&mut written).expect("its output can be read");
-    let status = child.wait().expect("it can be waited for");
-    assert!(status.success() && written == ANSWER.as_bytes(), "{command:?} {status}");
-    taken
+    measure::first_byte(command, ANSWER)
 }
 
 /// A Python that stays and runs each line that it gets. It ends with its input.
@@ -94,7 +69,7 @@ impl KeptPython {
 
     /// Returns the arguments that start it inside a container.
     pub(crate) fn arguments() -> [&'static str; 6] {
-        ["python3", FLAGS[0], FLAGS[1], FLAGS[2], "-c", LOOP]
+        ["python3", PYTHON_FLAGS[0], PYTHON_FLAGS[1], PYTHON_FLAGS[2], "-c", LOOP]
     }
 
     pub(crate) fn mean_time(&mut self) -> Duration {

@@ -194,7 +194,7 @@ pub(super) const IMAGE: ValueFormat<String> = ValueFormat::new("NAME", |text, _|
 pub(super) const WARM_TARGET: ValueFormat<WarmTarget> =
     ValueFormat::new("NUMBER", |text, _| WarmTarget::parse(text), WarmTarget::to_string).with_choices(|| vec!["auto"]);
 
-/// Any text: `Readiness::within_bounds` leaves out what is no module, with a warning, because a server works without it.
+/// Any text: `SessionReadiness::within_bounds` leaves out what is no module, with a warning, because a server works without it.
 pub(super) const MODULE: ValueFormat<String> = ValueFormat::new("MODULE", |text, _| Ok(text.to_owned()), String::clone);
 
 pub(super) const CALL_PATTERN: ValueFormat<ToolPattern> =

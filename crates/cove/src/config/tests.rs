@@ -10,7 +10,7 @@ use insta::assert_snapshot;
 use tempfile::TempDir;
 
 use super::*;
-use cove_core::policy::readiness::{Readiness, WarmTarget};
+use cove_core::policy::readiness::{SessionReadiness, WarmTarget};
 use cove_core::policy::{SandboxLimits, SandboxNetwork, SandboxRoot, SandboxUser};
 
 /// A directory with what paths in settings can name, and an environment of its own.
@@ -196,7 +196,7 @@ fn defaults_are_what_the_design_says() {
             runtime: None,
             user,
             limits,
-            readiness: Readiness { warm: WarmTarget::Adapted, preload: Vec::new() },
+            readiness: SessionReadiness { warm: WarmTarget::Adapted, preload: Vec::new() },
         }
     );
     let seconds = Duration::from_secs;

@@ -19,7 +19,7 @@ pub(crate) struct ClientProcess {
     status: Option<ExitStatus>,
     lines: Receiver<String>,
     errors: Arc<Mutex<String>>,
-    /// Ends when nobody can write to standard error any more.
+    /// Ends when no process can write to standard error any more.
     errors_reader: JoinHandle<()>,
 }
 

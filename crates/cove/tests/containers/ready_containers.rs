@@ -10,7 +10,7 @@ use bollard::models::ContainerSummaryStateEnum as State;
 use bollard::query_parameters::KillContainerOptionsBuilder;
 use cove_core::backend::Backend as _;
 use cove_core::policy::Policy;
-use cove_core::policy::readiness::{Readiness, WarmTarget};
+use cove_core::policy::readiness::{SessionReadiness, WarmTarget};
 use cove_core::session::registry::{Principal, RegistryLimits, SessionBlueprint, SessionRef, SessionRegistry};
 use cove_protocol::Language;
 use cove_testkit::containers::TestEngine;
@@ -26,7 +26,7 @@ use crate::{for_each_engine, list_containers};
 /// A registry over a real engine, and the blueprint of its sessions.
 async fn registry(engine: TestEngine, address: &str) -> (Arc<SessionRegistry>, SessionBlueprint) {
     let backend = backend(engine, address);
-    let readiness = Readiness { warm: WarmTarget::Fixed(1), preload: Vec::new() };
+    let readiness = SessionReadiness { warm: WarmTarget::Fixed(1), preload: Vec::new() };
     let policy = Policy { readiness, ..policy() };
     let prepared = backend.prepare(&policy, &|_| {}).await.expect("the image is there");
     assert!(prepared.image_id.is_some(), "{engine:?}: nothing would be kept ready");
@@ -143,7 +143,7 @@ fn a_ready_container_that_was_killed_is_replaced() {
         assert!(now[&second.id().to_string()] != killed, "{engine:?}: {now:?}");
         used.insert(second.id().to_string());
 
-        // Nobody comes.
+        // No caller comes.
         let (dead, _) = kill_ready(&used).await;
         wait_for("another is ready", async || {
             let running = running_containers(&docker, &owner).await;

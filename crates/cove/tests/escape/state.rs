@@ -249,7 +249,7 @@ fn check_container_mounts(mounts: &[ObservedMount], engine: TestEngine) {
 fn check_environment(state: &ObservedState, way: CaseEnvironment) {
     let descriptors: Vec<(u32, &str)> =
         state.descriptors.iter().map(|(number, kind)| (*number, kind.as_str())).collect();
-    // Nobody's input is known when a session is made ready.
+    // No caller's input is known when a session is made ready.
     let input = if matches!(way, CaseEnvironment::ReadyJail(_)) { "null" } else { "pipe" };
     // The last two are copies of the output's pipes, for code that closes them.
     let expected = [(0, input), (1, "pipe"), (2, "pipe"), (3, "socket"), (232, "pipe"), (233, "pipe")];

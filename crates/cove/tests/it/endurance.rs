@@ -128,7 +128,7 @@ fn start_time(pid: u32) -> Option<String> {
     fields.nth(18).filter(|_| state != "Z").map(str::to_owned)
 }
 
-/// A server keeps sandboxes that nobody uses yet. They end with it, whatever it does at that moment.
+/// A server keeps sandboxes that have no caller yet. They end with it, whatever it does at that moment.
 #[test]
 fn server_killed_at_any_moment_leaves_no_ready_session() {
     const WARM: usize = 4;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cove_core::backend::SandboxOwner;
 use cove_core::memory_headroom::MemoryHeadroom;
-use cove_core::policy::readiness::{Readiness, WarmTarget};
+use cove_core::policy::readiness::{SessionReadiness, WarmTarget};
 use cove_core::policy::{ImageRecipe, ImageSource, Policy, SandboxRoot};
 use cove_core::session::registry::{
     PoolFigures, Principal, RegistryLimits, SessionBlueprint, SessionError, SessionLease, SessionRef, SessionRegistry,
@@ -57,7 +57,7 @@ fn counting_backend(alive: &Arc<AtomicUsize>) -> FakeBackend {
 }
 
 fn policy(warm: WarmTarget) -> Policy {
-    Policy { readiness: Readiness { warm, preload: Vec::new() }, ..Policy::default() }
+    Policy { readiness: SessionReadiness { warm, preload: Vec::new() }, ..Policy::default() }
 }
 
 fn container_policy() -> Policy {
@@ -118,7 +118,7 @@ async fn ready_session_is_handed_out_once_and_replaced() {
     let sessions = SessionRegistry::new(Arc::new(backend), policy.clone(), limits(8));
     sessions.keep_sessions_ready();
     wait_for_ready(&sessions, 1).await;
-    assert_eq!((owners.lock().unwrap().len(), sessions.count()), (1, 0), "one is ready, and nobody's");
+    assert_eq!((owners.lock().unwrap().len(), sessions.count()), (1, 0), "one is ready and has no owner");
 
     let first = lease(&sessions, &blueprint(&policy)).await.unwrap();
     assert_eq!(
@@ -145,22 +145,27 @@ async fn ready_session_is_handed_out_once_and_replaced() {
     assert!(matches!(lease(&sessions, &blueprint(&policy)).await, Err(SessionError::Closed)));
 }
 
-#[tokio::test]
-async fn dead_ready_session_is_not_handed_out() {
-    static STARTED: AtomicUsize = AtomicUsize::new(0);
-    // The first runner dies after its warm-up.
-    let backend = FakeBackend::new(|mut runner| async move {
-        let number = STARTED.fetch_add(1, Ordering::SeqCst);
-        runner.answer_hello().await;
-        while let Some((cell, _)) = runner.next_cell().await {
-            runner.send(FromRunner::Done { cell, outcome: CellOutcome::Completed {}, fresh: false }, &[]).await;
-            if number == 0 {
-                return;
+/// A backend whose first sandboxes end after their warm-up. `started` counts all sandboxes.
+fn dying_backend(dying: usize, started: &Arc<AtomicUsize>) -> FakeBackend {
+    let started = Arc::clone(started);
+    FakeBackend::new(move |mut runner| {
+        let number = started.fetch_add(1, Ordering::SeqCst);
+        async move {
+            runner.answer_hello().await;
+            while let Some((cell, _)) = runner.next_cell().await {
+                runner.send(FromRunner::Done { cell, outcome: CellOutcome::Completed {}, fresh: false }, &[]).await;
+                if number < dying {
+                    return;
+                }
             }
         }
-    });
+    })
+}
+
+#[tokio::test]
+async fn dead_ready_session_is_not_handed_out() {
     let policy = policy(WarmTarget::Adapted);
-    let sessions = SessionRegistry::new(Arc::new(backend), policy.clone(), limits(8));
+    let sessions = SessionRegistry::new(Arc::new(dying_backend(1, &Arc::default())), policy.clone(), limits(8));
     sessions.keep_sessions_ready();
     wait_for_ready(&sessions, 1).await;
     // The runner may still be on its way out.
@@ -170,23 +175,13 @@ async fn dead_ready_session_is_not_handed_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dead_ready_session_is_replaced_while_nobody_asks() {
-    static STARTED: AtomicUsize = AtomicUsize::new(0);
-    let backend = FakeBackend::new(|mut runner| async move {
-        let number = STARTED.fetch_add(1, Ordering::SeqCst);
-        runner.answer_hello().await;
-        while let Some((cell, _)) = runner.next_cell().await {
-            runner.send(FromRunner::Done { cell, outcome: CellOutcome::Completed {}, fresh: false }, &[]).await;
-            if number < 3 {
-                return;
-            }
-        }
-    });
+async fn dead_ready_sessions_are_replaced_without_a_caller() {
+    let started = Arc::default();
     let policy = policy(WarmTarget::Adapted);
-    let sessions = SessionRegistry::new(Arc::new(backend), policy.clone(), limits(8));
+    let sessions = SessionRegistry::new(Arc::new(dying_backend(3, &started)), policy, limits(8));
     sessions.keep_sessions_ready();
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert_eq!((STARTED.load(Ordering::SeqCst), ready_count(&sessions.figures().pool)), (4, 1));
+    assert_eq!((started.load(Ordering::SeqCst), ready_count(&sessions.figures().pool)), (4, 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -196,7 +191,7 @@ async fn demand_raises_the_number_of_ready_sessions_and_idleness_lowers_it() {
     let sessions = SessionRegistry::new(Arc::new(counting_backend(&alive)), policy.clone(), limits(64));
     sessions.keep_sessions_ready();
     wait_for_ready(&sessions, 1).await;
-    // One after another: as fast as they are started anew.
+    // One after another: as fast as they are replaced.
     let mut held = Vec::new();
     for _ in 0..4 {
         held.push(lease(&sessions, &blueprint(&policy)).await.unwrap());
@@ -219,7 +214,7 @@ async fn demand_raises_the_number_of_ready_sessions_and_idleness_lowers_it() {
     assert_eq!(ready_count(&sessions.figures().pool), 1, "one stays for the next caller");
     assert_eq!(alive.load(Ordering::SeqCst), held.len() + 1);
 
-    // A language that nobody asks for any more is given up.
+    // A language without callers is given up.
     let node = sessions.lease(&principal("alice"), SessionRef::New, blueprint(&policy), Some(Language::Node)).await;
     drop(node.unwrap());
     wait_for_ready(&sessions, 2).await;
@@ -349,8 +344,8 @@ async fn ready_containers_belong_to_their_principal_and_their_image() {
     // Everything of a principal ends at once, what waits for it too.
     sessions.stop_all_of(&bob).await;
     wait_for_ready(&sessions, 0).await;
-    // Nobody asked for a number.
-    let adapted = Policy { readiness: Readiness::default(), ..policy.clone() };
+    // The operator asked for no number.
+    let adapted = Policy { readiness: SessionReadiness::default(), ..policy.clone() };
     let adapted = SessionBlueprint::default_for(Arc::new(adapted), Some("sha256:1".into()));
     drop(sessions.lease(&bob, SessionRef::New, adapted, None).await.unwrap());
     // Without an id of the image, as with Compose, nothing says what is in a container that waits.

@@ -17,8 +17,8 @@ use crate::policy::Policy;
 use crate::random::random_bits;
 use crate::session::{IMPORT_TIMEOUT, PreloadFault, ReadyStartError, Session, SessionOptions};
 
-/// Stands for the owner of embedded sandboxes that nobody uses yet.
-const NOBODY: &str = "nobody";
+/// Stands for the owner of embedded sandboxes that wait for one.
+const UNCLAIMED: &str = "unclaimed";
 /// How often the registry looks at the sessions that are kept ready.
 const TEND_INTERVAL: Duration = Duration::from_secs(5);
 /// How long a start ahead of its use waits for the callers that start sessions of their own.
@@ -28,9 +28,9 @@ impl SessionRegistry {
     /// Keeps sessions of the default policy ready from now on, if the policy allows it. Containers are kept ready once
     /// a caller has asked for one, because each belongs to its caller from the start.
     pub fn keep_sessions_ready(self: &Arc<Self>) {
-        let nobody = Principal(NOBODY.into());
+        let no_owner = Principal(UNCLAIMED.into());
         let default = &self.default_blueprint;
-        if let Some(key) = ShelfKey::new(default, default.line_language, &nobody) {
+        if let Some(key) = ShelfKey::new(default, default.line_language, &no_owner) {
             self.end_unused(self.pool.expect(key));
             self.refill_pool();
         }
@@ -47,7 +47,7 @@ impl SessionRegistry {
     }
 
     /// Starts a session for a caller that waits for it. If that fails while memory is scarce, ends all ready sessions
-    /// and tries once more: they are there to save time, not to cost somebody a session.
+    /// and tries once more: they are there to save time, not to cost a caller its session.
     pub(super) async fn start_for_caller(
         &self,
         policy: &Policy,
@@ -68,7 +68,7 @@ impl SessionRegistry {
         Session::start(&*self.backend, policy, options()).await
     }
 
-    /// Kills ready sessions that nobody will use, each in its own task: one that is slow to end must not delay the
+    /// Kills ready sessions that no caller will get, each in its own task: one that is slow to end must not delay the
     /// caller.
     pub(super) fn end_unused(&self, unused: impl IntoIterator<Item = ReadySession>) {
         for ready in unused {
@@ -82,7 +82,8 @@ impl SessionRegistry {
 
     /// Starts ready sessions in the background while the pool lacks some and the limits allow them.
     fn refill_pool(self: &Arc<Self>) {
-        if self.headroom_is(MemoryHeadroom::is_scarce) {
+        // Each list of tools asks, and most find the pool full.
+        if self.pool.is_full() || self.headroom_is(MemoryHeadroom::is_scarce) {
             return;
         }
         let room = self.bounds.max_sessions.saturating_sub(self.count());
@@ -105,7 +106,7 @@ impl SessionRegistry {
             _ = tokio::time::timeout(CALLERS_FIRST, waiting.wait_for(|count| *count == 0)) => {}
         }
         let id = SessionId::from_random(random_bits());
-        let principal = key.tenant.as_ref().map_or(NOBODY, |tenant| &tenant.0).to_owned();
+        let principal = key.tenant.as_ref().map_or(UNCLAIMED, |tenant| &tenant.0).to_owned();
         let owner = SandboxOwner { session: id.to_string(), principal };
         let mounts = MountedFiles::of_policy(&key.policy).await;
         let closing = self.pool.closing();
@@ -139,7 +140,7 @@ impl SessionRegistry {
         self.end_unused(self.pool.shrink_to(self.bounds.max_sessions.saturating_sub(self.count())));
     }
 
-    /// Takes dead sessions and those that nobody needs out of the pool, and fills it again.
+    /// Takes dead sessions and surplus ones out of the pool, and fills it again.
     async fn tend_pool(self: &Arc<Self>) {
         if self.headroom_is(MemoryHeadroom::is_exhausted) {
             self.end_unused(self.pool.shrink_to(0));

@@ -1,7 +1,7 @@
 //! Sessions that are started ahead of the callers that will use them. A ready session has run Cove's own warm-up and
 //! nothing else. It has no user until a caller takes it; from then on it is that caller's session and never returns.
 //!
-//! `begin_start` counts a start in `Shelf::starting` under the lock before the registry spawns its task, and
+//! `begin_start` counts a start in `SessionShelf::starting` under the lock before the registry spawns its task, and
 //! `finish_start` counts it down under the same lock when it adds the session. `close` sets `closed` and takes all
 //! sessions in one step; a start that finishes later gets its session back and kills it. Each function returns the
 //! sessions that are to end, because ending one takes time and the lock is never held across an await.
@@ -23,7 +23,7 @@ use crate::sync::lock;
 
 pub(super) use shelf::ShelfKey;
 
-use shelf::Shelf;
+use shelf::SessionShelf;
 
 /// Most kinds of sessions that are kept ready at once.
 const MAX_SHELVES: usize = 16;
@@ -101,7 +101,7 @@ pub(super) struct SessionPool {
 
 #[derive(Default)]
 struct PoolState {
-    shelves: Vec<Shelf>,
+    shelves: Vec<SessionShelf>,
     /// Pairs of an image and a module that cannot be imported in it.
     bad_modules: BTreeSet<(Option<String>, String)>,
     hits: u64,
@@ -109,13 +109,13 @@ struct PoolState {
 }
 
 impl PoolState {
-    fn shelf_mut(&mut self, key: &ShelfKey) -> Option<&mut Shelf> {
+    fn shelf_mut(&mut self, key: &ShelfKey) -> Option<&mut SessionShelf> {
         self.shelves.iter_mut().find(|shelf| shelf.key == *key)
     }
 
     /// Returns the shelf of a key, and the sessions of the shelves that it replaces. Returns no shelf if all shelves
     /// last.
-    fn shelf_or_new(&mut self, key: ShelfKey, is_lasting: bool) -> (Option<&mut Shelf>, Vec<ReadySession>) {
+    fn shelf_or_new(&mut self, key: ShelfKey, is_lasting: bool) -> (Option<&mut SessionShelf>, Vec<ReadySession>) {
         let mut unused = Vec::new();
         let at = match self.shelves.iter().position(|shelf| shelf.key == key) {
             Some(at) => at,
@@ -128,7 +128,7 @@ impl PoolState {
                     };
                     unused.extend(self.shelves.remove(at).ready);
                 }
-                self.shelves.push(Shelf::new(key));
+                self.shelves.push(SessionShelf::new(key));
                 self.shelves.len() - 1
             }
         };
@@ -137,10 +137,10 @@ impl PoolState {
         (Some(shelf), unused)
     }
 
-    fn remove_shelves(&mut self, is_unwanted: impl Fn(&Shelf) -> bool) -> Vec<ReadySession> {
+    fn remove_shelves(&mut self, is_unwanted: impl Fn(&SessionShelf) -> bool) -> Vec<ReadySession> {
         let (unwanted, kept) = std::mem::take(&mut self.shelves).into_iter().partition(is_unwanted);
         self.shelves = kept;
-        unwanted.into_iter().flat_map(|shelf: Shelf| shelf.ready).collect()
+        unwanted.into_iter().flat_map(|shelf: SessionShelf| shelf.ready).collect()
     }
 
     fn ready_count(&self) -> usize {
@@ -164,12 +164,17 @@ impl SessionPool {
             return (None, Vec::new());
         }
         let (shelf, unused) = state.shelf_or_new(key, false);
-        let taken = shelf.and_then(Shelf::take);
+        let taken = shelf.and_then(SessionShelf::take);
         match taken {
             Some(_) => state.hits += 1,
             None => state.misses += 1,
         }
         (taken, unused)
+    }
+
+    /// True if no shelf lacks a session that could be started now.
+    pub(super) fn is_full(&self) -> bool {
+        lock(&self.state).shelves.iter().all(|shelf| shelf.lack() == 0)
     }
 
     /// Counts a start on the shelf that lacks most and returns what to start. `most` is how many ready sessions there
@@ -226,14 +231,14 @@ impl SessionPool {
         None
     }
 
-    /// Removes ready sessions until there are at most `most`, those nobody has asked for lately first.
+    /// Removes ready sessions until there are at most `most`, those of the shelves that wait longest for a caller first.
     #[must_use]
     pub(super) fn shrink_to(&self, most: usize) -> Vec<ReadySession> {
         let mut state = lock(&self.state);
         let mut unused = Vec::new();
         let mut surplus = state.ready_count().saturating_sub(most);
         if surplus > 0 {
-            let mut shelves: Vec<&mut Shelf> = state.shelves.iter_mut().collect();
+            let mut shelves: Vec<&mut SessionShelf> = state.shelves.iter_mut().collect();
             shelves.sort_by_key(|shelf| shelf.last_demand);
             for shelf in shelves {
                 let count = surplus.min(shelf.ready.len());
@@ -244,12 +249,12 @@ impl SessionPool {
         unused
     }
 
-    /// Removes the sessions that nobody has asked for in a while, and the shelves of `GIVE_UP_AFTER`.
+    /// Removes the sessions that no caller has needed for a while, and the shelves of `GIVE_UP_AFTER`.
     #[must_use]
     pub(super) fn tend(&self) -> Vec<ReadySession> {
         let mut state = lock(&self.state);
-        let mut unused: Vec<ReadySession> = state.shelves.iter_mut().filter_map(Shelf::shrink).collect();
-        unused.extend(state.remove_shelves(Shelf::is_given_up));
+        let mut unused: Vec<ReadySession> = state.shelves.iter_mut().filter_map(SessionShelf::shrink).collect();
+        unused.extend(state.remove_shelves(SessionShelf::is_given_up));
         unused
     }
 

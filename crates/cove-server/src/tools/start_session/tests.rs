@@ -15,7 +15,7 @@ use crate::arguments::ToolArguments;
 use crate::caller::ToolCaller;
 use crate::server_config::{ServerConfig, toolsets};
 use cove_core::BoxFuture;
-use cove_core::backend::{Backend, PlanFormat, Preparation, ProgressCallback, Sandbox, SandboxOwner};
+use cove_core::backend::{Backend, ImagePreparation, PlanFormat, ProgressCallback, Sandbox, SandboxOwner};
 use cove_core::image::library::ImageLibraryConfig;
 use cove_core::image::library::{ImageLibrary, SandboxProbe};
 use cove_core::image::{BackendChoice, ImagesConfig};
@@ -49,12 +49,12 @@ impl Backend for PreparingBackend {
         &'a self,
         policy: &'a Policy,
         tell: ProgressCallback<'a>,
-    ) -> BoxFuture<'a, Result<Preparation, Failure>> {
+    ) -> BoxFuture<'a, Result<ImagePreparation, Failure>> {
         Box::pin(async move {
             tell("Step 1/2 : FROM debian:12");
             self.policies.lock().unwrap().push(policy.clone());
             match &self.outcome {
-                Some(Ok(note)) => Ok(Preparation { note: note.clone(), image_id: None }),
+                Some(Ok(note)) => Ok(ImagePreparation { note: note.clone(), image_id: None }),
                 Some(Err(message)) => Err(Failure::operator(message.clone())),
                 None => std::future::pending().await,
             }

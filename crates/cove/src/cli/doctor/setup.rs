@@ -128,13 +128,13 @@ fn client_checks(env: &ProcessEnv) -> Vec<DoctorCheck> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cove_core::policy::readiness::Readiness;
+    use cove_core::policy::readiness::SessionReadiness;
 
     #[test]
     fn readiness_is_one_line_and_a_note_for_each_unusable_value() {
         let lines = |warm, preload: &[&str]| -> Vec<String> {
             let preload = preload.iter().map(|module| (*module).to_owned()).collect();
-            let (readiness, warnings) = Readiness { warm, preload }.within_bounds();
+            let (readiness, warnings) = SessionReadiness { warm, preload }.within_bounds();
             let usable = Policy { readiness, ..Policy::default() };
             let text = |check: DoctorCheck| {
                 let fix = check.fix.map(|fix| format!("; fix: {fix}")).unwrap_or_default();
@@ -161,13 +161,13 @@ mod tests {
             ]
         );
         assert_eq!(lines(adapted, &["a b"; 40]).len(), 1 + MAX_NAMED);
-        let source = ImageSource::Compose { folder: "/images/pair".into(), main: None };
-        let root = SandboxRoot::Image(ImageRecipe { name: "pair".into(), source, languages: Vec::new() });
-        let source = ImageSource::Reference("debian:12".into());
-        let recipe = ImageRecipe { name: "plain".into(), source, languages: Vec::new() };
-        let plain = readiness_checks(&Policy { root: SandboxRoot::Image(recipe), ..Policy::default() }, &[]);
-        assert_eq!(plain[0].detail, "none (containers are kept ready for a number: `warm` is `auto`)");
-        let composed = readiness_checks(&Policy { root, ..Policy::default() }, &[]);
-        assert_eq!(composed[0].detail, "none (the default image has a Compose file)");
+        let of_image = |source| {
+            let root = SandboxRoot::Image(ImageRecipe { name: "x".into(), source, languages: Vec::new() });
+            readiness_checks(&Policy { root, ..Policy::default() }, &[])[0].detail.clone()
+        };
+        let plain = of_image(ImageSource::Reference("debian:12".into()));
+        assert_eq!(plain, "none (containers are kept ready for a number: `warm` is `auto`)");
+        let composed = of_image(ImageSource::Compose { folder: "/images/pair".into(), main: None });
+        assert_eq!(composed, "none (the default image has a Compose file)");
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use cove_core::image::export;
 use cove_core::image::library::{ImageListing, SandboxKind};
 use cove_core::policy::ImageSource;
-use cove_core::policy::readiness::{Readiness, WarmTarget};
+use cove_core::policy::readiness::{SessionReadiness, WarmTarget};
 
 use super::*;
 use crate::config::SettingFlags;
@@ -142,7 +142,7 @@ async fn policies_have_the_readiness_of_the_configuration_or_of_their_image() {
     let settings = [("image-dir", dir), ("warm", "3"), ("preload", "numpy")];
     let ready = |warm, preload: &[&str]| {
         let preload = preload.iter().map(|module| (*module).to_owned()).collect();
-        Readiness { warm: WarmTarget::Fixed(warm), preload }
+        SessionReadiness { warm: WarmTarget::Fixed(warm), preload }
     };
     let library = shelf(&settings, machine(true));
     let embedded = library.find("ubuntu").await.unwrap();

@@ -66,7 +66,7 @@ impl ShelfKey {
         }
     }
 
-    /// True if the name of the image has got another image since, so that nobody will ask for this one.
+    /// True if the name of the image has got another image since, so that no caller will ask for this one.
     pub(super) fn is_replaced_by(&self, new: &Self) -> bool {
         self.image_id != new.image_id && *self == Self { image_id: self.image_id.clone(), ..new.clone() }
     }
@@ -84,7 +84,7 @@ impl PartialEq for ShelfKey {
 
 /// Ready sessions of one kind, and how many there should be.
 #[derive(Debug)]
-pub(super) struct Shelf {
+pub(super) struct SessionShelf {
     pub(super) key: ShelfKey,
     /// True if the shelf stays whatever other sessions callers ask for.
     pub(super) is_lasting: bool,
@@ -101,7 +101,7 @@ pub(super) struct Shelf {
     retry_delay: Duration,
 }
 
-impl Shelf {
+impl SessionShelf {
     pub(super) fn new(key: ShelfKey) -> Self {
         let now = Instant::now();
         let target = match key.policy.readiness.warm {
@@ -161,7 +161,7 @@ impl Shelf {
         self.retry_delay = (self.retry_delay * 2).min(LAST_RETRY);
     }
 
-    /// Returns a session that is no longer needed, because nobody came for a while.
+    /// Returns a session that is no longer needed, because no caller came for a while.
     pub(super) fn shrink(&mut self) -> Option<ReadySession> {
         if !self.is_adapted() || self.target == 1 || self.last_shrink.elapsed() < SHRINK_INTERVAL {
             return None;
