@@ -32,6 +32,8 @@ struct FakeConduct {
     memory: Option<MemoryKiller>,
     trusts_runner: bool,
     settles_within: Duration,
+    /// How long a sandbox stays after it was killed.
+    stays_for: Duration,
     /// How often a sandbox of the backend was killed.
     kills: Arc<Mutex<usize>>,
 }
@@ -47,6 +49,7 @@ impl FakeBackend {
             memory: None,
             trusts_runner: false,
             settles_within: Duration::from_secs(2),
+            stays_for: Duration::ZERO,
             kills: Arc::default(),
         };
         Self {
@@ -97,6 +100,13 @@ impl FakeBackend {
         self
     }
 
+    /// Takes this long to end a sandbox that is killed.
+    #[must_use]
+    pub fn ending_after(mut self, time: Duration) -> Self {
+        self.conduct.stays_for = time;
+        self
+    }
+
     /// Returns how often a sandbox was killed.
     pub fn kills(&self) -> usize {
         *self.conduct.kills.lock().expect("no test panics while it counts")
@@ -112,19 +122,26 @@ impl Backend for FakeBackend {
         Box::pin(async move {
             self.owners.lock().expect("no test panics while it adds").push(whose.clone());
             let (host, guest) = tokio::io::duplex(256 * 1024);
+            let (kill, mut killed) = watch::channel(false);
             let (end, ended) = watch::channel(false);
             let script = Arc::clone(&self.script);
-            let mut killed = ended.clone();
-            let end_by_kill = end.clone();
+            let stays_for = self.conduct.stays_for;
             tokio::spawn(async move {
                 let runner = FakeRunner { stream: guest, decoder: FrameDecoder::default() };
+                let end_by_kill = async {
+                    // Only a kill sends; a control that is dropped lets the script go on.
+                    if killed.wait_for(|killed| *killed).await.is_err() {
+                        std::future::pending::<()>().await;
+                    }
+                    tokio::time::sleep(stays_for).await;
+                };
                 tokio::select! {
                     () = script(runner) => {}
-                    _ = killed.wait_for(|ended| *ended) => {}
+                    () = end_by_kill => {}
                 }
                 let _ = end.send(true);
             });
-            let control = FakeControl { end: end_by_kill, ended, conduct: self.conduct.clone() };
+            let control = FakeControl { kill, ended, conduct: self.conduct.clone() };
             Ok(Sandbox {
                 stream: Box::new(host),
                 control: Box::new(control),
@@ -151,10 +168,10 @@ fn interpreters() -> Vec<InterpreterPath> {
         .into()
 }
 
-/// The control of one fake sandbox. `end` becomes true when the script returns or the sandbox is killed; the script's
-/// task and `wait` watch it through `ended`.
+/// The control of one fake sandbox. The script's task waits for `kill`, and sets `ended`, which `wait` waits for, when the
+/// script has returned or the kill has had its time.
 struct FakeControl {
-    end: watch::Sender<bool>,
+    kill: watch::Sender<bool>,
     ended: watch::Receiver<bool>,
     conduct: FakeConduct,
 }
@@ -166,7 +183,7 @@ impl SandboxControl for FakeControl {
 
     fn kill(&mut self) {
         *self.conduct.kills.lock().expect("no test panics while it counts") += 1;
-        let _ = self.end.send(true);
+        let _ = self.kill.send(true);
     }
 
     fn wait(&mut self) -> BoxFuture<'_, SandboxEnd> {

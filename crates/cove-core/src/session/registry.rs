@@ -7,6 +7,7 @@ mod ended_sessions;
 mod errors;
 mod lease;
 mod pool_refill;
+mod sandbox_places;
 mod session_pool;
 mod table;
 
@@ -35,6 +36,7 @@ pub use session_pool::PoolFigures;
 
 use lease::{SessionEntry, UseGuard};
 use pool_refill::tend_pool;
+use sandbox_places::SandboxPlaces;
 use session_pool::{MountedFiles, SessionPool, ShelfKey};
 use table::SessionTable;
 
@@ -157,6 +159,8 @@ pub struct SessionRegistry {
     /// One permit for each one-shot sandbox that may exist at the same time. Its `SessionLease` holds the permit.
     oneshot_permits: Arc<Semaphore>,
     pool: SessionPool,
+    /// One for each entry of the table, until its sandbox has ended, and for each sandbox of the pool.
+    places: SandboxPlaces,
     /// Starts of ready sessions, and ends of unused ones. `close` waits for them: a container whose server
     /// has ended would stay until the next one sweeps.
     pool_tasks: TaskTracker,
@@ -176,6 +180,7 @@ impl SessionRegistry {
             table: Mutex::default(),
             oneshot_permits: Arc::new(Semaphore::new(bounds.max_sessions)),
             pool: SessionPool::default(),
+            places: SandboxPlaces::new(bounds.max_sessions),
             pool_tasks: TaskTracker::new(),
             waiting_callers: watch::Sender::new(0),
         });
@@ -310,7 +315,7 @@ impl SessionRegistry {
                 if ready.session.is_alive().await && ready.mounts == MountedFiles::of_policy(policy).await {
                     return Ok(ready.session);
                 }
-                self.end_unused([ready]);
+                ready.end().await;
             }
             let owner = sandbox_owner(&hold.entry);
             let options = || SessionOptions { input: None, warm_language: warm, owner: owner.clone() };
@@ -368,18 +373,17 @@ impl SessionRegistry {
             return Err(SessionError::TooMany { most: self.bounds.max_sessions });
         }
         let language = warm.unwrap_or(blueprint.line_language);
-        let ready = ShelfKey::new(blueprint, language, owner).and_then(|key| self.take_ready(key));
-        // A session that was ready brings its id along: its sandbox may be labelled with it.
-        let (id, ready_session) = match ready {
-            Some(ready) => (ready.id.clone(), Some(ready)),
-            None => (SessionId::from_random(random_bits()), None),
-        };
+        let mut ready = ShelfKey::new(blueprint, language, owner).and_then(|key| self.take_ready(key));
+        // A session that was ready brings its id along, because its sandbox may be labelled with it, and its place.
+        let id = ready.as_ref().map_or_else(|| SessionId::from_random(random_bits()), |ready| ready.id.clone());
+        let place = ready.as_mut().and_then(|ready| ready.place.take()).unwrap_or_else(|| self.places.take());
         let before = name.as_deref().and_then(|name| table.ended.take_reason_for_name(name, owner));
         let disposable = origin == SessionOrigin::Implicit && !matches!(which, SessionRef::Name(_));
-        let entry =
+        let mut entry =
             SessionEntry::new(id.clone(), owner.clone(), name.clone(), Arc::clone(blueprint), before, disposable);
+        entry.place = Some(place);
+        entry.ready_session = Mutex::new(ready);
         let entry = Arc::new(entry);
-        *lock(&entry.ready_session) = ready_session;
         if let Some(name) = name {
             table.names.insert((owner.clone(), name), id.clone());
         }
@@ -428,7 +432,7 @@ impl SessionRegistry {
             ends.spawn(async move { entry.kill().await });
         }
         for ready in unused {
-            ends.spawn(async move { drop(ready.session.kill().await) });
+            ends.spawn(ready.end());
         }
         while ends.join_next().await.is_some() {}
     }

@@ -23,6 +23,8 @@ const PROCESS_LEFT: &str = "the import has left a process";
 #[derive(Debug)]
 pub enum ReadyStartError {
     Start(Failure),
+    /// `stop` resolved before it was ready.
+    Stopped,
     /// The session would start without this module.
     Import(PreloadFault),
 }
@@ -50,9 +52,7 @@ impl Session {
         let session = Self::start(backend, policy, options).await.map_err(ReadyStartError::Start)?;
         let warmed = tokio::select! {
             warmed = session.warm_up(language, modules) => warmed,
-            () = stop => {
-                Err(ReadyStartError::Start(Failure::operator("could not make a session ready: its start was stopped")))
-            }
+            () = stop => Err(ReadyStartError::Stopped),
         };
         if let Err(error) = warmed {
             session.kill().await;

@@ -265,6 +265,53 @@ async fn ready_sessions_leave_room_for_callers() {
     panic!("{} sandboxes for 4 sessions", alive.load(Ordering::SeqCst));
 }
 
+/// Sandboxes take a second to end here, as containers do.
+#[tokio::test(start_paused = true)]
+async fn an_unused_session_ends_before_a_caller_gets_its_room() {
+    let alive: Arc<AtomicUsize> = Arc::default();
+    let most = Arc::new(AtomicUsize::new(0));
+    let backend = {
+        let (alive, most) = (Arc::clone(&alive), Arc::clone(&most));
+        FakeBackend::new(move |mut runner| {
+            let guard = AliveGuard::new(&alive);
+            most.fetch_max(alive.load(Ordering::SeqCst), Ordering::SeqCst);
+            async move {
+                let _guard = guard;
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                runner.answer_hello().await;
+                while let Some((cell, _)) = runner.next_cell().await {
+                    runner.send(FromRunner::Done { cell, outcome: CellOutcome::Completed {}, fresh: false }, &[]).await;
+                }
+            }
+        })
+    };
+    let policy = policy(WarmTarget::Adapted);
+    let backend = backend.ending_after(Duration::from_secs(1));
+    let sessions = SessionRegistry::new(Arc::new(backend), policy.clone(), limits(3));
+    sessions.keep_sessions_ready();
+    let alice = principal("alice");
+    // Each language has a shelf, so that no caller can use what is ready or being started. The pauses let starts ahead
+    // be anywhere on their way.
+    for (round, pause) in [0, 100, 250, 350, 1000, 5000, 20_000].into_iter().enumerate() {
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+        let mut held = Vec::new();
+        for language in [Language::Node, Language::Python, Language::Bash] {
+            let start = tokio::time::Instant::now();
+            held.push(sessions.lease(&alice, SessionRef::New, blueprint(&policy), Some(language)).await.unwrap());
+            assert!(start.elapsed() < Duration::from_secs(2), "round {round}: {:?}", start.elapsed());
+        }
+        for lease in held {
+            let id = lease.id().clone();
+            drop(lease);
+            sessions.stop(&alice, SessionRef::Handle(id)).await.unwrap();
+        }
+    }
+    assert_eq!(most.load(Ordering::SeqCst), 3, "never more than `max_sessions`, and all of them were used");
+    assert!(sessions.figures().pool.hits > 0, "{:?}", sessions.figures());
+    sessions.close().await;
+    assert_eq!(alive.load(Ordering::SeqCst), 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn memory_pressure_ends_ready_sessions_before_a_session_is_refused() {
     static AVAILABLE: AtomicU64 = AtomicU64::new(50);
@@ -344,10 +391,6 @@ async fn ready_containers_belong_to_their_principal_and_their_image() {
     // Everything of a principal ends at once, what waits for it too.
     sessions.stop_all_of(&bob).await;
     wait_for_ready(&sessions, 0).await;
-    // The operator asked for no number.
-    let adapted = Policy { readiness: SessionReadiness::default(), ..policy.clone() };
-    let adapted = SessionBlueprint::default_for(Arc::new(adapted), Some("sha256:1".into()));
-    drop(sessions.lease(&bob, SessionRef::New, adapted, None).await.unwrap());
     // Without an id of the image, as with Compose, nothing says what is in a container that waits.
     drop(sessions.lease(&bob, SessionRef::New, blueprint(&policy), None).await.unwrap());
     tokio::time::sleep(Duration::from_millis(300)).await;

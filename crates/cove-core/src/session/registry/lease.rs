@@ -10,6 +10,7 @@ use tokio::sync::{OnceCell, OwnedSemaphorePermit};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::sandbox_places::SandboxPlace;
 use super::session_pool::ReadySession;
 use super::{EndReason, Principal, SessionBlueprint, random_bits};
 use crate::output::{Spool, SpoolBudget};
@@ -74,6 +75,8 @@ pub(super) struct SessionEntry {
     /// The session that waited for this caller. Set by `reserve`, taken by `start_entry`, or by `kill` if the entry is
     /// removed before it starts.
     pub(super) ready_session: Mutex<Option<ReadySession>>,
+    /// Freed with the entry: whoever ends its sandbox holds the entry until that is done. Set by `reserve`.
+    pub(super) place: Option<SandboxPlace>,
     /// Why the previous session of that name ended. Set by `reserve`, taken by the first result that reports it.
     pub(super) predecessor_end: Mutex<Option<EndReason>>,
     /// True once a result has said that the session is lost. Set by `mark_end_reported`, read by `remove_and_record`.
@@ -113,6 +116,7 @@ impl SessionEntry {
             blueprint,
             session: OnceCell::new(),
             ready_session: Mutex::default(),
+            place: None,
             predecessor_end: Mutex::new(before),
             end_reported: AtomicBool::new(false),
             disposable,

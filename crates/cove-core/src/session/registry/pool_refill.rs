@@ -23,6 +23,8 @@ const UNCLAIMED: &str = "unclaimed";
 const TEND_INTERVAL: Duration = Duration::from_secs(5);
 /// How long a start ahead of its use waits for the callers that start sessions of their own.
 const CALLERS_FIRST: Duration = Duration::from_secs(2);
+/// How long a caller waits for other sandboxes to end. An engine that takes longer is told to start one all the same.
+const PLACE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl SessionRegistry {
     /// Keeps sessions of the default policy ready from now on, if the policy allows it. Containers are kept ready once
@@ -54,6 +56,8 @@ impl SessionRegistry {
         options: impl Fn() -> SessionOptions,
     ) -> Result<Session, Failure> {
         let _waiting = WaitingCaller::new(&self.waiting_callers);
+        // The sandbox that made room for this one may still be there.
+        let _ = tokio::time::timeout(PLACE_TIMEOUT, self.places.are_enough()).await;
         let first = Session::start(&*self.backend, policy, options()).await;
         if first.is_ok() || !self.headroom_is(MemoryHeadroom::is_scarce) {
             return first;
@@ -63,7 +67,7 @@ impl SessionRegistry {
             return first;
         }
         for ready in unused {
-            ready.session.kill().await;
+            ready.end().await;
         }
         Session::start(&*self.backend, policy, options()).await
     }
@@ -72,7 +76,7 @@ impl SessionRegistry {
     /// caller.
     pub(super) fn end_unused(&self, unused: impl IntoIterator<Item = ReadySession>) {
         for ready in unused {
-            self.pool_tasks.spawn(async move { ready.session.kill().await });
+            self.pool_tasks.spawn(ready.end());
         }
     }
 
@@ -86,8 +90,7 @@ impl SessionRegistry {
         if self.pool.is_full() || self.headroom_is(MemoryHeadroom::is_scarce) {
             return;
         }
-        let room = self.bounds.max_sessions.saturating_sub(self.count());
-        while let Some(order) = self.pool.begin_start(room) {
+        while let Some(order) = self.pool.begin_start(&self.places) {
             let sessions = Arc::clone(self);
             self.pool_tasks.spawn(async move {
                 sessions.carry_out(order).await;
@@ -97,28 +100,37 @@ impl SessionRegistry {
     }
 
     /// Starts a session ahead of its use and puts it into the pool.
-    async fn carry_out(&self, StartOrder { key, modules }: StartOrder) {
+    async fn carry_out(&self, StartOrder { key, modules, place }: StartOrder) {
+        // A caller may need the place.
+        let unwanted = || async {
+            tokio::select! {
+                () = self.pool.closing() => {}
+                () = self.places.are_too_few() => {}
+            }
+        };
         let mut waiting = self.waiting_callers.subscribe();
         // Callers that need the processors now come first, but a server that always has some is refilled too.
         tokio::select! {
             biased;
-            () = self.pool.closing() => return,
+            () = unwanted() => {
+                self.end_unused(self.pool.finish_start(&key, OrderedStart::Stopped));
+                return;
+            }
             _ = tokio::time::timeout(CALLERS_FIRST, waiting.wait_for(|count| *count == 0)) => {}
         }
         let id = SessionId::from_random(random_bits());
         let principal = key.tenant.as_ref().map_or(UNCLAIMED, |tenant| &tenant.0).to_owned();
         let owner = SandboxOwner { session: id.to_string(), principal };
         let mounts = MountedFiles::of_policy(&key.policy).await;
-        let closing = self.pool.closing();
         let policy = key.start_policy();
-        let started = Session::start_ready(&*self.backend, &policy, owner, key.language, &modules, closing).await;
+        let started = Session::start_ready(&*self.backend, &policy, owner, key.language, &modules, unwanted()).await;
         let ended = match started {
             // Only a backend that ignores the reference makes another image.
             Ok(session) if session.image_id() != key.image_id.as_deref() => {
                 session.kill().await;
                 OrderedStart::Failed
             }
-            Ok(session) => OrderedStart::Ready(Box::new(ReadySession { id, session, mounts })),
+            Ok(session) => OrderedStart::Ready(Box::new(ReadySession { id, session, mounts, place: Some(place) })),
             Err(ReadyStartError::Start(failure)) => {
                 // A caller that needs a session starts one itself and gets the error.
                 tracing::debug!(language = %key.language, error = %failure, "could not keep a session ready");
@@ -132,8 +144,9 @@ impl SessionRegistry {
                         IMPORT_TIMEOUT.as_secs()
                     );
                 }
-                OrderedStart::WithoutModule
+                OrderedStart::Stopped
             }
+            Err(ReadyStartError::Stopped) => OrderedStart::Stopped,
         };
         self.end_unused(self.pool.finish_start(&key, ended));
         // Callers may have taken the room meanwhile.

@@ -17,6 +17,7 @@ use cove_protocol::{Language, SessionId};
 use tokio_util::sync::CancellationToken;
 
 use super::Principal;
+use super::sandbox_places::{SandboxPlace, SandboxPlaces};
 use crate::policy::Policy;
 use crate::session::Session;
 use crate::sync::lock;
@@ -38,6 +39,15 @@ pub(super) struct ReadySession {
     pub(super) session: Session,
     /// What the mounts of its policy were before it started.
     pub(super) mounts: MountedFiles,
+    /// None if the entry of its caller has it.
+    pub(super) place: Option<SandboxPlace>,
+}
+
+impl ReadySession {
+    /// Ends a session that no caller will get. Its place is free afterwards.
+    pub(super) async fn end(self) {
+        self.session.kill().await;
+    }
 }
 
 /// Which files and folders the mounts of a policy are on the host, as device and inode. A path can get another file at
@@ -71,14 +81,15 @@ pub(super) struct StartOrder {
     pub(super) key: ShelfKey,
     /// The modules to import: those of the policy without those that failed before.
     pub(super) modules: Vec<String>,
+    pub(super) place: SandboxPlace,
 }
 
 /// How a start that was ordered ended.
 pub(super) enum OrderedStart {
     Ready(Box<ReadySession>),
     Failed,
-    /// A module could not be imported, and is remembered: the next start leaves it out.
-    WithoutModule,
+    /// The next start may succeed: this one was stopped, or leaves out a module from now on.
+    Stopped,
 }
 
 /// The state of the pool, for people.
@@ -177,15 +188,16 @@ impl SessionPool {
         lock(&self.state).shelves.iter().all(|shelf| shelf.lack() == 0)
     }
 
-    /// Counts a start on the shelf that lacks most and returns what to start. `most` is how many ready sessions there
-    /// may be in all. Returns None if nothing is to be started now.
-    pub(super) fn begin_start(&self, most: usize) -> Option<StartOrder> {
+    /// Counts a start on the shelf that lacks most and returns what to start. Returns None if nothing is to be started
+    /// now, or no place is free.
+    pub(super) fn begin_start(&self, places: &SandboxPlaces) -> Option<StartOrder> {
         let mut state = lock(&self.state);
         let starting: usize = state.shelves.iter().map(|shelf| shelf.starting).sum();
-        if self.closed.is_cancelled() || starting >= MAX_STARTS || state.ready_count() + starting >= most {
+        if self.closed.is_cancelled() || starting >= MAX_STARTS {
             return None;
         }
         let shelf = state.shelves.iter_mut().filter(|shelf| shelf.lack() > 0).max_by_key(|shelf| shelf.lack())?;
+        let place = places.take_free()?;
         shelf.starting += 1;
         let key = shelf.key.clone();
         let modules = match key.language {
@@ -195,7 +207,7 @@ impl SessionPool {
             }
             Language::Node | Language::Bash | Language::Sh => Vec::new(),
         };
-        Some(StartOrder { key, modules })
+        Some(StartOrder { key, modules, place })
     }
 
     /// Remembers that a module cannot be imported, so that later starts leave it out. Returns false if that was known.
@@ -225,8 +237,8 @@ impl SessionPool {
                 shelf.starting = shelf.starting.saturating_sub(1);
                 shelf.start_failed();
             }
-            (OrderedStart::WithoutModule, Some(shelf)) => shelf.starting = shelf.starting.saturating_sub(1),
-            (OrderedStart::Failed | OrderedStart::WithoutModule, None) => {}
+            (OrderedStart::Stopped, Some(shelf)) => shelf.starting = shelf.starting.saturating_sub(1),
+            (OrderedStart::Failed | OrderedStart::Stopped, None) => {}
         }
         None
     }

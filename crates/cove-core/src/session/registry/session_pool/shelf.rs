@@ -46,9 +46,7 @@ impl ShelfKey {
         }
         let tenant = match policy.root {
             SandboxRoot::Host | SandboxRoot::Tree(_) => None,
-            // A container takes much longer to end than to be handed out, and meanwhile there is one more than
-            // `max_sessions` allows. So containers wait only where the operator asked for a number.
-            SandboxRoot::Image(_) if image_id.is_none() || policy.readiness.warm == WarmTarget::Adapted => return None,
+            SandboxRoot::Image(_) if image_id.is_none() => return None,
             SandboxRoot::Image(_) => Some(owner.clone()),
         };
         Some(Self { policy: Arc::clone(policy), image_id: image_id.clone(), language, tenant })
