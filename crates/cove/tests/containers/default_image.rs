@@ -87,7 +87,8 @@ fn cancelled_start_frees_its_slot() {
     for (engine, address) in available_engines("cancelled_start_frees_its_slot") {
         let images = tempfile::tempdir().expect("a folder");
         write_ubuntu_image(images.path(), "FROM ubuntu:24.04\n", "");
-        let mut client = client(engine, &address, images.path(), &["--max-sessions", "2"]);
+        // A session that was ready would be there before it can be cancelled.
+        let mut client = client(engine, &address, images.path(), &["--max-sessions", "2", "--warm", "0"]);
         client.call("start_session", json!({"image": "ubuntu"})).ok();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let docker = runtime.block_on(connect(&address));
@@ -111,8 +112,12 @@ fn cancelled_start_frees_its_slot() {
             std::thread::sleep(Duration::from_millis(500));
         }
         let until = Instant::now() + Duration::from_secs(60);
-        while client.call("start_session", json!({"image": "ubuntu"})).is_error() {
-            assert!(Instant::now() < until, "{engine:?}: cancelled starts take room");
+        loop {
+            let answer = client.call("start_session", json!({"image": "ubuntu"}));
+            if !answer.is_error() {
+                break;
+            }
+            assert!(Instant::now() < until, "{engine:?}: cancelled starts take room: {}", answer.text());
             std::thread::sleep(Duration::from_millis(300));
         }
         assert_eq!(sandboxes(), 2, "{engine:?}");
