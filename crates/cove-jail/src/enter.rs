@@ -250,7 +250,7 @@ fn enter(
         send_diagnosis(parent)?;
     }
     let root = mount::build_root(plan, sources)?;
-    namespaces::forbid_nested(plan)?;
+    namespaces::limit_user(plan)?;
     pivot::into_root(root, &plan.working_directory)?;
     rlimit::apply(plan)?;
     fds::keep_stream_only()?;

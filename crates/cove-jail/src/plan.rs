@@ -42,8 +42,8 @@ pub enum FilterMode {
 pub struct JailPlan {
     pub identity: UserMapping,
     pub hostname: String,
-    /// Written in the new namespaces, in this order.
-    pub sysctls: Vec<SysctlSetting>,
+    /// Set in the new user namespace.
+    pub user_limits: Vec<UserLimit>,
     /// The sandbox's root: an empty tmpfs of this size, which becomes read-only once the entries are in it.
     pub root: TmpfsOptions,
     /// What the root holds, made in this order.
@@ -79,10 +79,10 @@ pub enum HostIds {
     OneOf { first: u32, count: u32 },
 }
 
-/// One file below `/proc/sys` and the value to write to it.
+/// A file of `/proc/sys/user` and the value to write to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SysctlSetting {
-    pub path: String,
+pub struct UserLimit {
+    pub name: String,
     pub value: u64,
 }
 
@@ -218,7 +218,7 @@ pub fn plan(spec: &JailSpec, facts: &HostFacts) -> Result<JailPlan, PlanError> {
     let entries = entries(spec, facts)?;
     let outside = host_ids(facts)?;
     Ok(JailPlan {
-        sysctls: user_limits(&outside, facts),
+        user_limits: user_limits(&outside, facts),
         rlimits: process_limits(&outside, facts, &spec.limits),
         identity: UserMapping { inside: spec.user, outside },
         hostname: HOST_NAME.into(),
@@ -238,8 +238,8 @@ pub fn plan(spec: &JailSpec, facts: &HostFacts) -> Result<JailPlan, PlanError> {
 
 /// Returns the limits on what the kernel counts in the sandbox's user namespace. It counts each instance and watch for
 /// the user who made the namespace too, so that the sandboxes of an ordinary user share that user's limits.
-fn user_limits(outside: &HostIds, facts: &HostFacts) -> Vec<SysctlSetting> {
-    let setting = |name: &str, value| SysctlSetting { path: format!("/proc/sys/user/{name}"), value };
+fn user_limits(outside: &HostIds, facts: &HostFacts) -> Vec<UserLimit> {
+    let setting = |name: &str, value| UserLimit { name: name.to_owned(), value };
     let namespaces = NAMESPACE_KINDS.iter().map(|kind| setting(&format!("max_{kind}_namespaces"), 0));
     let inotify = INOTIFY_LIMITS.iter().filter_map(|&(name, most)| {
         let of_user = *facts.user_limits.get(name)?;

@@ -38,7 +38,7 @@ fn start_server(sessions: usize) -> HttpServerProcess {
     let mut command = Command::new(env!("CARGO_BIN_EXE_cove"));
     command.args(["serve", "--http", "127.0.0.1:0", "--auth", "none", "--state-dir", "/nonexistent/state"]);
     command.args(["--python", PYTHON, "--warm", "0", "--idle-timeout", "1h"]);
-    command.args(["--max-sessions", &sessions.to_string()]);
+    command.args(["--max-sessions", &sessions.to_string(), "--rate-limit", "1000000"]);
     HttpServerProcess::start(command)
 }
 

@@ -115,10 +115,9 @@ fn root_with_cgroup_v1_gives_each_sandbox_its_own_user() {
 #[test]
 fn a_sandbox_has_a_part_of_what_the_kernel_counts_for_its_maker() {
     let limits = |facts: &HostFacts| -> Vec<String> {
-        let sysctls = plan(&spec(), facts).unwrap().sysctls.into_iter();
-        let rest = sysctls.filter(|sysctl| !sysctl.path.ends_with("_namespaces"));
-        rest.map(|sysctl| format!("{} {}", sysctl.path.trim_start_matches("/proc/sys/user/max_"), sysctl.value))
-            .collect()
+        let limits = plan(&spec(), facts).unwrap().user_limits.into_iter();
+        let rest = limits.filter(|limit| !limit.name.ends_with("_namespaces"));
+        rest.map(|limit| format!("{} {}", limit.name.trim_start_matches("max_"), limit.value)).collect()
     };
     let none = ["fanotify_groups 0", "fanotify_marks 0"];
     assert_eq!(limits(&facts(0)), [&["inotify_instances 16", "inotify_watches 4096"], &none[..]].concat());

@@ -120,7 +120,7 @@ fn new_proc(path: &Path) -> Result<OwnedFd, StepFailure> {
 }
 
 /// Makes a file system and mounts it without attaching it, always without setuid programs and devices.
-fn new_filesystem(
+pub(crate) fn new_filesystem(
     kind: &str,
     options: &[(&str, String)],
     more_attributes: MountAttrFlags,
