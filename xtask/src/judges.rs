@@ -43,7 +43,7 @@ const JUDGES: OutsidePackages = OutsidePackages {
 /// The peers of `cargo xtask bench --report`.
 const PEERS: OutsidePackages = OutsidePackages {
     name: "peers",
-    size: "0.6 GB",
+    size: "0.8 GB",
     manifests: "crates/cove/benches/report/peers",
     pip: &[
         ("fastmcp", "requirements-fastmcp.txt"),

@@ -71,8 +71,8 @@ pub(super) const TABLES: [PageTable; 6] = [
     PageTable {
         id: "gathered",
         title: "Ten calls at once",
-        about: "A cell makes ten calls at once, of a tool that takes 10 ms. Whoever makes them one after another takes at \
-                least 100 ms.",
+        about: "A cell makes ten calls at once, of a tool that takes 10 ms. A code mode that makes them one after another \
+                takes at least 100 ms.",
         bases: &[
             ("gathered_client", "a client alone"),
             ("gathered_fastmcp", "FastMCP"),
