@@ -3,9 +3,10 @@
 //! from what it wrote.
 
 use std::fs;
+use std::path::Path;
 
 use crate::attempts::{self, ErrorContext};
-use crate::{cargo, containers, test};
+use crate::{cargo, containers, judges, test};
 
 mod page;
 mod plot;
@@ -16,6 +17,8 @@ use report::MeasuredReport;
 const FOLDER: &str = "crates/cove/benches";
 /// What the benchmark `report` wrote, from the top of the workspace.
 const MEASURED: &str = "docs/benchmarks/measured.json";
+/// The peers from PyPI are installed for it.
+const PYTHON: &str = "/usr/bin/python3";
 
 pub(crate) fn run(name: &str, arguments: &[&str]) -> Result<(), String> {
     let known = names()?;
@@ -51,6 +54,7 @@ pub(crate) fn measure_report(numbers: &[&str]) -> Result<(), String> {
             .inspect_err(|error| eprintln!("measuring without containers: {error}"))
             .ok(),
     };
+    let peers = judges::prepare_peers(Path::new(PYTHON));
     let file = cargo::root().join(MEASURED);
     attempts::create_folder(&cargo::root().join("docs/benchmarks"))?;
     let (rounds, repeats) = (numbers.first().unwrap_or(&"40"), numbers.get(1).unwrap_or(&"3"));
@@ -61,6 +65,7 @@ pub(crate) fn measure_report(numbers: &[&str]) -> Result<(), String> {
         eprintln!("{trouble}");
     }
     command.envs(engines.iter().flat_map(|engines| engines.environment()));
+    command.envs(peers.map(|folder| ("COVE_BENCH_PEERS", folder)));
     attempts::run(&mut command, "cargo bench --bench report")?;
     write_report()
 }

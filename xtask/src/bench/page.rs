@@ -1,5 +1,6 @@
 //! The text of `docs/benchmarks.md`. Every measured number in it comes from the report.
 
+use cove_testkit::statistics::percentile;
 use serde_json::Value;
 
 use super::report::{MeasuredReport, MeasuredRow, three_digits};
@@ -15,17 +16,21 @@ pub(super) struct PageTable {
     about: &'static str,
     /// The rows that every row is compared with, each with its heading.
     bases: &'static [(&'static str, &'static str)],
+    /// How much each round writes; the table then has its speed.
+    megabytes: Option<f64>,
 }
 
-pub(super) const TABLES: [PageTable; 3] = [
+pub(super) const TABLES: [PageTable; 6] = [
     PageTable {
         id: "start",
         title: "A new session",
         about: "From the request for a session to the first byte that its code prints. Programs start python for this code \
                 alone; a session of Cove then waits for more. *Ready* sessions come from the pool that a server keeps \
                 filled; *made on the spot* means that the pool was off. Over MCP the time ends when the client has the \
-                answer.",
+                answer. The code modes of FastMCP and UTCP keep nothing from one call to the next, so that each of their \
+                calls is a new session; they start an interpreter, but no sandbox of the operating system.",
         bases: &[("docker_run", "`docker run`"), ("bwrap", "`bwrap`"), ("bare", "bare python")],
+        megabytes: None,
     },
     PageTable {
         id: "cell",
@@ -33,7 +38,13 @@ pub(super) const TABLES: [PageTable; 3] = [
         about: "A running session, or a running container, gets code and answers. `docker exec`, `podman exec` and Docker's \
                 API start a new python each time, which forgets its variables; in Cove they stay. *Python kept running* \
                 is a short loop without limits, interrupts and a report of errors: the floor.",
-        bases: &[("docker_exec", "`docker exec`"), ("docker_kept_python", "python kept in `docker run`")],
+        bases: &[
+            ("docker_exec", "`docker exec`"),
+            ("docker_kept_python", "python kept in `docker run`"),
+            ("cell_fastmcp", "FastMCP"),
+            ("cell_utcp_npm", "UTCP (npm)"),
+        ],
+        megabytes: None,
     },
     PageTable {
         id: "import",
@@ -41,6 +52,43 @@ pub(super) const TABLES: [PageTable; 3] = [
         about: "As the first table, but the code imports modules first. *Preloaded* sessions have imported them while they \
                 waited in the pool (the setting `preload`).",
         bases: &[("import_docker", "`docker run`"), ("import_bwrap", "`bwrap`"), ("import_bare", "bare python")],
+        megabytes: None,
+    },
+    PageTable {
+        id: "call",
+        title: "A call to an upstream server",
+        about: "Code in a live session calls a tool of an MCP server on stdio, which gives back its argument, and then the \
+                next one. The time is that of a whole cell over MCP, divided by its calls. *A client alone* makes the same \
+                calls to the same server without any code: the floor.",
+        bases: &[
+            ("call_client", "a client alone"),
+            ("call_fastmcp", "FastMCP"),
+            ("call_utcp_npm", "UTCP (npm)"),
+            ("call_utcp_pypi", "UTCP (PyPI)"),
+        ],
+        megabytes: None,
+    },
+    PageTable {
+        id: "gathered",
+        title: "Ten calls at once",
+        about: "A cell makes ten calls at once, of a tool that takes 10 ms. A code mode that makes them one after another \
+                takes at least 100 ms.",
+        bases: &[
+            ("gathered_client", "a client alone"),
+            ("gathered_fastmcp", "FastMCP"),
+            ("gathered_utcp_npm", "UTCP (npm)"),
+        ],
+        megabytes: None,
+    },
+    PageTable {
+        id: "output",
+        title: "Much output",
+        about: "Code prints 10 MB in 10,000 lines, and the time ends when all of it was read. `docker exec` and the programs \
+                start a python for it. A cell of Cove keeps the beginning, the end and the number of characters between \
+                them, and the whole text in a file; over MCP the client gets that. The code modes of FastMCP and UTCP \
+                send everything to the client, and FastMCP's returns the text, because what it prints is lost.",
+        bases: &[("output_docker_exec", "`docker exec`"), ("output_python", "a bare pipe")],
+        megabytes: Some(10.0),
     },
 ];
 
@@ -57,25 +105,32 @@ pub(super) fn page(report: &MeasuredReport) -> Result<String, String> {
     for table in &TABLES {
         page += &section(report, table);
     }
+    page += &memory(report);
     page += &tool_lists(report);
+    page += &isolation(report);
     page += &slower(report);
     page += &left_out(report);
     page += &method(report).could_not("find a fact in the measured JSON")?;
     Ok(page)
 }
 
-fn section(report: &MeasuredReport, PageTable { id, title, about, bases }: &PageTable) -> String {
+fn section(report: &MeasuredReport, PageTable { id, title, about, bases, megabytes }: &PageTable) -> String {
     let bases: Vec<_> = bases.iter().filter_map(|(id, heading)| Some((report.row(id)?, heading))).collect();
     let mut text = format!("\n## {title}\n\n{about}\n\n<picture>\n");
     text += &format!("  <source media=\"(prefers-color-scheme: dark)\" srcset=\"benchmarks/{id}-dark.svg\">\n");
     text +=
         &format!("  <img alt=\"{title}: the table below as bars\" src=\"benchmarks/{id}-light.svg\">\n</picture>\n\n");
     let headings: String = bases.iter().map(|(_, heading)| format!(" times as fast as {heading} |")).collect();
-    text += &format!("| | min ms | p50 ms | p99 ms |{headings}\n|---|---|---|---|{}\n", "---|".repeat(bases.len()));
+    let (speed_heading, line) = if megabytes.is_some() { (" MB/s at p50 |", "---|") } else { ("", "") };
+    text += &format!("| | min ms | p50 ms | p99 ms |{speed_heading}{headings}\n");
+    text += &format!("|---|---|---|---|{line}{}\n", "---|".repeat(bases.len()));
     for row in slowest_first(report, id) {
-        let name = if row.is_cove { format!("**{}**", row.name) } else { row.name.clone() };
+        let name = bold_if(row.is_cove, &row.name);
         let [least, half, most] = [0.0, 0.5, 0.99].map(|part| three_digits(row.percentile(part)));
         text += &format!("| {name} | {least} | {half} | {most} |");
+        if let Some(megabytes) = megabytes {
+            text += &format!(" {} |", three_digits(megabytes * 1000.0 / row.percentile(0.5)));
+        }
         for (base, _) in &bases {
             text += &format!(" {} |", if base.id == row.id { "1".to_owned() } else { speed(row, base) });
         }
@@ -97,11 +152,50 @@ fn speed(row: &MeasuredRow, base: &MeasuredRow) -> String {
     format!("{median} ({lowest} to {highest})")
 }
 
+fn bold_if(is_cove: bool, name: &str) -> String {
+    if is_cove { format!("**{name}**") } else { name.to_owned() }
+}
+
+fn memory(report: &MeasuredReport) -> String {
+    let mut text = "\n## Memory of an idle session\n\nWhat the processes hold after one `print(6*7)`. In the first number pages that \
+                    several processes share count in parts (PSS); the second has only those of these processes. A row of Docker \
+                    includes the process that Docker keeps beside each container, and not its daemon; one of a session of Cove \
+                    not the server, which serves all sessions. The peers' servers have no session of their own: one process \
+                    serves all. Of each repeat's number the median.\n\n| | PSS, MB | private, MB |\n|---|---|---|\n"
+        .to_owned();
+    let median = |row: &Value, key: &str| {
+        let kilobytes: Vec<f64> = elements(&row[key]).filter_map(Value::as_f64).collect();
+        if kilobytes.is_empty() { 0.0 } else { percentile(&kilobytes, 0.5) / 1000.0 }
+    };
+    let mut rows: Vec<_> = elements(&report.json["memory"])
+        .map(|row| (row, median(row, "proportional_kb"), median(row, "private_kb")))
+        .collect();
+    rows.sort_by(|one, other| other.1.total_cmp(&one.1));
+    for (row, proportional, private) in rows {
+        let name = bold_if(row["is_cove"] == true, row["name"].as_str().unwrap_or_default());
+        text += &format!("| {name} | {} | {} |\n", three_digits(proportional), three_digits(private));
+    }
+    text
+}
+
+/// What separates the code of each peer from the machine: without it the times cannot be compared.
+fn isolation(report: &MeasuredReport) -> String {
+    let mut text = "\n## What isolates the code\n\nCove's sessions have namespaces, a system call filter and limits \
+                    ([security](security.md)); its containers those of the engine. The peers from PyPI and npm have no isolation \
+                    by the operating system:\n\n"
+        .to_owned();
+    for peer in elements(&report.json["peers"]) {
+        text += &format!("- {} {}: {}\n", text_at(peer, 0), text_at(peer, 1), text_at(peer, 2));
+    }
+    text
+}
+
 fn tool_lists(report: &MeasuredReport) -> String {
     let mut text = "\n## What the tools cost\n\nThe answer to `tools/list` is in the agent's context all the time. The bytes are those \
                     of the whole list; the tokens are Cove's own estimate, never fewer than models count, of what a model reads: \
                     names, descriptions and input schemas. The [specification](specification.md#what-tools-cost) has the exact \
-                    numbers of one tokenizer.\n\n| toolset | tools | bytes | tokens, estimated |\n|---|---|---|---|\n"
+                    numbers of one tokenizer. UTCP's list is not here: the server that the benchmark puts before its library is not its \
+                    own.\n\n| list | tools | bytes | tokens, estimated |\n|---|---|---|---|\n"
         .to_owned();
     for list in elements(&report.json["tool_lists"]) {
         let name = list["name"].as_str().unwrap_or_default();
@@ -153,10 +247,10 @@ fn facts_of<const N: usize>(json: &Value, keys: [&str; N]) -> Result<[String; N]
 fn method(report: &MeasuredReport) -> Result<String, String> {
     let [cores, processor, memory, kernel, distribution] =
         facts_of(&report.json["machine"], ["cores", "processor", "memory_gb", "kernel", "distribution"])?;
-    let [date, cove, commit, profile, rounds, warm_up, cells, before, after] = facts_of(
-        &report.json,
-        ["date", "cove", "commit", "profile", "rounds", "warm_up", "cells_per_turn", "load_before", "load_after"],
-    )?;
+    let [date, cove, commit, profile, rounds, warm_up] =
+        facts_of(&report.json, ["date", "cove", "commit", "profile", "rounds", "warm_up"])?;
+    let [cells, calls, before, after] =
+        facts_of(&report.json, ["cells_per_turn", "calls_per_turn", "load_before", "load_after"])?;
     let pairs = elements(&report.json["versions"]).map(|pair| format!("{} {}", text_at(pair, 0), text_at(pair, 1)));
     let versions = pairs.collect::<Vec<_>>().join("; ");
     let modules: Vec<_> =
@@ -178,9 +272,11 @@ fn method(report: &MeasuredReport) -> Result<String, String> {
 - {rows} rows took turns in each round, and the order rotated. Of each of {repeats} repeats {rounds} rounds count, after {warm_up} that
   do not. `min`, `p50` and `p99` are of all rounds. *Times as fast* is the median of the ratios within each round, in which noise that
   affects both rows cancels out; in parentheses the lowest and the highest median of a repeat. Below 1 a row is slower.
-- The output of every run was checked. All code is `print(6*7)`, and python has the flags of Cove's runner, `-I -X utf8`. A time of
-  *Cove cell* or *python kept running* is the mean of {cells} in a row. *First after other work* is one cell, after all other rows had
-  their turns and caches were cold.
+- The output of every run was checked. The code of the first three tables is `print(6*7)`, and python has the flags of Cove's runner, `-I -X utf8`. A time of
+  *Cove cell*, *python kept running* or a peer's cell is the mean of {cells} in a row, that of a call the mean of {calls}. *First after
+  other work* is one cell, after all other rows had their turns and caches were cold.
+- Peers get the same work in the language that they understand; `code_dialects.rs` of the benchmark has all of it. Their versions are
+  pinned beside it. UTCP's packages are libraries: the benchmark serves them over MCP with a few lines.
 - The modules of the third table are {modules}.{substitute}
 - Containers have no network. Podman's command line reaches it through its socket. bwrap has the same namespaces as Cove, but no
   system call filter and no limits. The engines and their image are those of Cove's tests, with storage on this machine's disk.

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,34 +13,22 @@ use cove_core::policy::Policy;
 use cove_core::policy::readiness::{SessionReadiness, WarmTarget};
 use cove_core::session::registry::{Principal, RegistryLimits, SessionBlueprint, SessionRef, SessionRegistry};
 use cove_core::session::{Session, SessionOptions};
-use cove_core::text::estimate_tokens;
+use cove_docker::ContainerBackend;
 use cove_protocol::Language;
 use cove_testkit::containers::{ImageBackend, TestEngine, recipe};
-use cove_testkit::mcp::{ClientEra, TestStdioClient};
 use cove_testkit::measure::{self, PYTHON, first_output};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::runtime::Runtime;
 
+use super::code_dialects::{COVE_PYTHON, CellTask, CodeDialect};
+use super::output_rows::session_row;
 use super::processes::{first_byte, mean_time};
+use super::stdio_agent::{StdioAgent, UpstreamServers};
 use super::{ANSWER, CODE, ReportRow, ReportTable};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_cove");
 /// Longer than any session takes to become ready.
 const UNTIL_READY: Duration = Duration::from_secs(120);
-/// The names of the servers behind Cove in a tool list: those of well-known ones.
-const SERVERS: [&str; 10] = [
-    "filesystem",
-    "github",
-    "linear",
-    "memory",
-    "notion",
-    "playwright",
-    "postgres",
-    "sequential_thinking",
-    "slack",
-    "time",
-];
-
 pub(crate) fn rows(import: &str, modules: &[&str]) -> Vec<ReportRow> {
     let backend = || Arc::new(measure::jail(PROGRAM));
     let policy = measure::config().policy;
@@ -50,10 +38,10 @@ pub(crate) fn rows(import: &str, modules: &[&str]) -> Vec<ReportRow> {
     };
     let source = |ready, modules: &[&str]| SessionSource::new(backend(), &policy, None, ready, modules);
     let live = Rc::new(LiveSession::start(backend(), &policy));
-    let (same, folder) = (Rc::clone(&live), tempfile::tempdir().expect("a folder"));
-    let client = Rc::new(RefCell::new(StdioAgent::start(folder, "1")));
-    let clients = [(); 3].map(|()| Rc::clone(&client));
-    let [new, cells, one] = clients;
+    let same = Rc::clone(&live);
+    let agent = Rc::new(RefCell::new(start_agent(&UpstreamServers::new(), "1", &COVE_PYTHON)));
+    let [new, cells, one] = [(); 3].map(|()| Rc::clone(&agent));
+    let mut sessions = 0;
     vec![
         ReportRow::of_cove(ReportTable::Start, "cove_run", "cove run, as a whole program", || {
             first_byte(Command::new(PROGRAM).args(["run", "--python", PYTHON, "-c", CODE]))
@@ -61,33 +49,33 @@ pub(crate) fn rows(import: &str, modules: &[&str]) -> Vec<ReportRow> {
         row(ReportTable::Start, "cove_new", "Cove session, made on the spot", source(0, &[]), CODE),
         row(ReportTable::Start, "cove_ready", "Cove session, ready", source(1, &[]), CODE),
         ReportRow::of_cove(ReportTable::Start, "cove_mcp_ready", "Cove session, ready, over MCP on stdio", move || {
-            new.borrow_mut().new_session()
+            sessions += 1;
+            new_session(&mut new.borrow_mut(), sessions)
         }),
         ReportRow::of_cove(ReportTable::Cell, "cove_cell", "Cove cell", move || live.mean_time()),
         ReportRow::of_cove(ReportTable::Cell, "cove_cell_pause", "Cove cell, first after other work", move || {
             same.time()
         }),
         ReportRow::of_cove(ReportTable::Cell, "cove_mcp_cell", "Cove cell over MCP on stdio", move || {
-            mean_time(|| cells.borrow_mut().cell())
+            mean_time(|| {
+                cells.borrow_mut().time(CellTask::Answer);
+            })
         }),
         ReportRow::of_cove(
             ReportTable::Cell,
             "cove_mcp_pause",
             "Cove cell over MCP, first after other work",
-            move || {
-                let start = Instant::now();
-                one.borrow_mut().cell();
-                start.elapsed()
-            },
+            move || one.borrow_mut().time(CellTask::Answer),
         ),
         row(ReportTable::Import, "import_new", "Cove session, made on the spot", source(0, &[]), import),
         row(ReportTable::Import, "import_ready", "Cove session, ready, nothing preloaded", source(1, &[]), import),
         row(ReportTable::Import, "import_preloaded", "Cove session, ready, preloaded", source(1, modules), import),
+        session_row("output_cove", "Cove cell", LiveSession::start(backend(), &policy)),
     ]
 }
 
 pub(crate) fn container_rows(engine: TestEngine, address: &str) -> Vec<ReportRow> {
-    let backend = ImageBackend { backend: engine.backend(address, Path::new(PROGRAM)), recipe: recipe() };
+    let backend = container_backend(engine, address);
     let policy = backend.policy(&measure::config().policy);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let image = runtime.block_on(backend.prepare(&policy, &|_| {})).expect("the image is there").image_id;
@@ -107,7 +95,10 @@ pub(crate) fn container_rows(engine: TestEngine, address: &str) -> Vec<ReportRow
             ("cove_podman_cell", "Cove cell in a container on Podman"),
         ],
     };
+    let printing = LiveSession::start(Arc::clone(&backend), &policy);
+    let output_id = format!("output_{cell_id}");
     vec![
+        session_row(&output_id, cell_name, printing),
         ReportRow::of_cove(ReportTable::Start, new_id, new_name, move || new.first_output(CODE)),
         ReportRow::of_cove(ReportTable::Start, ready_id, ready_name, move || ready.first_output(CODE)),
         ReportRow::of_cove(ReportTable::Cell, cell_id, cell_name, move || live.mean_time()),
@@ -191,14 +182,14 @@ impl SessionSource {
 }
 
 /// A session that stays. It ends when this is dropped.
-struct LiveSession {
-    runtime: Runtime,
-    session: Session,
-    config: Config,
+pub(crate) struct LiveSession {
+    pub(crate) runtime: Runtime,
+    pub(crate) session: Session,
+    pub(crate) config: Config,
 }
 
 impl LiveSession {
-    fn start(backend: Arc<dyn Backend>, policy: &Policy) -> Self {
+    pub(crate) fn start(backend: Arc<dyn Backend>, policy: &Policy) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let options = SessionOptions { warm_language: Some(Language::Python), ..SessionOptions::default() };
         let session = runtime.block_on(Session::start(&*backend, policy, options)).expect("a session starts");
@@ -206,7 +197,7 @@ impl LiveSession {
     }
 
     /// Returns the time from sending a cell to its end.
-    fn time(&self) -> Duration {
+    pub(crate) fn time(&self) -> Duration {
         let start = Instant::now();
         self.runtime.block_on(first_output(&self.session, &self.config, CODE, ANSWER, start));
         start.elapsed()
@@ -225,69 +216,43 @@ impl Drop for LiveSession {
     }
 }
 
-/// An agent's client and its server, a process of its own.
-struct StdioAgent {
-    client: TestStdioClient,
-    sessions: usize,
-    _home: tempfile::TempDir,
+/// Starts Cove with these servers behind it, keeping a number of sessions ready.
+pub(crate) fn start_agent(servers: &UpstreamServers, ready: &str, dialect: &'static CodeDialect) -> StdioAgent {
+    let home = tempfile::tempdir().expect("a folder");
+    let command = server(home.path(), "all", servers, &["--python", PYTHON, "--warm", ready]);
+    StdioAgent::start(command, dialect, home).expect("Cove starts")
 }
 
-impl StdioAgent {
-    /// `ready` is how many sessions the server keeps ready.
-    fn start(home: tempfile::TempDir, ready: &str) -> Self {
-        let command = server(home.path(), "all", &["--python", PYTHON, "--warm", ready]);
-        Self { client: TestStdioClient::start(command, ClientEra::Legacy), sessions: 0, _home: home }
-    }
-
-    fn cell(&mut self) {
-        assert_eq!(self.client.call("execute_code", json!({"code": CODE})).ok(), ANSWER);
-    }
-
-    /// Returns the time from a call that needs a new session to its answer.
-    fn new_session(&mut self) -> Duration {
-        self.sessions += 1;
-        let session = format!("new-{}", self.sessions);
-        let start = Instant::now();
-        let answer = self.client.call("execute_code", json!({"code": CODE, "session": session}));
-        let taken = start.elapsed();
-        assert_eq!(answer.ok(), ANSWER);
-        self.client.call("stop_session", json!({"session_id": session})).ok();
-        // The server does not say when its next session is ready. This is longer than it takes.
-        std::thread::sleep(Duration::from_millis(150));
-        taken
-    }
+/// Starts a live session in a container.
+pub(crate) fn container_session(engine: TestEngine, address: &str) -> LiveSession {
+    let backend = container_backend(engine, address);
+    let policy = backend.policy(&measure::config().policy);
+    LiveSession::start(Arc::new(backend), &policy)
 }
 
-/// Returns the command of a server whose files are in `home`.
-fn server(home: &Path, toolset: &str, arguments: &[&str]) -> Command {
+fn container_backend(engine: TestEngine, address: &str) -> ImageBackend<ContainerBackend> {
+    ImageBackend { backend: engine.backend(address, Path::new(PROGRAM)), recipe: recipe() }
+}
+
+/// Returns the time from a call that needs a new session to its answer.
+fn new_session(agent: &mut StdioAgent, number: usize) -> Duration {
+    let session = format!("new-{number}");
+    let start = Instant::now();
+    let answer = agent.client.call("execute_code", json!({"code": CODE, "session": session}));
+    let taken = start.elapsed();
+    assert_eq!(answer.ok(), ANSWER);
+    agent.client.call("stop_session", json!({"session_id": session})).ok();
+    // The server does not say when its next session is ready. This is longer than it takes.
+    std::thread::sleep(Duration::from_millis(150));
+    taken
+}
+
+/// Returns the command of a server whose files are in `home`, with other servers behind it.
+pub(crate) fn server(home: &Path, toolset: &str, servers: &UpstreamServers, arguments: &[&str]) -> Command {
+    let config = toml::to_string(&json!({"servers": servers})).expect("it is a configuration");
+    std::fs::write(home.join("cove.toml"), config).expect("it can be written");
     let mut command = Command::new(PROGRAM);
     command.args(["serve", "--tools", toolset]).args(arguments).env_clear().env("PATH", "/usr/bin:/bin");
-    command.env("HOME", home).env("COVE_CONFIG", home.join("cove.toml")).stdin(Stdio::piped());
-    std::fs::OpenOptions::new().create(true).append(true).open(home.join("cove.toml")).expect("it can be written");
+    command.env("HOME", home).env("COVE_CONFIG", home.join("cove.toml"));
     command
-}
-
-/// Returns the size of each toolset's list of tools as JSON text, and an estimate of the tokens that a model reads.
-pub(crate) fn tool_lists() -> Vec<Value> {
-    let servers: String = SERVERS.iter().map(|name| format!("[servers.{name}]\ncommand = \"/bin/true\"\n")).collect();
-    [
-        ("`code`", "code", ""),
-        ("`python`", "python", ""),
-        ("`code`, before ten servers", "code", servers.as_str()),
-        ("`all`", "all", ""),
-    ]
-    .into_iter()
-    .map(|(name, toolset, config)| {
-        let home = tempfile::tempdir().expect("a folder");
-        std::fs::write(home.path().join("cove.toml"), config).expect("it can be written");
-        let mut client = TestStdioClient::start(server(home.path(), toolset, &[]), ClientEra::Legacy);
-        let answer = client.request("tools/list", Value::Null).expect("tools are listed");
-        let tools = answer["tools"].as_array().expect("a list");
-        // What clients give to models. The rest, such as annotations, is for the client.
-        let part = |tool: &Value| json!([tool["name"], tool["description"], tool["inputSchema"]]);
-        let read = Value::from_iter(tools.iter().map(part)).to_string();
-        let bytes = answer["tools"].to_string().len();
-        json!({"name": name, "tools": tools.len(), "bytes": bytes, "tokens": estimate_tokens(&read)})
-    })
-    .collect()
 }

@@ -19,7 +19,10 @@ use cove_testkit::measure::PYTHON_FLAGS;
 use futures_util::{Stream, StreamExt};
 use tokio::runtime::Runtime;
 
+use super::code_dialects::PRINTING;
 use super::machine::output_of;
+use super::memory::parent;
+use super::output_rows::{kept_row, other_row, whole_output};
 use super::processes::{KeptPython, first_byte};
 use super::{ANSWER, CODE, IMAGE, ReportRow, ReportTable};
 
@@ -89,9 +92,8 @@ pub(crate) fn rows(engine: TestEngine, address: &str, import: &str) -> Vec<Repor
         ];
     }
     let mut imports = with(&run, import);
-    let interactive = ["run", "--rm", "-i", "--network", "none", IMAGE];
-    let all: Vec<&str> = interactive.into_iter().chain(KeptPython::arguments()).collect();
-    let mut kept_python = KeptPython::start(&mut docker(address, &all));
+    let mut printing = with(&["exec", &id], PRINTING);
+    let mut kept_python = start_kept_python(address);
     let client = Docker::connect_with_unix(address, 120, bollard::API_DEFAULT_VERSION).expect("an address");
     let client = runtime.block_on(client.negotiate_version()).expect("the daemon answers");
     let (api, same_runtime) = (client.clone(), Arc::clone(&runtime));
@@ -111,7 +113,24 @@ pub(crate) fn rows(engine: TestEngine, address: &str, import: &str) -> Vec<Repor
             move || kept_python.mean_time(),
         ),
         ReportRow::of_other(ReportTable::Import, "import_docker", "docker run --rm", move || first_byte(&mut imports)),
+        other_row("output_docker_exec", "docker exec", move || whole_output(&mut printing)),
+        kept_row("output_docker_kept", "python kept running in docker run -i", start_kept_python(address)),
     ]
+}
+
+/// Starts a Python in a container of Docker that runs each line that it gets.
+pub(crate) fn start_kept_python(address: &str) -> KeptPython {
+    let interactive = ["run", "--rm", "-i", "--network", "none", IMAGE];
+    let all: Vec<&str> = interactive.into_iter().chain(KeptPython::arguments()).collect();
+    KeptPython::start(&mut docker(address, &all))
+}
+
+/// Returns the process of Docker that holds the container made last. It is the parent of all that runs there.
+pub(crate) fn newest_container_shim(address: &str) -> u32 {
+    let id = output_of(&mut docker(address, &["ps", "--latest", "--quiet"])).expect("a container runs");
+    let first = output_of(&mut docker(address, &["inspect", "--format", "{{.State.Pid}}", &id]));
+    let first = first.and_then(|pid| pid.parse().ok()).expect("it has a process");
+    parent(first).expect("it has a parent")
 }
 
 fn python_command() -> Option<Vec<String>> {

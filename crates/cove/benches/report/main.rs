@@ -1,5 +1,5 @@
-//! What `docs/benchmarks.md` reports: new sessions, cells in live sessions and imports, beside other ways to run the same
-//! code. All rows take turns in every round, the order rotates, and every output is checked. It must not know how the
+//! What `docs/benchmarks.md` reports: new sessions, cells in live sessions, imports, calls to upstream servers, output and
+//! memory, beside other ways to do the same. All rows take turns in every round, the order rotates, and every output is checked. It must not know how the
 //! page looks: it writes each measured time as JSON.
 //!
 //! `cargo xtask bench --report` runs this with the engines of the tests and makes the page. Alone:
@@ -11,10 +11,19 @@ use cove_testkit::containers::TestEngine;
 use cove_testkit::measure::{PYTHON, WARM_UP, interleave, load};
 use serde_json::{Value, json};
 
+mod code_dialects;
+mod code_mode;
 mod cove_rows;
 mod engine_rows;
 mod machine;
+mod memory;
+mod output_rows;
+mod package_peers;
 mod processes;
+mod stdio_agent;
+mod tool_lists;
+
+use package_peers::StartablePeers;
 
 /// What every new session and every cell runs.
 const CODE: &str = "print(6*7)";
@@ -32,6 +41,26 @@ enum ReportTable {
     Cell,
     /// A new session whose first cell imports modules.
     Import,
+    /// A call from code to a tool of an upstream server, one after another.
+    UpstreamCall,
+    /// Several calls at once from one cell.
+    GatheredCalls,
+    /// A cell that prints much.
+    Output,
+}
+
+impl ReportTable {
+    /// Identifies the table in the JSON.
+    fn id(self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::Cell => "cell",
+            Self::Import => "import",
+            Self::UpstreamCall => "call",
+            Self::GatheredCalls => "gathered",
+            Self::Output => "output",
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,34 +74,34 @@ struct ReportRow {
     table: ReportTable,
     owner: RowOwner,
     /// Identifies the row in the JSON.
-    id: &'static str,
-    name: &'static str,
+    id: String,
+    name: String,
     time: Box<dyn FnMut() -> Duration>,
 }
 
 impl ReportRow {
-    fn of_cove(
+    fn new(
+        owner: RowOwner,
         table: ReportTable,
-        id: &'static str,
-        name: &'static str,
+        id: impl Into<String>,
+        name: impl Into<String>,
         time: impl FnMut() -> Duration + 'static,
     ) -> Self {
-        Self { table, owner: RowOwner::Cove, id, name, time: Box::new(time) }
+        Self { table, owner, id: id.into(), name: name.into(), time: Box::new(time) }
     }
 
-    fn of_other(
-        table: ReportTable,
-        id: &'static str,
-        name: &'static str,
-        time: impl FnMut() -> Duration + 'static,
-    ) -> Self {
-        Self { table, owner: RowOwner::Other, id, name, time: Box::new(time) }
+    fn of_cove(table: ReportTable, id: &str, name: &str, time: impl FnMut() -> Duration + 'static) -> Self {
+        Self::new(RowOwner::Cove, table, id, name, time)
+    }
+
+    fn of_other(table: ReportTable, id: &str, name: &str, time: impl FnMut() -> Duration + 'static) -> Self {
+        Self::new(RowOwner::Other, table, id, name, time)
     }
 }
 
 /// A peer that is not in the report, and the reason.
 struct LeftOutPeer {
-    peer: &'static str,
+    peer: String,
     why: String,
 }
 
@@ -85,12 +114,12 @@ fn main() {
     let modules: Vec<&str> = if processes::can_import("numpy") { vec!["numpy"] } else { STANDARD_MODULES.to_vec() };
     let import = format!("import {}; {CODE}", modules.join(", "));
 
-    let mut left_out = vec![
-        LeftOutPeer { peer: "FastMCP's code mode (PyPI)", why: "not measured yet".to_owned() },
-        LeftOutPeer { peer: "UTCP's code mode (npm)", why: "not measured yet".to_owned() },
-    ];
+    let mut left_out = Vec::new();
+    let found = StartablePeers::find(&mut left_out);
     let mut rows = processes::rows(&import, &mut left_out);
     rows.extend(cove_rows::rows(&import, &modules));
+    rows.extend(output_rows::rows());
+    rows.extend(code_mode::rows(&found, &mut left_out));
     let mut versions = machine::versions();
     for engine in TestEngine::ALL {
         match engine.address("the benchmark `report`") {
@@ -100,7 +129,7 @@ fn main() {
                 rows.extend(cove_rows::container_rows(engine, &address));
             }
             None => left_out.push(LeftOutPeer {
-                peer: if engine == TestEngine::Docker { "Docker" } else { "Podman" },
+                peer: if engine == TestEngine::Docker { "Docker" } else { "Podman" }.to_owned(),
                 why: "it did not run: only root can start the engines of the tests".to_owned(),
             }),
         }
@@ -113,6 +142,11 @@ fn main() {
             all.push(times.iter().map(|time| (time * 1000.0).round() / 1000.0).collect());
         }
     }
+    let load_after = load_averages();
+    let rows_json: Vec<Value> = rows.iter().zip(&measured).map(|(row, repeats)| row_json(row, repeats)).collect();
+    // The rows end here, with the containers and processes that they hold.
+    drop(rows);
+    let docker = TestEngine::Docker.address("the benchmark `report`");
     let report = json!({
         "date": chrono::Utc::now().format("%Y-%m-%d").to_string(),
         "cove": env!("CARGO_PKG_VERSION"),
@@ -120,19 +154,20 @@ fn main() {
         "profile": machine::profile(),
         "machine": machine::facts(),
         "versions": versions.iter().map(|(name, version)| json!([name, version])).collect::<Vec<_>>(),
+        "peers": found.facts(),
         "python": PYTHON,
         "modules": modules,
         "load_before": load_before,
-        "load_after": load_averages(),
+        "load_after": load_after,
         "rounds": rounds,
         "warm_up": WARM_UP,
         "cells_per_turn": processes::CELLS,
-        "rows": rows.iter().zip(&measured).map(|(row, repeats)| row_json(row, repeats)).collect::<Vec<_>>(),
-        "tool_lists": cove_rows::tool_lists(),
+        "calls_per_turn": code_dialects::CALLS,
+        "rows": rows_json,
+        "memory": memory::rows(&found, docker.as_deref(), repeats),
+        "tool_lists": tool_lists::rows(&found),
         "left_out": left_out.iter().map(|one| json!([one.peer, one.why])).collect::<Vec<_>>(),
     });
-    // The rows end here, with the containers and processes that they hold.
-    drop(rows);
     let text = one_row_per_line(&report);
     match file {
         Some(file) => std::fs::write(&file, text).expect("the measured times can be written"),
@@ -146,13 +181,8 @@ fn load_averages() -> String {
 }
 
 fn row_json(row: &ReportRow, repeats: &[Vec<f64>]) -> Value {
-    let table = match row.table {
-        ReportTable::Start => "start",
-        ReportTable::Cell => "cell",
-        ReportTable::Import => "import",
-    };
     let is_cove = row.owner == RowOwner::Cove;
-    json!({"table": table, "id": row.id, "name": row.name, "is_cove": is_cove, "repeats": repeats})
+    json!({"table": row.table.id(), "id": row.id, "name": row.name, "is_cove": is_cove, "repeats": repeats})
 }
 
 /// Returns the report with one line for each key, and for each row: a version control shows what changed.

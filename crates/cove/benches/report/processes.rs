@@ -1,6 +1,6 @@
 //! The rows of programs that need no engine, and a Python that is kept running.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -10,13 +10,13 @@ use cove_testkit::measure::{self, BWRAP, PYTHON, PYTHON_FLAGS, bwrap, python};
 use super::{ANSWER, CODE, LeftOutPeer, ReportRow, ReportTable};
 
 /// Runs each line that it reads: what a sandbox that keeps its interpreter can take at least.
-const LOOP: &str = "import sys\nfor line in sys.stdin:\n    exec(line)\n    sys.stdout.flush()\n";
+pub(crate) const LOOP: &str = "import sys\nfor line in sys.stdin:\n    exec(line)\n    sys.stdout.flush()\n";
 /// How often a cell runs in one turn; the turn's time is the mean.
 pub(crate) const CELLS: u32 = 20;
 
 pub(crate) fn rows(import: &str, left_out: &mut Vec<LeftOutPeer>) -> Vec<ReportRow> {
     let (first, second) = (import.to_owned(), import.to_owned());
-    let mut kept = KeptPython::start(python(&mut Command::new(PYTHON), LOOP));
+    let mut kept = KeptPython::start_bare();
     let mut rows = vec![
         ReportRow::of_other(ReportTable::Start, "bare", "python without a sandbox", || {
             first_byte(python(&mut Command::new(PYTHON), CODE))
@@ -34,7 +34,7 @@ pub(crate) fn rows(import: &str, left_out: &mut Vec<LeftOutPeer>) -> Vec<ReportR
         let time = move || first_byte(&mut bwrap(&second));
         rows.push(ReportRow::of_other(ReportTable::Import, "import_bwrap", name, time));
     } else {
-        left_out.push(LeftOutPeer { peer: "bwrap", why: "it is not installed".to_owned() });
+        left_out.push(LeftOutPeer { peer: "bwrap".to_owned(), why: "it is not installed".to_owned() });
     }
     rows
 }
@@ -67,15 +67,38 @@ impl KeptPython {
         Self { child, input, output }
     }
 
+    pub(crate) fn start_bare() -> Self {
+        Self::start(python(&mut Command::new(PYTHON), LOOP))
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Returns the arguments that start it inside a container.
     pub(crate) fn arguments() -> [&'static str; 6] {
         ["python3", PYTHON_FLAGS[0], PYTHON_FLAGS[1], PYTHON_FLAGS[2], "-c", LOOP]
     }
 
+    fn send(&mut self, code: &str) {
+        let input = self.input.as_mut().expect("it is open");
+        input.write_all(format!("{code}\n").as_bytes()).expect("it listens");
+    }
+
+    /// Returns the time until this many bytes of output were read.
+    pub(crate) fn output_time(&mut self, code: &str, bytes: usize) -> Duration {
+        let start = Instant::now();
+        self.send(code);
+        let mut written = vec![0; bytes];
+        self.output.read_exact(&mut written).expect("it answers");
+        let taken = start.elapsed();
+        assert!(written.starts_with(b"xxx") && written.ends_with(b"xxx\n") && self.output.buffer().is_empty());
+        taken
+    }
+
     pub(crate) fn mean_time(&mut self) -> Duration {
         mean_time(|| {
-            let input = self.input.as_mut().expect("it is open");
-            input.write_all(format!("{CODE}\n").as_bytes()).expect("it listens");
+            self.send(CODE);
             let mut line = String::new();
             self.output.read_line(&mut line).expect("it answers");
             assert_eq!(line, ANSWER);

@@ -1,0 +1,160 @@
+//! What an idle session or server holds in memory after its first cell: proportional and private pages of its processes,
+//! from proc_pid_smaps(5).
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use cove_testkit::containers::TestEngine;
+use cove_testkit::measure::{BWRAP, PYTHON, bwrap, python};
+use serde_json::{Value, json};
+
+use super::RowOwner;
+use super::code_dialects::{COVE_PYTHON, CellTask};
+use super::cove_rows::{container_session, start_agent};
+use super::engine_rows::{newest_container_shim, start_kept_python};
+use super::package_peers::StartablePeers;
+use super::processes::{KeptPython, LOOP};
+use super::stdio_agent::{StdioAgent, UpstreamServers};
+
+/// After this an interpreter is idle.
+const UNTIL_IDLE: Duration = Duration::from_millis(500);
+
+/// What processes hold, in kilobytes.
+#[derive(Debug, Clone, Copy)]
+struct HeldMemory {
+    /// Pages that several processes share count in parts.
+    proportional: u64,
+    private: u64,
+}
+
+/// Something that is started, becomes idle, and is measured.
+struct IdleRow<'a> {
+    owner: RowOwner,
+    name: String,
+    measure: Box<dyn Fn() -> HeldMemory + 'a>,
+}
+
+/// Starts and measures everything `repeats` times.
+pub(crate) fn rows(found: &StartablePeers, docker: Option<&str>, repeats: usize) -> Vec<Value> {
+    let mut rows = cove_rows();
+    rows.extend(process_rows());
+    rows.extend(docker.into_iter().flat_map(container_rows));
+    rows.extend(found.peers.iter().map(|&peer| {
+        let name = format!("{}, the server", peer.name);
+        let start = || found.start(peer, &UpstreamServers::new()).expect("it started before");
+        IdleRow::new(RowOwner::Other, &name, move || HeldMemory::of(&process_tree(after_a_cell(start()).client.pid())))
+    }));
+    rows.iter().map(|row| row.json(repeats)).collect()
+}
+
+impl<'a> IdleRow<'a> {
+    fn new(owner: RowOwner, name: &str, measure: impl Fn() -> HeldMemory + 'a) -> Self {
+        Self { owner, name: name.to_owned(), measure: Box::new(measure) }
+    }
+
+    fn json(&self, repeats: usize) -> Value {
+        let held: Vec<HeldMemory> = (0..repeats).map(|_| (self.measure)()).collect();
+        let list = |part: fn(&HeldMemory) -> u64| held.iter().map(part).collect::<Vec<_>>();
+        json!({
+            "name": self.name,
+            "is_cove": self.owner == RowOwner::Cove,
+            "proportional_kb": list(|held| held.proportional),
+            "private_kb": list(|held| held.private),
+        })
+    }
+}
+
+fn cove_rows() -> Vec<IdleRow<'static>> {
+    let tree = || {
+        let agent = after_a_cell(start_agent(&UpstreamServers::new(), "0", &COVE_PYTHON));
+        let pid = agent.client.pid();
+        (agent, process_tree(pid))
+    };
+    vec![
+        IdleRow::new(RowOwner::Cove, "Cove session", move || {
+            let (agent, mut pids) = tree();
+            pids.retain(|&pid| pid != agent.client.pid());
+            HeldMemory::of(&pids)
+        }),
+        IdleRow::new(RowOwner::Cove, "Cove, the server with one session", move || {
+            let (_agent, pids) = tree();
+            HeldMemory::of(&pids)
+        }),
+    ]
+}
+
+fn process_rows() -> Vec<IdleRow<'static>> {
+    let kept = |mut kept: KeptPython| {
+        kept.mean_time();
+        std::thread::sleep(UNTIL_IDLE);
+        HeldMemory::of(&process_tree(kept.pid()))
+    };
+    let mut rows = vec![IdleRow::new(RowOwner::Other, "python kept running, no sandbox", move || {
+        kept(KeptPython::start(python(&mut Command::new(PYTHON), LOOP)))
+    })];
+    if Path::new(BWRAP).exists() {
+        let measure = move || kept(KeptPython::start(&mut bwrap(LOOP)));
+        rows.push(IdleRow::new(RowOwner::Other, "python kept running in bwrap", measure));
+    }
+    rows
+}
+
+fn container_rows(address: &str) -> Vec<IdleRow<'_>> {
+    let held = || {
+        std::thread::sleep(UNTIL_IDLE);
+        HeldMemory::of(&process_tree(newest_container_shim(address)))
+    };
+    vec![
+        IdleRow::new(RowOwner::Cove, "Cove container on Docker", move || {
+            let session = container_session(TestEngine::Docker, address);
+            session.time();
+            held()
+        }),
+        IdleRow::new(RowOwner::Other, "python kept running in docker run -i", move || {
+            let mut kept = start_kept_python(address);
+            kept.mean_time();
+            held()
+        }),
+    ]
+}
+
+fn after_a_cell(mut agent: StdioAgent) -> StdioAgent {
+    agent.time(CellTask::Answer);
+    std::thread::sleep(UNTIL_IDLE);
+    agent
+}
+
+impl HeldMemory {
+    fn of(pids: &[u32]) -> Self {
+        let sum = |part: fn(&Self) -> u64| pids.iter().map(|&pid| part(&Self::of_process(pid))).sum();
+        let held = Self { proportional: sum(|one| one.proportional), private: sum(|one| one.private) };
+        assert!(held.private > 0, "the memory of {pids:?} cannot be read");
+        held
+    }
+
+    fn of_process(pid: u32) -> Self {
+        let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+        let of_key = |key: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default();
+            line.trim().trim_end_matches("kB").trim().parse().unwrap_or(0)
+        };
+        Self { proportional: of_key("Pss:"), private: of_key("Private_Clean:") + of_key("Private_Dirty:") }
+    }
+}
+
+/// Returns a process and everything that it started.
+fn process_tree(root: u32) -> Vec<u32> {
+    let pids = fs::read_dir("/proc").expect("it is mounted").flatten();
+    let pids: Vec<u32> = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    let parents: HashMap<u32, u32> = pids.iter().filter_map(|&pid| Some((pid, parent(pid)?))).collect();
+    let is_inside = |pid: u32| std::iter::successors(Some(pid), |pid| parents.get(pid).copied()).any(|pid| pid == root);
+    pids.into_iter().filter(|&pid| is_inside(pid)).collect()
+}
+
+pub(crate) fn parent(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
