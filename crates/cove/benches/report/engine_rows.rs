@@ -125,10 +125,11 @@ pub(crate) fn start_kept_python(address: &str) -> KeptPython {
     KeptPython::start(&mut docker(address, &all))
 }
 
-/// Returns the process of Docker that holds the container made last. It is the parent of all that runs there.
+/// Returns the process of Docker that holds the running container made last. It is the parent of all that runs there.
 pub(crate) fn newest_container_shim(address: &str) -> u32 {
-    let id = output_of(&mut docker(address, &["ps", "--latest", "--quiet"])).expect("a container runs");
-    let first = output_of(&mut docker(address, &["inspect", "--format", "{{.State.Pid}}", &id]));
+    let ids = output_of(&mut docker(address, &["ps", "--quiet"])).expect("the daemon answers");
+    let id = ids.lines().next().expect("a container runs");
+    let first = output_of(&mut docker(address, &["inspect", "--format", "{{.State.Pid}}", id]));
     let first = first.and_then(|pid| pid.parse().ok()).expect("it has a process");
     parent(first).expect("it has a parent")
 }
