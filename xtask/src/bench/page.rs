@@ -255,11 +255,12 @@ fn method(report: &MeasuredReport) -> Result<String, String> {
     let versions = pairs.collect::<Vec<_>>().join("; ");
     let modules: Vec<_> =
         elements(&report.json["modules"]).filter_map(Value::as_str).map(|one| format!("`{one}`")).collect();
-    let substitute = if modules.iter().any(|module| module == "`numpy`") {
-        ""
+    let about_modules = if modules.iter().any(|module| module == "`pandas`") {
+        "sums a column of a `DataFrame`"
     } else {
-        " They stand for larger ones: numpy was not installed on this machine."
+        "prints a number; these stand for larger modules, as pandas was not installed on this machine"
     };
+    let in_image = if report.row("import_docker").is_none() { ". The image of the engines does not have it" } else { "" };
     let (rows, repeats, modules) = (report.rows.len(), report.repeats(), modules.join(", "));
     Ok(format!(
         "
@@ -277,7 +278,7 @@ fn method(report: &MeasuredReport) -> Result<String, String> {
   other work* is one cell, after all other rows had their turns and caches were cold.
 - Peers get the same work in the language that they understand; `code_dialects.rs` of the benchmark has all of it. Their versions are
   pinned beside it. UTCP's packages are libraries: the benchmark serves them over MCP with a few lines.
-- The modules of the third table are {modules}.{substitute}
+- The code of the table of imports imports {modules} and {about_modules}{in_image}.
 - Containers have no network. Podman's command line reaches it through its socket. bwrap has the same namespaces as Cove, but no
   system call filter and no limits. The engines and their image are those of Cove's tests, with storage on this machine's disk.
 

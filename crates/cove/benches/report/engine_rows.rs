@@ -92,12 +92,13 @@ pub(crate) fn rows(engine: TestEngine, address: &str, import: &str) -> Vec<Repor
         ];
     }
     let mut imports = with(&run, import);
+    let can_import = output_of(&mut imports).is_some();
     let mut printing = with(&["exec", &id], PRINTING);
     let mut kept_python = start_kept_python(address);
     let client = Docker::connect_with_unix(address, 120, bollard::API_DEFAULT_VERSION).expect("an address");
     let client = runtime.block_on(client.negotiate_version()).expect("the daemon answers");
     let (api, same_runtime) = (client.clone(), Arc::clone(&runtime));
-    vec![
+    let mut rows = vec![
         ReportRow::of_other(ReportTable::Start, "docker_run", "docker run --rm", move || first_byte(&mut start)),
         ReportRow::of_other(ReportTable::Start, "docker_api", "Docker's API: create, attach, start", move || {
             api_run(&runtime, &client)
@@ -112,10 +113,14 @@ pub(crate) fn rows(engine: TestEngine, address: &str, import: &str) -> Vec<Repor
             "python kept running in docker run -i",
             move || kept_python.mean_time(),
         ),
-        ReportRow::of_other(ReportTable::Import, "import_docker", "docker run --rm", move || first_byte(&mut imports)),
         other_row("output_docker_exec", "docker exec", move || whole_output(&mut printing)),
         kept_row("output_docker_kept", "python kept running in docker run -i", start_kept_python(address)),
-    ]
+    ];
+    if can_import {
+        let time = move || first_byte(&mut imports);
+        rows.push(ReportRow::of_other(ReportTable::Import, "import_docker", "docker run --rm", time));
+    }
+    rows
 }
 
 /// Starts a Python in a container of Docker that runs each line that it gets.

@@ -30,7 +30,9 @@ const CODE: &str = "print(6*7)";
 /// What it prints.
 const ANSWER: &str = "42\n";
 const IMAGE: &str = "ubuntu:24.04";
-/// What is imported where numpy is missing.
+/// What the code of the table of imports does where pandas is installed.
+const DATA_FRAME: &str = "import pandas; print(pandas.DataFrame({'a': [20, 22]}).sum()['a'])";
+/// What it imports elsewhere.
 const STANDARD_MODULES: [&str; 4] = ["asyncio", "decimal", "sqlite3", "xml.dom.minidom"];
 
 #[derive(Debug, Clone, Copy)]
@@ -111,8 +113,10 @@ fn main() {
     let repeats = numbers.next().unwrap_or(3);
     let file = std::env::args().find(|argument| argument.ends_with(".json"));
     let load_before = load_averages();
-    let modules: Vec<&str> = if processes::can_import("numpy") { vec!["numpy"] } else { STANDARD_MODULES.to_vec() };
-    let import = format!("import {}; {CODE}", modules.join(", "));
+    let (modules, import) = match processes::can_import("pandas") {
+        true => (vec!["pandas"], DATA_FRAME.to_owned()),
+        false => (STANDARD_MODULES.to_vec(), format!("import {}; {CODE}", STANDARD_MODULES.join(", "))),
+    };
 
     let mut left_out = Vec::new();
     let found = StartablePeers::find(&mut left_out);
