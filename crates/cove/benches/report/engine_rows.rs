@@ -21,7 +21,7 @@ use tokio::runtime::Runtime;
 
 use super::code_dialects::PRINTING;
 use super::machine::output_of;
-use super::memory::parent;
+use super::memory::all_processes;
 use super::output_rows::{kept_row, other_row, whole_output};
 use super::processes::{KeptPython, first_byte};
 use super::{ANSWER, CODE, IMAGE, ReportRow, ReportTable};
@@ -130,13 +130,16 @@ pub(crate) fn start_kept_python(address: &str) -> KeptPython {
     KeptPython::start(&mut docker(address, &all))
 }
 
-/// Returns the process of Docker that holds the running container made last. It is the parent of all that runs there.
+/// Returns the process that Docker keeps beside the running container made last. It is the parent of all that runs there.
+/// Docker's own numbers are those of another process namespace.
 pub(crate) fn newest_container_shim(address: &str) -> u32 {
-    let ids = output_of(&mut docker(address, &["ps", "--quiet"])).expect("the daemon answers");
+    let ids = output_of(&mut docker(address, &["ps", "--quiet", "--no-trunc"])).expect("the daemon answers");
     let id = ids.lines().next().expect("a container runs");
-    let first = output_of(&mut docker(address, &["inspect", "--format", "{{.State.Pid}}", id]));
-    let first = first.and_then(|pid| pid.parse().ok()).expect("it has a process");
-    parent(first).expect("it has a parent")
+    let is_shim = |pid: &u32| {
+        let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.contains("containerd-shim") && line.contains(id)
+    };
+    all_processes().into_iter().find(is_shim).expect("a process holds the container")
 }
 
 fn python_command() -> Option<Vec<String>> {

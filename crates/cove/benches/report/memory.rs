@@ -147,14 +147,18 @@ impl HeldMemory {
 
 /// Returns a process and everything that it started.
 fn process_tree(root: u32) -> Vec<u32> {
-    let pids = fs::read_dir("/proc").expect("it is mounted").flatten();
-    let pids: Vec<u32> = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    let pids = all_processes();
     let parents: HashMap<u32, u32> = pids.iter().filter_map(|&pid| Some((pid, parent(pid)?))).collect();
     let is_inside = |pid: u32| std::iter::successors(Some(pid), |pid| parents.get(pid).copied()).any(|pid| pid == root);
     pids.into_iter().filter(|&pid| is_inside(pid)).collect()
 }
 
-pub(crate) fn parent(pid: u32) -> Option<u32> {
+pub(crate) fn all_processes() -> Vec<u32> {
+    let entries = fs::read_dir("/proc").expect("it is mounted").flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+fn parent(pid: u32) -> Option<u32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }

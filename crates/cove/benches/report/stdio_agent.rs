@@ -77,9 +77,10 @@ pub(crate) fn plain_reason(error: &str) -> String {
         .map(|(index, piece)| if index == 0 { piece } else { piece.split_once('m').map_or("", |(_, text)| text) })
         .collect();
     let reason = plain.rsplit_once("error: ").map_or(plain.as_str(), |(_, reason)| reason);
-    let sentence = reason.split(". ").next().unwrap_or(reason);
+    // What follows a bracket are details.
+    let sentence = [". ", " ["].iter().fold(reason, |rest, end| rest.split(end).next().unwrap_or(rest));
     let is_place =
         |word: &&str| word.contains("://") || word.trim_start_matches(['\'', '"', '`', '(']).starts_with('/');
-    let words: Vec<&str> = sentence.split(' ').map(|word| if is_place(&word) { "…" } else { word }).collect();
+    let words: Vec<&str> = sentence.split_whitespace().map(|word| if is_place(&word) { "…" } else { word }).collect();
     words.join(" ").chars().take(REASON).collect()
 }
