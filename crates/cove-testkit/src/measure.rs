@@ -65,6 +65,8 @@ pub fn python<'a>(command: &'a mut Command, code: &str) -> &'a mut Command {
 pub fn bwrap(code: &str) -> Command {
     let mut command = Command::new(BWRAP);
     command.args("--unshare-all --die-with-parent --new-session --ro-bind /usr /usr --symlink usr/bin /bin".split(' '));
+    // Debian's links to the libraries of numpy.
+    command.args(["--ro-bind-try", "/etc/alternatives", "/etc/alternatives"]);
     command.args("--symlink usr/lib /lib --symlink usr/lib64 /lib64 --proc /proc --dev /dev --tmpfs /tmp".split(' '));
     command.args("--tmpfs /workspace --chdir /workspace --clearenv --setenv PATH /usr/bin:/bin".split(' '));
     command.arg(PYTHON).args(PYTHON_FLAGS).args(["-c", code]);
