@@ -273,11 +273,12 @@ fn method(report: &MeasuredReport) -> Result<String, String> {
 - {rows} rows took turns in each round, and the order rotated. Of each of {repeats} repeats {rounds} rounds count, after {warm_up} that
   do not. `min`, `p50` and `p99` are of all rounds. *Times as fast* is the median of the ratios within each round, in which noise that
   affects both rows cancels out; in parentheses the lowest and the highest median of a repeat. Below 1 a row is slower.
-- The output of every run was checked. The code of the first three tables is `print(6*7)`, and python has the flags of Cove's runner, `-I -X utf8`. A time of
+- The output of every run was checked. The code of the first two tables is `print(6*7)`, and python has the flags of Cove's runner, `-I -X utf8`. A time of
   *Cove cell*, *python kept running* or a peer's cell is the mean of {cells} in a row, that of a call the mean of {calls}. *First after
   other work* is one cell, after all other rows had their turns and caches were cold.
 - Peers get the same work in the language that they understand; `code_dialects.rs` of the benchmark has all of it. Their versions are
-  pinned beside it. UTCP's packages are libraries: the benchmark serves them over MCP with a few lines.
+  pinned beside it. UTCP's packages are libraries: the benchmark serves them over MCP with a few lines. FastMCP
+  runs as its documentation shows, with a proxy that opens a session with the server for each call.
 - The code of the table of imports imports {modules} and {about_modules}{in_image}.
 - Containers have no network. Podman's command line reaches it through its socket. bwrap has the same namespaces as Cove, but no
   system call filter and no limits. The engines and their image are those of Cove's tests, with storage on this machine's disk.
