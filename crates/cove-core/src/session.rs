@@ -110,6 +110,7 @@ impl Session {
             stdin: if options.input.is_some() { StdinSource::Host } else { StdinSource::Empty },
             interpreters: sandbox.interpreters,
             warm: options.warm_language,
+            proxy_door: policy.proxy_door,
             resume: None,
         };
         let opened = tokio::time::timeout(START_TIMEOUT, Link::open(sandbox.stream, hello)).await;
@@ -332,6 +333,9 @@ impl Session {
                     if cell != running.id || std::mem::replace(&mut running.reports_memory_kill, true) {
                         return Err(LinkError::Protocol("it reported a memory kill of no cell, or twice"));
                     }
+                }
+                CellEvent::Message((FromRunner::OpenStream { cell, stream }, _)) => {
+                    running.calls.serve_stream(cell, self.link.take_stream(stream))?;
                 }
                 CellEvent::Message((FromRunner::Done { cell, outcome, fresh }, _)) => {
                     if cell != running.id {

@@ -28,6 +28,7 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use super::clock::{CallingCell, CellClock};
 use crate::BoxFuture;
+use crate::guest_streams::GuestStream;
 use crate::link::{LinkError, ReplySender};
 use crate::sync::lock;
 
@@ -41,6 +42,13 @@ pub trait CallHandler: Send + Sync {
     /// Returns the reply to a request: a JSON object that has either `ok` or `error`. Dropping the future cancels the
     /// call.
     fn answer<'a>(&'a self, cell: CallingCell, request: Vec<u8>) -> BoxFuture<'a, Vec<u8>>;
+
+    /// Serves a connection of the code to the network until it ends. Dropping the future ends it. Without a network, the
+    /// connection is reset.
+    fn serve_stream<'a>(&'a self, _cell: CellId, stream: GuestStream) -> BoxFuture<'a, ()> {
+        drop(stream);
+        Box::pin(std::future::ready(()))
+    }
 }
 
 /// Answers every call with an error, for sessions without MCP servers.
@@ -135,6 +143,19 @@ impl CellCalls {
         } else {
             let (calls, cell) = (Arc::clone(&self.calls), self.cell.clone());
             self.spawn(call, bytes, async move { answer_or_error(calls.answer(cell, request)).await });
+        }
+        Ok(())
+    }
+
+    /// Starts a task that serves a connection of the code. Fails if it belongs to another cell.
+    pub(super) fn serve_stream(&mut self, cell: CellId, stream: Option<GuestStream>) -> Result<(), LinkError> {
+        if cell != self.cell.id {
+            return Err(LinkError::Protocol("it opened a stream out of turn"));
+        }
+        while self.tasks.try_join_next().is_some() {}
+        if let Some(stream) = stream {
+            let calls = Arc::clone(&self.calls);
+            self.tasks.spawn(async move { calls.serve_stream(cell, stream).await });
         }
         Ok(())
     }

@@ -193,6 +193,7 @@ fn defaults_are_what_the_design_says() {
             mounts: Vec::new(),
             packages: Default::default(),
             network,
+            proxy_door: false,
             runtime: None,
             user,
             limits,

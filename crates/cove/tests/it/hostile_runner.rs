@@ -321,7 +321,7 @@ fn reports_variables_lost_between_cells() {
 fn refuses_a_runner_of_another_version() {
     let backend = FakeBackend::new(|mut runner| async move {
         runner.receive().await;
-        let ready = cove_protocol::RunnerReady { version: 0, interpreters: vec![], received: 0 };
+        let ready = cove_protocol::RunnerReady { version: 0, interpreters: vec![], received: 0, proxy_port: None };
         runner.send(FromRunner::Ready(ready), &[]).await;
         std::future::pending::<()>().await;
     });
