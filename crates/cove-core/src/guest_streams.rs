@@ -1,7 +1,7 @@
 //! Streams between code in a sandbox and the host: each is one connection that the runner's door has accepted.
 //!
 //! Three parties share `StreamTable`. The link's reading task passes it the runner's messages and never waits here, so a
-//! stream that nobody reads cannot delay the others: the runner may send only what it has credit for, and a runner that
+//! stream that no task reads cannot delay the others: the runner may send only what it has credit for, and a runner that
 //! sends more has broken the protocol. The link's writing task takes frames from `next_frame`, one of each stream in
 //! turn, and only while no other message waits. The task that serves a stream holds its `GuestStream`, which reads
 //! `incoming` and fills `outgoing`; each is at most one window long.
@@ -241,7 +241,7 @@ impl StreamTable {
 }
 
 impl StreamTableState {
-    /// Gives a stream its turn if it has something to send. Returns whether the writing task must be told.
+    /// Gives a stream its turn if it has something to send. Returns whether the writing task must be woken.
     fn schedule(&mut self, id: StreamId) -> bool {
         let Some(stream) = self.streams.get_mut(&id) else { return false };
         if stream.has_turn || !stream.has_frames() {

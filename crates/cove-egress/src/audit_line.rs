@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -55,10 +56,20 @@ pub trait EgressRecorder: Send + Sync {
     fn write(&self, line: &EgressAuditLine);
 }
 
+/// What a connection has moved so far. The relay adds to it, and the line takes it when the request ends or is cut short.
+#[derive(Debug, Default)]
+pub(crate) struct RelayCounts {
+    pub(crate) up: AtomicU64,
+    pub(crate) down: AtomicU64,
+    /// The status of the answer; 0 before there is one.
+    pub(crate) status: AtomicU16,
+}
+
 /// The line of a request under way. Dropping it writes the line, also when the request is cut short.
 pub(crate) struct OpenEgressLine {
     recorder: Arc<dyn EgressRecorder>,
     pub(crate) line: EgressAuditLine,
+    pub(crate) counts: Arc<RelayCounts>,
     start: Instant,
 }
 
@@ -68,12 +79,16 @@ impl OpenEgressLine {
         recorder.prepare()?;
         let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
         let line = EgressAuditLine { time, kind: LINE_KIND.to_owned(), ..line };
-        Ok(Self { recorder, line, start: Instant::now() })
+        Ok(Self { recorder, line, counts: Arc::default(), start: Instant::now() })
     }
 }
 
 impl Drop for OpenEgressLine {
     fn drop(&mut self) {
+        self.line.bytes_up = self.counts.up.load(Ordering::Relaxed);
+        self.line.bytes_down = self.counts.down.load(Ordering::Relaxed);
+        let status = self.counts.status.load(Ordering::Relaxed);
+        self.line.status = Some(status).filter(|status| *status > 0 && self.line.method != "CONNECT");
         self.line.ms = self.start.elapsed().as_millis() as u64;
         let EgressAuditLine { host, port, decision, reason, .. } = &self.line;
         tracing::debug!(host, port, decision, reason, "network request ended");

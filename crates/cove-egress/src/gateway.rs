@@ -39,7 +39,7 @@ pub struct EgressGateway {
 
 /// How a request ended that was begun.
 enum RequestEnd {
-    /// The client can still be told.
+    /// The client still waits for its answer.
     Refused(EgressRefusal),
     /// The client is past its answer.
     BrokenOff(EgressRefusal),
@@ -102,7 +102,7 @@ impl EgressGateway {
             Ok(_) if !traffic.may_open() => {
                 RequestEnd::Refused(limit(&target, "rate", "the session opens connections too fast"))
             }
-            Ok(request) => self.carry_out(&mut client, request, traffic, &mut open.line).await,
+            Ok(request) => self.carry_out(&mut client, request, traffic, &mut open).await,
             Err(refusal) => RequestEnd::Refused(refusal),
         };
         match end {
@@ -123,12 +123,12 @@ impl EgressGateway {
     async fn refuse(&self, mut client: impl AsyncWrite + Unpin, refusal: &EgressRefusal, notes: &RefusalNotes) {
         notes.add(refusal);
         let answer = refusal.http_answer();
-        let told = async {
+        let answered = async {
             client.write_all(answer.as_bytes()).await?;
             client.shutdown().await
         };
         // A client that has gone learns it from the cell's result.
-        let _ = timeout(ANSWER_TIMEOUT, told).await;
+        let _ = timeout(ANSWER_TIMEOUT, answered).await;
     }
 
     async fn carry_out(
@@ -136,8 +136,10 @@ impl EgressGateway {
         client: &mut BufReader<impl AsyncRead + AsyncWrite + Unpin + Send>,
         request: ProxyRequest,
         traffic: &SessionTraffic,
-        line: &mut EgressAuditLine,
+        open: &mut OpenEgressLine,
     ) -> RequestEnd {
+        let meter = RelayMeter::new(traffic, self.rules.limits, Arc::clone(&open.counts));
+        let line = &mut open.line;
         let connected = async {
             let rule = self.rules.decide(&request.target, request.kind())?;
             line.rule = Some(rule.to_string());
@@ -151,7 +153,6 @@ impl EgressGateway {
             Ok(connected) => connected,
             Err(refusal) => return RequestEnd::Refused(refusal),
         };
-        let meter = RelayMeter::new(traffic, self.rules.limits);
         let target = &request.target;
         let done = match request.form {
             RequestForm::Tunnel => tunnel(client, server, rule, target, &meter).await,
@@ -166,10 +167,6 @@ impl EgressGateway {
                 exchange.await.map_err(|error| end_of_relay(error, target))
             }
         };
-        (line.bytes_up, line.bytes_down) = meter.totals();
-        if line.method != "CONNECT" {
-            line.status = meter.status();
-        }
         done.err().unwrap_or(RequestEnd::Closed)
     }
 }

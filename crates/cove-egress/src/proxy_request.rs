@@ -1,5 +1,5 @@
 //! The head of a request to the proxy, read strictly: what two programs could read differently is refused. Of a plain
-//! request, the server gets only what is written anew here, never the client's own bytes.
+//! request, the server gets only what this module writes, never the client's own bytes.
 
 use std::fmt::Write;
 
@@ -14,7 +14,7 @@ pub(crate) const MAX_HEAD: usize = 64 * 1024;
 const MAX_FIELDS: usize = 100;
 /// What the line of a refusal shows of a target that it cannot understand.
 const MAX_SHOWN: usize = 100;
-/// Fields that are about one connection only. `Host` and the length are written anew.
+/// Fields that are about one connection only. This module writes `Host` and the length itself.
 const DROPPED_FIELDS: [&str; 10] = [
     "connection",
     "content-length",

@@ -1,7 +1,8 @@
 //! Moves bytes between code and a server, within the limits of the session.
 
 use std::io;
-use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cove_core::guest_streams::SessionTraffic;
@@ -9,6 +10,7 @@ use cove_core::sync::lock;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, sleep_until};
 
+use crate::audit_line::RelayCounts;
 use crate::proxy_request::{BodyLength, MAX_HEAD};
 use crate::rules::TrafficLimits;
 
@@ -37,12 +39,11 @@ impl From<io::Error> for RelayError {
 pub(crate) struct RelayMeter<'a> {
     pub(crate) traffic: &'a SessionTraffic,
     pub(crate) limits: TrafficLimits,
+    counts: Arc<RelayCounts>,
     state: Mutex<MeterState>,
 }
 
 struct MeterState {
-    up: u64,
-    down: u64,
     last_moved: Instant,
     /// The first bytes of the answer, for its status.
     answer: Vec<u8>,
@@ -55,9 +56,9 @@ pub(crate) enum RelayDirection {
 }
 
 impl<'a> RelayMeter<'a> {
-    pub(crate) fn new(traffic: &'a SessionTraffic, limits: TrafficLimits) -> Self {
-        let state = MeterState { up: 0, down: 0, last_moved: Instant::now(), answer: Vec::new() };
-        Self { traffic, limits, state: Mutex::new(state) }
+    pub(crate) fn new(traffic: &'a SessionTraffic, limits: TrafficLimits, counts: Arc<RelayCounts>) -> Self {
+        let state = MeterState { last_moved: Instant::now(), answer: Vec::new() };
+        Self { traffic, limits, counts, state: Mutex::new(state) }
     }
 
     /// Counts bytes before they are passed on. Fails if the session may not move them.
@@ -74,27 +75,19 @@ impl<'a> RelayMeter<'a> {
             return Err(RelayError::Limit { name, hint });
         }
         match direction {
-            RelayDirection::Up => state.up += length,
+            RelayDirection::Up => {
+                self.counts.up.fetch_add(length, Ordering::Relaxed);
+            }
             RelayDirection::Down => {
-                state.down += length;
+                self.counts.down.fetch_add(length, Ordering::Relaxed);
                 let missing = 16_usize.saturating_sub(state.answer.len());
-                state.answer.extend(bytes.iter().take(missing));
+                if missing > 0 {
+                    state.answer.extend(bytes.iter().take(missing));
+                    self.counts.status.store(read_status(&state.answer).unwrap_or(0), Ordering::Relaxed);
+                }
             }
         }
         Ok(())
-    }
-
-    /// Returns the bytes that code has sent and got.
-    pub(crate) fn totals(&self) -> (u64, u64) {
-        let state = lock(&self.state);
-        (state.up, state.down)
-    }
-
-    /// Returns the status of an HTTP answer.
-    pub(crate) fn status(&self) -> Option<u16> {
-        let state = lock(&self.state);
-        let text = std::str::from_utf8(&state.answer).ok()?;
-        text.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.get(..3)?.parse().ok()
     }
 
     /// Returns when nothing has moved for too long.
@@ -107,6 +100,12 @@ impl<'a> RelayMeter<'a> {
             sleep_until(end).await;
         }
     }
+}
+
+/// Returns the status that an HTTP answer begins with.
+fn read_status(answer: &[u8]) -> Option<u16> {
+    let text = std::str::from_utf8(answer).ok()?;
+    text.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.get(..3)?.parse().ok()
 }
 
 /// Passes on bytes until they end, and then the end.

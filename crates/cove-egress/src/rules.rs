@@ -39,7 +39,9 @@ impl HostPattern {
             _ if matches!(text, "*" | "**") => return Err(refuse("would allow every host")),
             _ if text.contains('*') => return Err(refuse("has a `*` that is not a whole label at the beginning")),
             _ => {
-                return TargetHost::parse_written(text).map(Self::Exact).map_err(|problem| no_host(text, problem, hint));
+                return TargetHost::parse_written(text)
+                    .map(Self::Exact)
+                    .map_err(|problem| no_host(text, problem, hint));
             }
         };
         match TargetHost::parse_written(rest) {
@@ -278,8 +280,17 @@ impl EgressRules {
         refuse(RefusalReason::HostNotAllowed, cause.to_owned(), format!("{}; {add}", self.reachable()))
     }
 
-    /// Says what can be reached, as in "reachable: api.example.com, presets `npm`".
-    pub fn reachable(&self) -> String {
+    /// Says what can be reached, as in "reachable: api.example.com, preset `npm`".
+    fn reachable(&self) -> String {
+        if self.allow.is_empty() {
+            "nothing is reachable".to_owned()
+        } else {
+            format!("reachable: {}", self.reachable_hosts())
+        }
+    }
+
+    /// Returns what can be reached, as in "api.example.com, preset `npm`": a few hosts and presets, and a count.
+    pub fn reachable_hosts(&self) -> String {
         let mut all: Vec<String> = Vec::new();
         for rule in &self.allow {
             let shown = match rule.preset {
@@ -295,7 +306,7 @@ impl EgressRules {
         if more > 0 {
             all.push(format!("{more} more"));
         }
-        if all.is_empty() { "nothing is reachable".to_owned() } else { format!("reachable: {}", all.join(", ")) }
+        all.join(", ")
     }
 }
 

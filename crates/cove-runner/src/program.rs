@@ -103,7 +103,7 @@ mod tests {
         let command = command.iter().map(|&word| word.to_owned()).collect();
         let start = ProgramCell { cell: CellId(1), command, directory: directory.map(str::to_owned) };
         let streams = StandardStreams { input: null(), output: null(), error: null() };
-        let process = super::start(&start, streams, Path::new("/none"))?;
+        let process = super::start(&start, streams, Path::new("/none"), &[])?;
         let waited = rustix::process::waitpid(Some(process.pid()), rustix::process::WaitOptions::empty());
         Ok(waited.unwrap().unwrap().1.exit_status())
     }
