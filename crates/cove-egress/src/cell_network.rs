@@ -49,7 +49,7 @@ impl RefusalNotes {
     }
 
     /// Returns the notes and forgets them.
-    fn take(&self) -> Vec<String> {
+    pub(crate) fn take(&self) -> Vec<String> {
         let (mut texts, more) = std::mem::take(&mut *lock(&self.0));
         if more > 0 {
             texts.push(format!("network: {more} further requests were refused"));
