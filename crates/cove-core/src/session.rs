@@ -342,6 +342,7 @@ impl Session {
                         return Err(LinkError::Protocol("it ended a cell that does not run"));
                     }
                     running.check_outcome(&outcome)?;
+                    running.calls.end_streams().await;
                     let known =
                         matches!(running.process, CellProcess::Interpreter(of) if turn.live_interpreters.contains(&of));
                     let killed = running.reports_memory_kill;

@@ -128,6 +128,13 @@ impl EgressRule {
 
     /// Reads `HOST` or `HOST:PORT`.
     pub fn parse(text: &str) -> Result<Self, Refusal> {
+        if text.contains('/') {
+            return Err(Refusal::of_value(
+                text,
+                "is not a host but an address of a page",
+                "write `HOST` or `HOST:PORT`",
+            ));
+        }
         let (host, port) = split_port(text);
         let ports = match port {
             None => Vec::new(),

@@ -78,6 +78,8 @@ pub(super) struct CellCalls {
     calls: Arc<dyn CallHandler>,
     replies: ReplySender,
     tasks: JoinSet<()>,
+    /// A task for each stream.
+    streams: JoinSet<()>,
     open: Arc<Mutex<OpenCalls>>,
     started_count: usize,
     /// Set by `stop`. Calls that begin afterwards get the reply `cancelled`.
@@ -102,7 +104,16 @@ struct OpenCall {
 impl CellCalls {
     pub(super) fn new(cell: CellId, calls: Arc<dyn CallHandler>, replies: ReplySender) -> Self {
         let cell = CallingCell::new(cell);
-        Self { cell, calls, replies, tasks: JoinSet::new(), open: Arc::default(), started_count: 0, stopped: false }
+        Self {
+            cell,
+            calls,
+            replies,
+            tasks: JoinSet::new(),
+            streams: JoinSet::new(),
+            open: Arc::default(),
+            started_count: 0,
+            stopped: false,
+        }
     }
 
     /// Returns the clock of the cell, which the handler of its calls may stop.
@@ -152,12 +163,17 @@ impl CellCalls {
         if cell != self.cell.id {
             return Err(LinkError::Protocol("it opened a stream out of turn"));
         }
-        while self.tasks.try_join_next().is_some() {}
+        while self.streams.try_join_next().is_some() {}
         if let Some(stream) = stream {
             let calls = Arc::clone(&self.calls);
-            self.tasks.spawn(async move { calls.serve_stream(cell, stream).await });
+            self.streams.spawn(async move { calls.serve_stream(cell, stream).await });
         }
         Ok(())
+    }
+
+    /// Ends the tasks of streams and waits for them, so that all that they record is there before the cell ends.
+    pub(super) async fn end_streams(&mut self) {
+        self.streams.shutdown().await;
     }
 
     /// Cancels a call that the code no longer waits for. Its reply may already be on its way; the runner drops it then.

@@ -91,7 +91,7 @@ fn rules_that_are_too_wide_or_wrong_cannot_be_written() {
         ("*.*.example.com", "not a whole label"),
         ("*.1.2.3.4", "before an address"),
         ("127.1", "unusual notation"),
-        ("https://example.com", "not a host"),
+        ("https://example.com", "address of a page"),
         ("user@example.com", "not a host"),
         ("example.com:https", "port"),
         ("example.com:0", "port"),

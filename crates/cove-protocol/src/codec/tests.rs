@@ -140,7 +140,7 @@ fn refuses_bad_json() {
     check_json(r#"{"type":"need_input","type":"need_input"}"#, "duplicate field `type` at line 1 column 27");
     check_json(
         r#"{"type":"bye"}"#,
-        "unknown variant `bye`, expected one of `ready`, `output`, `image`, `need_input`, `memory_kill`, `done`, `answer`, `stored`, `file`, `listing`, `refused`, `call`, `forget`, `taken`, `open_stream`, `stream_data`, `stream_credit`, `end_stream`, `reset_stream`, `pong`, `fault` at line 1 column 12",
+        "unknown variant `bye`, expected one of `ready`, `output`, `image`, `need_input`, `memory_kill`, `done`, `answer`, `stored`, `file`, `listing`, `refused`, `call`, `forget`, `taken`, `open_stream`, `stream_data`, `stream_credit`, `end_stream`, `reset_stream`, `pong`, `fault` at line 1 column 13",
     );
     check_json(r#"{"type":"pong","nonce":1.5,"received":0}"#, "invalid type: floating point `1.5`, expected u64");
     check_json(r#"{"type":"pong","nonce":-1,"received":0}"#, "invalid value: integer `-1`, expected u64");
