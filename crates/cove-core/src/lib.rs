@@ -8,6 +8,7 @@ pub mod backend;
 pub mod document;
 pub mod error;
 pub mod fair_room;
+pub mod guest_streams;
 pub mod host_query;
 pub mod image;
 pub mod keyword;

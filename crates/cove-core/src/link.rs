@@ -16,6 +16,10 @@
 //! `dispatch_messages` removes the entry when the runner sends `Taken`, and adds the permits back. If the future is
 //! dropped while it waits, the permits return by themselves and nothing is sent.
 //!
+//! Streams: `dispatch_messages` passes the runner's messages about streams to the `StreamTable`, which never waits, and
+//! announces each new stream to `CellMessages`. The writing task sends frames of streams only while `outgoing` is empty,
+//! so that a download delays no other message by more than one frame. `Done` ends the streams of its cell.
+//!
 //! The end: only the reading task knows why the link ended. First it sets `PendingRequests::closed` and drops all
 //! waiting senders, so that every open request and every later one fails with `LinkError::Closed`. Then it sends the
 //! error to `CellMessages` as the last message. The writing task ends silently on an error, because the reading task
@@ -26,14 +30,15 @@ use std::sync::{Arc, Mutex};
 
 use cove_protocol::limits::{FREE_REPLY, REPLY_WINDOW};
 use cove_protocol::{
-    CallId, DecodeError, FrameDecoder, FromRunner, HostHello, InterpreterPath, RequestId, RunnerReady, ToRunner,
-    VERSION, encode,
+    CallId, DecodeError, FrameDecoder, FromRunner, HostHello, InterpreterPath, RequestId, RunnerReady, StreamId,
+    ToRunner, VERSION, encode,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::backend::ByteStream;
 use crate::error::display_value;
+use crate::guest_streams::{GuestStream, StreamBreach, StreamTable};
 use crate::sync::lock;
 
 /// Messages in each queue. The protocol allows few outstanding messages; if a queue is full, its sender waits.
@@ -48,6 +53,7 @@ pub struct Link {
     outgoing: mpsc::Sender<Vec<u8>>,
     pending: Arc<Mutex<PendingRequests>>,
     window: Arc<ReplyWindow>,
+    streams: Arc<StreamTable>,
 }
 
 /// Room in the queue for one message.
@@ -98,6 +104,12 @@ pub enum LinkError {
     Busy,
 }
 
+impl From<StreamBreach> for LinkError {
+    fn from(StreamBreach(what): StreamBreach) -> Self {
+        Self::Protocol(what)
+    }
+}
+
 impl Link {
     /// Sends `Hello`, waits for `Ready` and starts the tasks of the link. Fails if the stream ends, or if the runner
     /// has another version, reports a fault or names an interpreter that was not offered.
@@ -108,8 +120,17 @@ impl Link {
         let (read, mut write) = tokio::io::split(stream);
         let (outgoing, mut queue) = mpsc::channel::<Vec<u8>>(QUEUE_LENGTH);
         // Writing has its own task, so that the host goes on reading while the runner does not read.
+        let streams = Arc::new(StreamTable::new(hello.proxy_door));
+        let outgoing_streams = Arc::clone(&streams);
         tokio::spawn(async move {
-            while let Some(bytes) = queue.recv().await {
+            loop {
+                let bytes = tokio::select! {
+                    // A download must not delay an interrupt.
+                    biased;
+                    bytes = queue.recv() => bytes,
+                    (message, payload) = outgoing_streams.next_frame() => encode_frame(&message, &payload).ok(),
+                };
+                let Some(bytes) = bytes else { break };
                 // The reading task sees the end of the stream too, and reports it.
                 if write.write_all(&bytes).await.is_err() {
                     break;
@@ -117,13 +138,18 @@ impl Link {
             }
         });
         let window = ReplyWindow { permits: Semaphore::new(REPLY_WINDOW), unacknowledged: Mutex::default() };
-        let link = Self { outgoing, pending: Arc::default(), window: Arc::new(window) };
+        let link = Self { outgoing, pending: Arc::default(), window: Arc::new(window), streams };
         let mut reader = MessageReader { read, decoder: FrameDecoder::default(), buffer: vec![0; 128 * 1024] };
-        let offered = hello.interpreters.clone();
+        let (offered, proxy_door) = (hello.interpreters.clone(), hello.proxy_door);
         link.send(&ToRunner::Hello(hello), &[]).await?;
         let ready = match reader.receive().await? {
             (FromRunner::Ready(ready), _) if ready.version == VERSION => {
                 check_interpreters(&ready.interpreters, &offered)?;
+                if proxy_door != ready.proxy_port.is_some() {
+                    return Err(LinkError::Protocol(
+                        "it opened no door to the network, or one that it was not asked for",
+                    ));
+                }
                 ready
             }
             (FromRunner::Ready(_), _) => return Err(LinkError::Protocol("it speaks another version")),
@@ -131,7 +157,9 @@ impl Link {
             _ => return Err(LinkError::Protocol("it did not answer hello")),
         };
         let (cell, messages) = mpsc::channel(QUEUE_LENGTH);
-        tokio::spawn(dispatch_messages(reader, cell, Arc::clone(&link.pending), Arc::clone(&link.window)));
+        let (pending, window, streams) = (&link.pending, &link.window, &link.streams);
+        let shared = (Arc::clone(pending), Arc::clone(window), Arc::clone(streams));
+        tokio::spawn(dispatch_messages(reader, cell, shared.0, shared.1, shared.2));
         Ok((link, CellMessages(messages), ready))
     }
 
@@ -145,6 +173,11 @@ impl Link {
     /// the link has ended.
     pub async fn reserve(&self) -> Result<SendPermit<'_>, LinkError> {
         self.outgoing.reserve().await.map_err(|_| LinkError::Closed)
+    }
+
+    /// Returns a stream that the runner has opened. None if it has ended meanwhile. Call it once for each stream.
+    pub fn take_stream(&self, stream: StreamId) -> Option<GuestStream> {
+        self.streams.take(stream)
     }
 
     pub fn reply_sender(&self) -> ReplySender {
@@ -266,6 +299,7 @@ async fn dispatch_messages(
     cell: mpsc::Sender<Result<RunnerMessage, LinkError>>,
     pending: Arc<Mutex<PendingRequests>>,
     window: Arc<ReplyWindow>,
+    streams: Arc<StreamTable>,
 ) {
     let error = loop {
         let message = match reader.receive().await {
@@ -289,12 +323,30 @@ async fn dispatch_messages(
                     break error;
                 }
             }
+            FromRunner::StreamData { .. }
+            | FromRunner::StreamCredit { .. }
+            | FromRunner::EndStream { .. }
+            | FromRunner::ResetStream { .. } => {
+                if let Err(breach) = streams.handle(&message.0, &message.1) {
+                    break breach.into();
+                }
+            }
+            FromRunner::OpenStream { stream, .. } => match streams.open(*stream) {
+                Ok(true) if cell.send(Ok(message)).await.is_err() => return,
+                Ok(_) => {}
+                Err(breach) => break breach.into(),
+            },
+            FromRunner::Done { .. } => {
+                streams.clear();
+                if cell.send(Ok(message)).await.is_err() {
+                    return;
+                }
+            }
             FromRunner::Fault { message } => break LinkError::Fault(display_value(message)),
             FromRunner::Output { .. }
             | FromRunner::Image { .. }
             | FromRunner::NeedInput {}
             | FromRunner::MemoryKill { .. }
-            | FromRunner::Done { .. }
             | FromRunner::Call { .. }
             | FromRunner::Forget { .. }
             | FromRunner::Ready(_)
@@ -305,6 +357,7 @@ async fn dispatch_messages(
             }
         }
     };
+    streams.clear();
     {
         let mut pending = lock(&pending);
         pending.closed = true;

@@ -31,6 +31,9 @@ pub struct Policy {
     /// Packages that the operator installed for every session.
     pub packages: PackageLayers,
     pub network: SandboxNetwork,
+    /// The runner opens a proxy on the sandbox's loopback, and the host decides what it reaches. The sandbox itself has no
+    /// more network than without.
+    pub proxy_door: bool,
     /// The container runtime to use instead of the default, by its name in Docker or Podman.
     pub runtime: Option<String>,
     pub user: SandboxUser,

@@ -110,6 +110,7 @@ impl Session {
             stdin: if options.input.is_some() { StdinSource::Host } else { StdinSource::Empty },
             interpreters: sandbox.interpreters,
             warm: options.warm_language,
+            proxy_door: policy.proxy_door,
             resume: None,
         };
         let opened = tokio::time::timeout(START_TIMEOUT, Link::open(sandbox.stream, hello)).await;
@@ -333,11 +334,15 @@ impl Session {
                         return Err(LinkError::Protocol("it reported a memory kill of no cell, or twice"));
                     }
                 }
+                CellEvent::Message((FromRunner::OpenStream { cell, stream }, _)) => {
+                    running.calls.serve_stream(cell, self.link.take_stream(stream))?;
+                }
                 CellEvent::Message((FromRunner::Done { cell, outcome, fresh }, _)) => {
                     if cell != running.id {
                         return Err(LinkError::Protocol("it ended a cell that does not run"));
                     }
                     running.check_outcome(&outcome)?;
+                    running.calls.end_streams().await;
                     let known =
                         matches!(running.process, CellProcess::Interpreter(of) if turn.live_interpreters.contains(&of));
                     let killed = running.reports_memory_kill;

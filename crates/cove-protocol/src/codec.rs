@@ -284,7 +284,7 @@ pub struct QuotedReason(String);
 
 impl QuotedReason {
     /// Long enough for the parser's message about any field or variant of this protocol.
-    const MAX_CHARS: usize = 200;
+    const MAX_CHARS: usize = 294;
 
     fn quote(text: &str) -> Self {
         let mut quoted = String::new();

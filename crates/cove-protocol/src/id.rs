@@ -27,6 +27,11 @@ pub struct RequestId(pub u64);
 #[serde(transparent)]
 pub struct CallId(pub u64);
 
+/// A connection of code to the network. The runner counts streams from 1 and never reuses an id within a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct StreamId(pub u64);
+
 /// A session: 128 random bits, so it cannot be guessed. It never enters a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]

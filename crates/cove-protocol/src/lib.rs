@@ -14,7 +14,7 @@ pub mod resume;
 pub use codec::{DecodeError, EncodeError, FrameDecoder, encode};
 pub use file::{FileEntry, FileKind, FileProblem};
 pub use file_name::{escape_name, unescape_path};
-pub use id::{CallId, CellId, RequestId, SessionId};
+pub use id::{CallId, CellId, RequestId, SessionId, StreamId};
 pub use message::{
     CellOutcome, CodeCell, CodeQuestion, CommandError, FromRunner, HostHello, ImageFormat, InterpreterPath, Language,
     MessageForm, OutputStream, ProgramCell, ResumePoint, RunnerReady, StdinSource, ToRunner, VERSION, WireMessage,

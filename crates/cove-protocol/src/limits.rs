@@ -41,3 +41,10 @@ pub const REPLY_WINDOW: usize = MAX_MESSAGE;
 /// The largest image that a cell may show, and how many images it may show.
 pub const MAX_IMAGE: usize = 4 * 1024 * 1024;
 pub const MAX_IMAGES: usize = 16;
+/// Streams that may be open at the same time. Further connections wait to be accepted.
+pub const MAX_STREAMS: usize = 128;
+/// The bytes of one stream and direction that one side may send before the other has passed them on. All streams
+/// together so have at most 8 MiB in each direction on either side.
+pub const STREAM_WINDOW: usize = 64 * 1024;
+/// The port of the door on the sandbox's loopback, if no other program has it.
+pub const PROXY_PORT: u16 = 3128;

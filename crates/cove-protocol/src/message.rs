@@ -12,6 +12,11 @@
 //! - `Put`, `Get` and `List` may come at any time. Each gets exactly one answer, which carries the same `RequestId`.
 //! - Each `Call` gets one `Reply`, unless its cell ends first or the runner sends `Forget`. A `Reply` may cross either
 //!   of these on the wire, and the runner then drops it. See `limits::FREE_REPLY` for how `Taken` bounds long replies.
+//! - Streams carry connections of code to the network, if `HostHello::proxy_door` asked for them. The runner sends
+//!   `OpenStream` while a cell runs, with ids that increase, and has at most `MAX_STREAMS` open. Each side may send
+//!   `STREAM_WINDOW` bytes of `StreamData` at first, and further ones for each `StreamCredit` that it gets. `EndStream`
+//!   ends one direction; `ResetStream` ends both, without an answer. `Done` ends all streams of its cell. Messages of
+//!   streams that have ended may cross their end on the wire, and are dropped.
 //!
 //! Variants without fields are written `Bye {}`, never `Bye`: serde lets unknown fields pass on a unit variant of an
 //! internally tagged enum, even under `deny_unknown_fields`.
@@ -23,13 +28,13 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::file::{FileEntry, FileProblem};
-use crate::id::{CallId, CellId, RequestId};
+use crate::id::{CallId, CellId, RequestId, StreamId};
 use crate::limits::{MAX_COMMAND, MAX_COMMAND_BYTES, MAX_PATH};
 
 /// The version of the protocol, increased whenever a peer of the previous version could misunderstand a message: also
 /// when a field keeps its type and changes its meaning, as `path` and `name` did in version 5 (escapes of
 /// [`escape_name`](crate::escape_name)). Both sides must have exactly the same.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// How the codec and `resume` treat a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,6 +83,10 @@ impl WireMessage for ToRunner {
             Self::Get { .. } => ("get", MessageForm::Plain),
             Self::List { .. } => ("list", MessageForm::Plain),
             Self::Reply { .. } => ("reply", MessageForm::WithPayload),
+            Self::StreamData { .. } => ("stream_data", MessageForm::WithPayload),
+            Self::StreamCredit { .. } => ("stream_credit", MessageForm::Plain),
+            Self::EndStream { .. } => ("end_stream", MessageForm::Plain),
+            Self::ResetStream { .. } => ("reset_stream", MessageForm::Plain),
             Self::Ping { .. } => ("ping", MessageForm::Uncounted),
             Self::Bye {} => ("bye", MessageForm::Plain),
         }
@@ -101,6 +110,11 @@ impl WireMessage for FromRunner {
             Self::Call { .. } => ("call", MessageForm::WithPayload),
             Self::Forget { .. } => ("forget", MessageForm::Plain),
             Self::Taken { .. } => ("taken", MessageForm::Plain),
+            Self::OpenStream { .. } => ("open_stream", MessageForm::Plain),
+            Self::StreamData { .. } => ("stream_data", MessageForm::WithPayload),
+            Self::StreamCredit { .. } => ("stream_credit", MessageForm::Plain),
+            Self::EndStream { .. } => ("end_stream", MessageForm::Plain),
+            Self::ResetStream { .. } => ("reset_stream", MessageForm::Plain),
             Self::Pong { .. } => ("pong", MessageForm::Uncounted),
             Self::Fault { .. } => ("fault", MessageForm::Plain),
         }
@@ -135,6 +149,14 @@ pub enum ToRunner {
     List { request: RequestId, path: String },
     /// Answers one `Call`. The payload is `{"ok":…}` or `{"error":…}`, to which the runner adds the code's own id.
     Reply { call: CallId },
+    /// The payload is the next piece of the stream: 1 to `CHUNK` bytes, and no more than the sender has credit for.
+    StreamData { stream: StreamId },
+    /// The sender has passed on this many bytes of the stream, so the other side may send as many more.
+    StreamCredit { stream: StreamId, bytes: u32 },
+    /// The sender sends no more bytes on this stream.
+    EndStream { stream: StreamId },
+    /// The host has refused the stream, or it broke. The runner closes the connection.
+    ResetStream { stream: StreamId },
     /// Asks for a `Pong`. `received` acknowledges messages for `resume`; `Ping` and `Pong` are not counted themselves.
     Ping { nonce: u64, received: u64 },
     /// Ends the runner, and with it the sandbox.
@@ -179,6 +201,16 @@ pub enum FromRunner {
     /// A reply of more than `FREE_REPLY` bytes has left the runner's memory: the code has read it, or the runner has
     /// dropped it. The host may use its room in the reply window again.
     Taken { call: CallId },
+    /// Code of the cell has connected to the door.
+    OpenStream { cell: CellId, stream: StreamId },
+    /// The payload is the next piece of the stream: 1 to `CHUNK` bytes, and no more than the sender has credit for.
+    StreamData { stream: StreamId },
+    /// The sender has passed on this many bytes of the stream, so the other side may send as many more.
+    StreamCredit { stream: StreamId, bytes: u32 },
+    /// The sender sends no more bytes on this stream.
+    EndStream { stream: StreamId },
+    /// The connection broke. The host ends what it does for it.
+    ResetStream { stream: StreamId },
     /// Answers `Ping`, with the same nonce.
     Pong { nonce: u64, received: u64 },
     /// The runner cannot continue. It closes the stream after this message.
@@ -196,6 +228,9 @@ pub struct HostHello {
     pub interpreters: Vec<InterpreterPath>,
     /// An interpreter to start at once, before the first cell needs it.
     pub warm: Option<Language>,
+    /// The runner shall listen on the sandbox's loopback and forward connections as streams. It tells programs where by
+    /// the variables that name a proxy.
+    pub proxy_door: bool,
     /// Set on a new stream to a runner that had another stream before.
     pub resume: Option<ResumePoint>,
 }
@@ -225,6 +260,8 @@ pub struct RunnerReady {
     pub interpreters: Vec<InterpreterPath>,
     /// How many counted messages the runner has received; 0 on a first stream.
     pub received: u64,
+    /// The port of the door, if `HostHello::proxy_door` asked for one and the runner could open it.
+    pub proxy_port: Option<u16>,
 }
 
 /// A cell of code, which an interpreter runs.

@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use cove_protocol::limits::{MAX_FRAME, MAX_META};
 use cove_protocol::{
     CallId, CellId, CellOutcome, CodeCell, CodeQuestion, FromRunner, HostHello, InterpreterPath, Language,
-    OutputStream, ProgramCell, RequestId, ResumePoint, RunnerReady, StdinSource, ToRunner, VERSION, WireMessage,
-    encode,
+    OutputStream, ProgramCell, RequestId, ResumePoint, RunnerReady, StdinSource, StreamId, ToRunner, VERSION,
+    WireMessage, encode,
 };
 
 #[path = "exercise/decode.rs"]
@@ -42,7 +42,8 @@ fn encoded<M: WireMessage>(message: M, payload: &[u8]) -> Vec<u8> {
 fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let interpreters = vec![InterpreterPath { language: Language::Python, program: "/usr/bin/python3".into() }];
     let taken = interpreters.clone();
-    let ready = encoded(FromRunner::Ready(RunnerReady { version: VERSION, interpreters: taken, received: 0 }), b"");
+    let ready = RunnerReady { version: VERSION, interpreters: taken, received: 0, proxy_port: Some(3128) };
+    let ready = encoded(FromRunner::Ready(ready), b"");
     let cell = CellId(1);
     let output = encoded(FromRunner::Output { cell, stream: OutputStream::Stderr, offset: 7 }, b"\x1b[1mhi\0\xff");
     let raised = CellOutcome::Raised { exception: "ValueError".into(), message: "\"ä\"\n".into() };
@@ -54,6 +55,7 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
             stdin: StdinSource::Host,
             interpreters,
             warm: Some(Language::Python),
+            proxy_door: true,
             resume: Some(ResumePoint { received: 2 }),
         }),
         b"",
@@ -71,6 +73,20 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let call = encoded(FromRunner::Call { cell, call: id }, br#"{"id":1,"ask":"servers"}"#);
     let called = [call, encoded(FromRunner::Forget { call: id }, b""), encoded(FromRunner::Taken { call: id }, b"")];
     let reply = encoded(ToRunner::Reply { call: id }, br#"{"ok":[]}"#);
+    let stream = StreamId(4);
+    let streamed = [
+        encoded(FromRunner::OpenStream { cell, stream }, b""),
+        encoded(FromRunner::StreamData { stream }, b"CONNECT a.example:443 HTTP/1.1\r\n\r\n"),
+        encoded(FromRunner::StreamCredit { stream, bytes: 39 }, b""),
+        encoded(FromRunner::EndStream { stream }, b""),
+        encoded(FromRunner::ResetStream { stream }, b""),
+    ];
+    let answered = [
+        encoded(ToRunner::StreamData { stream }, b"HTTP/1.1 200 OK\r\n\r\n"),
+        encoded(ToRunner::StreamCredit { stream, bytes: u32::MAX }, b""),
+        encoded(ToRunner::EndStream { stream }, b""),
+        encoded(ToRunner::ResetStream { stream }, b""),
+    ];
     let body = &output[5..];
     let json = |meta: &[u8]| frame(0, &content(meta, b""));
     let deep = [br#"{"x":"#, &[b'['; 300][..]].concat();
@@ -85,6 +101,8 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("ok-answer", encoded(FromRunner::Answer { request }, b"open")),
         ("ok-calls", called.concat()),
         ("ok-reply", reply),
+        ("ok-streams", streamed.concat()),
+        ("ok-streams-to-runner", answered.concat()),
         ("ok-to-runner", [hello, run, encoded(ToRunner::Bye {}, b"")].concat()),
         ("ok-one-byte-frames", {
             let (last, before) = body.split_last().expect("a message has bytes");
@@ -110,6 +128,9 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("bad-deep-json", json(&deep)),
         ("bad-start-field", json(br#"{"type":"start","cell":1,"command":["a"],"shell":true}"#)),
         ("bad-number", json(br#"{"type":"pong","nonce":18446744073709551616,"received":-1}"#)),
+        ("bad-stream-credit", json(br#"{"type":"stream_credit","stream":1,"bytes":4294967296}"#)),
+        ("bad-stream-door", json(br#"{"type":"open_stream","cell":1,"stream":1,"port":22}"#)),
+        ("bad-stream-payload", frame(0, &content(br#"{"type":"end_stream","stream":1}"#, b"x"))),
         ("bad-payload", frame(0, &content(br#"{"type":"need_input"}"#, b"x"))),
     ]
 }

@@ -17,8 +17,10 @@ const MAX_NAMED: usize = 20;
 /// Runs a command under one of these names, with the arguments of this process. Returns the exit status.
 pub fn installer_main(name: &str) -> ExitCode {
     let args: Vec<String> = std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
-    let has_no_index = std::env::var_os("PIP_NO_INDEX").is_some();
-    let (message, status) = match fetched_packages(name, &args).filter(|_| !has_no_index) {
+    // Through the runner's door there is a network, and the host says what it reaches.
+    let has_door = std::env::var("HTTPS_PROXY").is_ok_and(|proxy| proxy.starts_with("http://127.0.0.1:"));
+    let may_fetch = has_door || std::env::var_os("PIP_NO_INDEX").is_some();
+    let (message, status) = match fetched_packages(name, &args).filter(|_| !may_fetch) {
         Some(packages) => (refusal(name, &packages), 1),
         None => {
             let search = std::env::var_os("PATH").unwrap_or_default();

@@ -82,6 +82,8 @@ pub(crate) struct InterpreterStart<'a> {
     pub(crate) shell: PosixShell,
     /// Where its code can call the host.
     pub(crate) socket: &'a Path,
+    /// Further variables of its environment.
+    pub(crate) variables: &'a [(&'static str, String)],
     /// What the `sh` before has left.
     pub(crate) shell_state: Option<&'a [u8]>,
 }
@@ -102,7 +104,7 @@ impl InterpreterProcess {
         streams: StandardStreams,
         shim_descriptor: &mut ReservedDescriptor,
     ) -> io::Result<Self> {
-        let InterpreterStart { language, program, shell, socket, shell_state } = start;
+        let InterpreterStart { language, program, shell, socket, variables, shell_state } = start;
         // Other children must not inherit either end: the runner knows that the shim has ended by the end of its
         // stream.
         let flags = SocketFlags::CLOEXEC;
@@ -113,7 +115,7 @@ impl InterpreterProcess {
         match shell_state {
             // It has every variable that the environment gave to the first `sh`, unless a cell has unset it.
             Some(_) => command.env_clear(),
-            None => command.env(calls::CALL_VARIABLE, socket),
+            None => command.env(calls::CALL_VARIABLE, socket).envs(variables.iter().map(|(name, value)| (name, value))),
         };
         let start = || CellProcess::start(command, streams);
         let process = shim_descriptor.lend(theirs.as_fd(), || match language {

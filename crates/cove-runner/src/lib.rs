@@ -16,6 +16,7 @@ mod files;
 mod installer_command;
 mod interpreter;
 mod mcp_command;
+mod network_door;
 mod oom_counter;
 mod process;
 mod program;

@@ -16,13 +16,19 @@ use crate::process::{CellProcess, StandardStreams};
 const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// Starts a command that `ProgramCell::check` has accepted. If it fails, it returns the reason for people.
-pub(crate) fn start(start: &ProgramCell, streams: StandardStreams, socket: &Path) -> Result<CellProcess, String> {
+pub(crate) fn start(
+    start: &ProgramCell,
+    streams: StandardStreams,
+    socket: &Path,
+    variables: &[(&str, String)],
+) -> Result<CellProcess, String> {
     let [name, args @ ..] = start.command.as_slice() else { return Err("it has no name".into()) };
     let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from(DEFAULT_PATH));
     let found = find(name, &path)?;
     let mut command = Command::new(&found);
     // The program sees the name that it was called by.
     command.arg0(name).args(args).env(calls::CALL_VARIABLE, socket);
+    command.envs(variables.iter().map(|(name, value)| (name, value)));
     if let Some(directory) = &start.directory {
         command.current_dir(directory);
     }
@@ -97,7 +103,7 @@ mod tests {
         let command = command.iter().map(|&word| word.to_owned()).collect();
         let start = ProgramCell { cell: CellId(1), command, directory: directory.map(str::to_owned) };
         let streams = StandardStreams { input: null(), output: null(), error: null() };
-        let process = super::start(&start, streams, Path::new("/none"))?;
+        let process = super::start(&start, streams, Path::new("/none"), &[])?;
         let waited = rustix::process::waitpid(Some(process.pid()), rustix::process::WaitOptions::empty());
         Ok(waited.unwrap().unwrap().1.exit_status())
     }

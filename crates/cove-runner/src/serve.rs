@@ -41,6 +41,7 @@ use crate::capture::OutputCapture;
 use crate::descendants;
 use crate::files::{FolderListing, WorkspaceFiles};
 use crate::interpreter::{InterpreterProcess, InterpreterStart, PosixShell, ReservedDescriptor};
+use crate::network_door::NetworkDoor;
 use crate::oom_counter::OomCounter;
 use crate::process::{CellProcess, StandardStreams};
 use crate::program;
@@ -117,6 +118,7 @@ struct Runner {
     captures: [OutputCapture; 2],
     files: WorkspaceFiles,
     calls: CallRouter,
+    door: NetworkDoor,
     oom_counter: OomCounter,
     host: HostWriter,
     cell: Option<RunningCell>,
@@ -170,6 +172,7 @@ impl Runner {
             captures: [OutputCapture::new(OutputStream::Stdout)?, OutputCapture::new(OutputStream::Stderr)?],
             files: WorkspaceFiles::open(&std::env::current_dir()?)?,
             calls: CallRouter::new(&calls::socket_path(is_first)),
+            door: NetworkDoor::default(),
             oom_counter: OomCounter::new(),
             host: HostWriter::default(),
             cell: None,
@@ -185,6 +188,9 @@ impl Runner {
                     PollSource::Capture(index) => drop(self.forward(index, CHUNK)?),
                     PollSource::Calls(source) => {
                         self.calls.handle(source, events, &mut |message, payload| self.host.push(message, payload))?;
+                    }
+                    PollSource::Door(source) => {
+                        self.door.handle(source, events, &mut |message, payload| self.host.push(message, payload))?;
                     }
                     PollSource::Children => self.reap()?,
                     PollSource::Input => self.fill_input()?,
@@ -255,6 +261,14 @@ impl Runner {
             ToRunner::Reply { call } => {
                 self.calls.reply(call, payload, &mut |message, payload| self.host.push(message, payload))?;
             }
+            ToRunner::StreamData { stream } => {
+                self.door.receive(stream, &payload, &mut |message, payload| self.host.push(message, payload))?;
+            }
+            ToRunner::StreamCredit { stream, bytes } => self.door.add_credit(stream, bytes)?,
+            ToRunner::EndStream { stream } => {
+                self.door.end_stream(stream, &mut |message, payload| self.host.push(message, payload))?;
+            }
+            ToRunner::ResetStream { stream } => self.door.reset(stream)?,
             ToRunner::Bye {} => return Ok(ControlFlow::Break(())),
         }
         Ok(ControlFlow::Continue(()))
@@ -291,6 +305,8 @@ impl Runner {
                 self.programs.insert(language, program);
             }
         }
+        // Before any code runs, which could take the port.
+        let proxy_port = if hello.proxy_door { self.door.open() } else { None };
         // Before the answer, so that the interpreter starts while the answer travels.
         if let Some(language) = hello.warm
             && self.programs.contains_key(&language)
@@ -300,7 +316,7 @@ impl Runner {
         }
         let chosen = self.programs.iter();
         let chosen = chosen.map(|(&language, program)| InterpreterPath { language, program: program.clone() });
-        let ready = RunnerReady { version: VERSION, interpreters: chosen.collect(), received: 0 };
+        let ready = RunnerReady { version: VERSION, interpreters: chosen.collect(), received: 0, proxy_port };
         self.host.push(&FromRunner::Ready(ready), &[])?;
         // After the answer, so that the host does not wait for it.
         self.calls.listen();
@@ -320,6 +336,7 @@ impl Runner {
             program: bash.unwrap_or(program),
             shell: if bash.is_some() { PosixShell::Bash } else { PosixShell::Other },
             socket: self.calls.path(),
+            variables: &self.door.variables(),
             shell_state: self.shell_state.as_deref().filter(|_| language == Language::Sh),
         };
         let interpreter = InterpreterProcess::start(start, streams, &mut self.shim_descriptor)?;
@@ -369,7 +386,7 @@ impl Runner {
         self.oom_counter.reset();
         // Failing to copy a descriptor is such a reason too: code may have used up the limit.
         let streams = self.standard_streams().map_err(|error| error.to_string());
-        match streams.and_then(|streams| program::start(&start, streams, self.calls.path())) {
+        match streams.and_then(|streams| program::start(&start, streams, self.calls.path(), &self.door.variables())) {
             Ok(process) => {
                 self.begin(start.cell, CellExecutor::Program(process), true);
                 Ok(())
@@ -389,6 +406,7 @@ impl Runner {
 
     fn begin(&mut self, id: CellId, executor: CellExecutor, fresh: bool) {
         self.calls.begin(id);
+        self.door.begin(id);
         self.cell = Some(RunningCell { id, executor, sent: [0; 2], images: 0, interrupted: false, fresh });
     }
 
@@ -417,6 +435,7 @@ impl Runner {
             }
         }
         self.calls.end(&mut |message, payload| self.host.push(message, payload))?;
+        self.door.end();
         let Some(cell) = self.cell.take() else { return Ok(()) };
         // If the kernel has killed the process of the cell itself, its outcome says so and the counter has been read.
         if self.oom_counter.has_killed() == Some(true) {

@@ -14,7 +14,8 @@ use super::result::session_notices;
 use cove_core::output::{CellOutput, CollectedOutput, OutputCollector, Spool};
 use cove_core::policy::{EffectiveLimits, SessionLifetime};
 use cove_core::session::registry::{OutputId, Principal, SessionLease, SessionRegistry};
-use cove_core::session::{CellEnd, CellProcess, CellRequest, SurvivingState};
+use cove_core::session::{CallHandler, CellEnd, CellProcess, CellRequest, SurvivingState};
+use cove_egress::{CellNetwork, NetworkCaller};
 use cove_upstream::broker::{CallScope, CellSubscriptions, SavedOutputs, StatusCallback};
 use cove_upstream::pool::questions::RunQuestions;
 
@@ -103,6 +104,11 @@ impl Server {
                 false => RunQuestions::new(caller.questions.clone()),
             },
         });
+        let network = self.gateway.as_ref().map(|gateway| {
+            let caller = NetworkCaller { principal: caller.principal.0.clone(), session: lease.id().to_string() };
+            CellNetwork::new(Arc::clone(gateway), caller, Arc::clone(&calls))
+        });
+        let calls = network.clone().map_or(calls, |network| network as Arc<dyn CallHandler>);
         let mut collector = OutputCollector::new(self.config.cell.max_output, Some(Spool::new(lease.budget())));
         let mut written = 0;
         let start = Instant::now();
@@ -139,6 +145,7 @@ impl Server {
             bytes = written,
             "cell ended"
         );
+        let refusals = network.map(|network| network.take_notes()).unwrap_or_default();
         let mut collected = collector.finish();
         let output = collected.spool.take().map(|spool| {
             let (kept, dropped) = (spool.kept_bytes(), spool.dropped_bytes());
@@ -156,7 +163,7 @@ impl Server {
             output,
             session: lease.id().clone(),
             must_report_id: false,
-            notices: session_notices(lease),
+            notices: session_notices(lease).into_iter().chain(refusals).collect(),
             bounds,
             duration: took,
             cut_reason: cut,

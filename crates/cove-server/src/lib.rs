@@ -15,6 +15,7 @@ pub mod http;
 pub mod http_config;
 pub mod manual;
 mod mcp;
+mod network_audit;
 mod parked_calls;
 mod progress;
 mod prompt;
@@ -44,9 +45,11 @@ use cove_core::memory_headroom::MemoryHeadroom;
 use cove_core::policy::{CellLimits, Policy};
 use cove_core::process_env::ProcessEnv;
 use cove_core::session::registry::{RegistryLimits, SessionRegistry};
+use cove_egress::{EgressGateway, EgressRules};
 use cove_upstream::broker::{Broker, BrokerConfig};
 use cove_upstream::catalog::definition_size;
 
+pub use network_audit::open_gateway;
 #[cfg(any(test, fuzzing))]
 pub use transport::exercise::exercise as exercise_client_lines;
 pub use transport::{serve_http, serve_stdio};
@@ -66,6 +69,8 @@ pub struct ServerSetup {
     pub cell: CellLimits,
     pub server: ServerConfig,
     pub broker: BrokerConfig,
+    /// What code may reach over the network.
+    pub egress: EgressRules,
 }
 
 /// The state that all connections share.
@@ -78,6 +83,8 @@ pub struct Server {
     backend: Arc<dyn Backend>,
     images: ImageLibrary,
     broker: Arc<Broker>,
+    /// Serves the connections of code to the network, if any are allowed.
+    gateway: Option<Arc<EgressGateway>>,
     metrics: Arc<Metrics>,
     /// The tools as agents see them, built once.
     tools: Vec<(&'static ToolDefinition, rmcp::model::Tool)>,
@@ -103,7 +110,7 @@ pub fn introduction_size(config: &ServerSetup, env: &ProcessEnv) -> usize {
     let sizes = tools.iter().map(|(_, tool)| {
         definition_size(&tool.name, tool.description.as_deref().unwrap_or_default(), &tool.input_schema)
     });
-    sizes.sum::<usize>() + mcp::instructions(&config.policy.network).len()
+    sizes.sum::<usize>() + mcp::instructions(config).len()
 }
 
 impl Server {
@@ -128,7 +135,9 @@ impl Server {
         let sessions = SessionRegistry::new(Arc::clone(&backend), config.policy.clone(), bounds);
         let broker = Broker::open(&config.broker, &env, manual::text(&config));
         let tools = build_tools(&config, &broker);
+        let gateway = open_gateway(&config.egress, config.server.state_dir.clone());
         Arc::new(Self {
+            gateway,
             config,
             env,
             sessions,

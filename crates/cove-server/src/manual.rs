@@ -11,6 +11,12 @@ use cove_core::units::show_size;
 pub fn text(config: &ServerSetup) -> String {
     let limits = &config.policy.limits;
     let network = match &config.policy.network {
+        SandboxNetwork::None if config.policy.proxy_door => {
+            format!(
+                "network through a proxy that the environment names: {}; nothing else",
+                config.egress.reachable_hosts()
+            )
+        }
         SandboxNetwork::None => "no network except the sandbox's own loopback".to_owned(),
         SandboxNetwork::Named(name) => format!("the network `{name}`"),
     };

@@ -26,7 +26,7 @@ use super::progress::ProgressReporter;
 use super::resources::{MANUAL_URI, ResourceContent, ResourceError, TEMPLATES};
 use super::result::{ResultBlock, ToolResult};
 use super::tools::{OfferedTool, ToolDefinition, ToolEffect};
-use super::{Server, prompt};
+use super::{Server, ServerSetup, prompt};
 use cove_core::error::{Failure, display_value};
 use cove_core::policy::SandboxNetwork;
 use cove_core::session::registry::{Principal, SessionRef};
@@ -39,10 +39,13 @@ type McpResult<T> = Result<T, ErrorData>;
 type PageRequest = Option<PaginatedRequestParams>;
 
 /// The instructions that every agent reads at the start, so every word counts.
-pub(super) fn instructions(network: &SandboxNetwork) -> String {
-    let network = match network {
-        SandboxNetwork::None => "No network. ",
-        SandboxNetwork::Named(_) => "",
+pub(super) fn instructions(config: &ServerSetup) -> String {
+    let network = match &config.policy.network {
+        SandboxNetwork::None if config.policy.proxy_door => {
+            format!("Network: {}; nothing else. ", config.egress.reachable_hosts())
+        }
+        SandboxNetwork::None => "No network. ".to_owned(),
+        SandboxNetwork::Named(_) => String::new(),
     };
     format!(
         "Do whole jobs in one call: loop, filter and join in code, print only what you need. \
@@ -202,7 +205,7 @@ impl ServerHandler for McpConnection {
         implementation.title = Some("Cove".into());
         ServerConfig::new(capabilities.build())
             .with_server_info(implementation)
-            .with_instructions(instructions(&self.server.config.policy.network))
+            .with_instructions(instructions(&self.server.config))
     }
 
     async fn list_tools(&self, request: PageRequest, _context: McpContext) -> McpResult<ListToolsResult> {

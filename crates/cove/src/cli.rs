@@ -16,6 +16,7 @@ mod kept_files;
 mod lazy_broker;
 mod live_output;
 pub mod manual;
+pub mod net;
 pub mod packages;
 mod progress_line;
 pub mod repl;
@@ -76,6 +77,7 @@ pub enum CliAction {
     Secrets(secrets::SecretsCommand, Box<CommandContext>),
     Images(images::ImagesCommand, Box<CommandContext>),
     Packages(packages::PackagesCommand, Box<CommandContext>),
+    Net(net::NetCommand, Box<CommandContext>),
 }
 
 /// The configuration and the environment that a command works with.
@@ -124,6 +126,8 @@ enum CliCommand {
     Packages(packages::PackagesCommand),
     #[command(subcommand, arg_required_else_help = false, args = hidden(images::image_settings()))]
     Images(images::ImagesCommand),
+    #[command(subcommand, arg_required_else_help = false, args = hidden(sandbox_settings()))]
+    Net(net::NetCommand),
     #[command(subcommand, arg_required_else_help = false, args = hidden(all_settings()))]
     Config(ConfigCommand),
     Token(token::TokenArgs),
@@ -260,6 +264,7 @@ pub fn parse_command_line(args: impl IntoIterator<Item = OsString>, env: &Proces
         Some(CliCommand::Servers(command)) => CliAction::Servers(command, context()?),
         Some(CliCommand::Secrets(command)) => CliAction::Secrets(command, context()?),
         Some(CliCommand::Packages(command)) => CliAction::Packages(command, context()?),
+        Some(CliCommand::Net(command)) => CliAction::Net(command, context()?),
         Some(CliCommand::Images(command)) => CliAction::Images(command, context()?),
         Some(CliCommand::Config(ConfigCommand::Show)) => CliAction::ConfigShow(context()?),
         Some(CliCommand::Config(ConfigCommand::Path)) => CliAction::ConfigPath(config_path()?),

@@ -19,10 +19,11 @@ use cove_core::error::{Failure, Refusal, display_path, display_value};
 use cove_core::image::{BackendChoice, ImagesConfig};
 use cove_core::output::OutputLimit;
 use cove_core::policy::grants::Grants;
-use cove_core::policy::{CellLimits, EffectiveLimits, Policy, SandboxMount};
+use cove_core::policy::{CellLimits, ComposeRisk, EffectiveLimits, Policy, SandboxMount, SandboxNetwork};
 use cove_core::process_env::ProcessEnv;
 use cove_core::spelling::nearest;
 use cove_core::units::show_duration;
+use cove_egress::EgressRules;
 use cove_server::ServerSetup;
 use cove_server::server_config::ServerConfig;
 use cove_upstream::broker::BrokerConfig;
@@ -45,6 +46,11 @@ const GRACE: Duration = Duration::from_secs(1);
 pub struct Config {
     pub policy: Policy,
     pub cell: CellLimits,
+    /// What code may reach over the network: the table `[egress]` and `allowed_net` together.
+    pub egress: EgressRules,
+    /// The hosts and presets of `--allow-net`.
+    allowed_net: Vec<String>,
+    no_net: bool,
     pub backend: BackendChoice,
     pub images: ImagesConfig,
     pub packages: PackagesConfig,
@@ -155,6 +161,7 @@ impl Config {
         config.file = file::path(flags.config.as_deref(), env)?;
         config.warnings = file.warnings;
         config.check_timeouts()?;
+        config.set_egress(file.egress)?;
         Ok(config)
     }
 
@@ -197,7 +204,13 @@ impl Config {
 
     /// The part that a server needs.
     pub fn server_setup(&self) -> ServerSetup {
-        ServerSetup { policy: self.policy.clone(), cell: self.cell, server: self.server.clone(), broker: self.broker() }
+        ServerSetup {
+            policy: self.policy.clone(),
+            cell: self.cell,
+            server: self.server.clone(),
+            broker: self.broker(),
+            egress: self.egress.clone(),
+        }
     }
 
     pub fn origin(&self, setting: &Setting) -> &SettingOrigin {
@@ -214,6 +227,9 @@ impl Config {
                 grace: GRACE,
                 max_output: OutputLimit::Characters(0),
             },
+            egress: EgressRules::default(),
+            allowed_net: Vec::new(),
+            no_net: false,
             backend: BackendChoice::Auto,
             images: ImagesConfig::default(),
             packages: PackagesConfig::default(),
@@ -231,6 +247,33 @@ impl Config {
             file: None,
             warnings: Vec::new(),
             origins: BTreeMap::new(),
+        }
+    }
+
+    /// Joins the rules of the file with those of `allow-net`. Fails if the sandbox would have another network beside them.
+    fn set_egress(&mut self, of_file: EgressRules) -> Result<(), Failure> {
+        if self.no_net {
+            return Ok(());
+        }
+        self.egress = of_file;
+        for text in &self.allowed_net {
+            self.egress.add(text).map_err(|refusal| {
+                Failure::usage("could not use the rules of `allow-net`").because(refusal.cause).with_hint(refusal.hint)
+            })?;
+        }
+        self.policy.proxy_door = self.egress.allow_anything();
+        if self.policy.proxy_door && self.images.compose_allowed.contains(&ComposeRisk::HostNetwork) {
+            return Err(Failure::usage("could not use `allow-compose host-network` with egress rules")
+                .because("the door of such a container would be open to every program of this machine")
+                .with_hint("leave `host-network` out, or take the rules out with `--no-net`"));
+        }
+        match &self.policy.network {
+            SandboxNetwork::Named(name) if self.policy.proxy_door => {
+                Err(Failure::usage(format!("could not use the network `{}` with egress rules", display_value(name)))
+                    .because("code would reach whatever that network reaches, past the rules")
+                    .with_hint("leave `network` out, or take the rules out with `--no-net`"))
+            }
+            SandboxNetwork::Named(_) | SandboxNetwork::None => Ok(()),
         }
     }
 

@@ -90,6 +90,7 @@ fn act(action: CliAction) -> Result<ExitCode, Failure> {
         CliAction::Tools(request, context) => return cli::tools::run(request, &context),
         CliAction::Doctor(context) => cli::doctor::run(*context)?,
         CliAction::Images(command, context) => cli::images::run(command, &context)?,
+        CliAction::Net(command, context) => cli::net::run(command, &context)?,
         CliAction::Packages(command, context) => cli::packages::run(command, &context)?,
         CliAction::Servers(command, context) => cli::servers::run(command, *context)?,
         CliAction::Secrets(command, context) => (cli::secrets::run(command, &context)?, ExitCode::SUCCESS),

@@ -15,7 +15,7 @@ const FLOORS: &[&[&str]] = &[
     &["cove-protocol"],
     &["cove-jail", "cove-runner"],
     &["cove-core"],
-    &["cove-docker", "cove-upstream"],
+    &["cove-docker", "cove-egress", "cove-upstream"],
     &["cove-server"],
     &["cove-mcp"],
 ];

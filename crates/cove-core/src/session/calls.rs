@@ -28,6 +28,7 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use super::clock::{CallingCell, CellClock};
 use crate::BoxFuture;
+use crate::guest_streams::GuestStream;
 use crate::link::{LinkError, ReplySender};
 use crate::sync::lock;
 
@@ -41,6 +42,13 @@ pub trait CallHandler: Send + Sync {
     /// Returns the reply to a request: a JSON object that has either `ok` or `error`. Dropping the future cancels the
     /// call.
     fn answer<'a>(&'a self, cell: CallingCell, request: Vec<u8>) -> BoxFuture<'a, Vec<u8>>;
+
+    /// Serves a connection of the code to the network until it ends. Dropping the future ends it. Without a network, the
+    /// connection is reset.
+    fn serve_stream<'a>(&'a self, _cell: CellId, stream: GuestStream) -> BoxFuture<'a, ()> {
+        drop(stream);
+        Box::pin(std::future::ready(()))
+    }
 }
 
 /// Answers every call with an error, for sessions without MCP servers.
@@ -70,6 +78,8 @@ pub(super) struct CellCalls {
     calls: Arc<dyn CallHandler>,
     replies: ReplySender,
     tasks: JoinSet<()>,
+    /// A task for each stream.
+    streams: JoinSet<()>,
     open: Arc<Mutex<OpenCalls>>,
     started_count: usize,
     /// Set by `stop`. Calls that begin afterwards get the reply `cancelled`.
@@ -94,7 +104,16 @@ struct OpenCall {
 impl CellCalls {
     pub(super) fn new(cell: CellId, calls: Arc<dyn CallHandler>, replies: ReplySender) -> Self {
         let cell = CallingCell::new(cell);
-        Self { cell, calls, replies, tasks: JoinSet::new(), open: Arc::default(), started_count: 0, stopped: false }
+        Self {
+            cell,
+            calls,
+            replies,
+            tasks: JoinSet::new(),
+            streams: JoinSet::new(),
+            open: Arc::default(),
+            started_count: 0,
+            stopped: false,
+        }
     }
 
     /// Returns the clock of the cell, which the handler of its calls may stop.
@@ -137,6 +156,24 @@ impl CellCalls {
             self.spawn(call, bytes, async move { answer_or_error(calls.answer(cell, request)).await });
         }
         Ok(())
+    }
+
+    /// Starts a task that serves a connection of the code. Fails if it belongs to another cell.
+    pub(super) fn serve_stream(&mut self, cell: CellId, stream: Option<GuestStream>) -> Result<(), LinkError> {
+        if cell != self.cell.id {
+            return Err(LinkError::Protocol("it opened a stream out of turn"));
+        }
+        while self.streams.try_join_next().is_some() {}
+        if let Some(stream) = stream {
+            let calls = Arc::clone(&self.calls);
+            self.streams.spawn(async move { calls.serve_stream(cell, stream).await });
+        }
+        Ok(())
+    }
+
+    /// Ends the tasks of streams and waits for them, so that all that they record is there before the cell ends.
+    pub(super) async fn end_streams(&mut self) {
+        self.streams.shutdown().await;
     }
 
     /// Cancels a call that the code no longer waits for. Its reply may already be on its way; the runner drops it then.

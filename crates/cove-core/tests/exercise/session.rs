@@ -196,7 +196,8 @@ async fn follow_script(stream: DuplexStream, script: Vec<u8>, heard: Arc<Mutex<H
         std::future::pending::<()>().await;
     };
     let python = InterpreterPath { language: Language::Python, program: "/python".into() };
-    let ready = FromRunner::Ready(RunnerReady { version: VERSION, interpreters: vec![python], received: 0 });
+    let ready =
+        FromRunner::Ready(RunnerReady { version: VERSION, interpreters: vec![python], received: 0, proxy_port: None });
     let speaking = async {
         let mut state = ScriptState::default();
         let mut bytes = Vec::new();

@@ -3,7 +3,7 @@
 use cove_protocol::{
     CallId, CellId, CellOutcome, CodeCell, CodeQuestion, FileEntry, FileKind, FileProblem, FromRunner, HostHello,
     ImageFormat, InterpreterPath, Language, OutputStream, ProgramCell, RequestId, ResumePoint, RunnerReady,
-    StdinSource, ToRunner,
+    StdinSource, StreamId, ToRunner,
 };
 use proptest::option;
 use proptest::prelude::*;
@@ -28,6 +28,10 @@ fn request() -> impl Strategy<Value = RequestId> {
 
 fn call() -> impl Strategy<Value = CallId> {
     any::<u64>().prop_map(CallId)
+}
+
+fn stream_id() -> impl Strategy<Value = StreamId> {
+    any::<u64>().prop_map(StreamId)
 }
 
 fn file_kind() -> impl Strategy<Value = FileKind> {
@@ -69,10 +73,11 @@ pub(crate) fn to_runner() -> impl Strategy<Value = (ToRunner, Vec<u8>)> {
         select(&[StdinSource::Empty, StdinSource::Host][..]),
         prop::collection::vec(interpreter(), 0..3),
         option::of(language()),
+        any::<bool>(),
         option::of(any::<u64>().prop_map(|received| ResumePoint { received })),
     )
-        .prop_map(|(version, stdin, interpreters, warm, resume)| {
-            without(ToRunner::Hello(HostHello { version, stdin, interpreters, warm, resume }))
+        .prop_map(|(version, stdin, interpreters, warm, proxy_door, resume)| {
+            without(ToRunner::Hello(HostHello { version, stdin, interpreters, warm, proxy_door, resume }))
         });
     let run = (cell(), language(), text(), prop::collection::vec(text(), 0..3), payload())
         .prop_map(|(cell, language, name, args, code)| (ToRunner::Run(CodeCell { cell, language, name, args }), code));
@@ -98,6 +103,10 @@ pub(crate) fn to_runner() -> impl Strategy<Value = (ToRunner, Vec<u8>)> {
         })),
         (request(), text()).prop_map(|(request, path)| without(ToRunner::List { request, path })),
         (call(), payload()).prop_map(|(call, bytes)| (ToRunner::Reply { call }, bytes)),
+        (stream_id(), payload()).prop_map(|(stream, bytes)| (ToRunner::StreamData { stream }, bytes)),
+        (stream_id(), any::<u32>()).prop_map(|(stream, bytes)| without(ToRunner::StreamCredit { stream, bytes })),
+        stream_id().prop_map(|stream| without(ToRunner::EndStream { stream })),
+        stream_id().prop_map(|stream| without(ToRunner::ResetStream { stream })),
         Just(without(ToRunner::Bye {})),
     ]
 }
@@ -116,8 +125,11 @@ fn outcome() -> impl Strategy<Value = CellOutcome> {
 }
 
 pub(crate) fn from_runner() -> impl Strategy<Value = (FromRunner, Vec<u8>)> {
-    let ready = (any::<u32>(), prop::collection::vec(interpreter(), 0..3), any::<u64>()).prop_map(
-        |(version, interpreters, received)| without(FromRunner::Ready(RunnerReady { version, interpreters, received })),
+    let port = option::of(any::<u16>());
+    let ready = (any::<u32>(), prop::collection::vec(interpreter(), 0..3), any::<u64>(), port).prop_map(
+        |(version, interpreters, received, proxy_port)| {
+            without(FromRunner::Ready(RunnerReady { version, interpreters, received, proxy_port }))
+        },
     );
     let stream = select(&[OutputStream::Stdout, OutputStream::Stderr][..]);
     let output = (cell(), stream, any::<u64>(), payload())
@@ -149,5 +161,10 @@ pub(crate) fn from_runner() -> impl Strategy<Value = (FromRunner, Vec<u8>)> {
         (cell(), call(), payload()).prop_map(|(cell, call, bytes)| (FromRunner::Call { cell, call }, bytes)),
         call().prop_map(|call| without(FromRunner::Forget { call })),
         call().prop_map(|call| without(FromRunner::Taken { call })),
+        (cell(), stream_id()).prop_map(|(cell, stream)| without(FromRunner::OpenStream { cell, stream })),
+        (stream_id(), payload()).prop_map(|(stream, bytes)| (FromRunner::StreamData { stream }, bytes)),
+        (stream_id(), any::<u32>()).prop_map(|(stream, bytes)| without(FromRunner::StreamCredit { stream, bytes })),
+        stream_id().prop_map(|stream| without(FromRunner::EndStream { stream })),
+        stream_id().prop_map(|stream| without(FromRunner::ResetStream { stream })),
     ]
 }

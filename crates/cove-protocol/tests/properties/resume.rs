@@ -116,7 +116,14 @@ impl PeerPair {
     }
 
     fn open_stream(&mut self, resume: Option<ResumePoint>) {
-        let hello = HostHello { version: VERSION, stdin: StdinSource::Empty, interpreters: vec![], warm: None, resume };
+        let hello = HostHello {
+            version: VERSION,
+            stdin: StdinSource::Empty,
+            interpreters: vec![],
+            warm: None,
+            proxy_door: false,
+            resume,
+        };
         self.host.send_uncounted(ToRunner::Hello(hello));
     }
 
@@ -141,7 +148,7 @@ impl PeerPair {
             let received = self.runner.inbox.received();
             match message {
                 ToRunner::Hello(hello) => {
-                    let ready = RunnerReady { version: VERSION, interpreters: vec![], received };
+                    let ready = RunnerReady { version: VERSION, interpreters: vec![], received, proxy_port: None };
                     self.runner.send_uncounted(FromRunner::Ready(ready));
                     self.runner.replay(hello.resume.map_or(0, |resume| resume.received));
                 }

@@ -8,6 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Runner;
 use crate::calls::CallSource;
+use crate::network_door::DoorSource;
 use crate::protocol_error;
 use crate::stdin::StdinPipe;
 
@@ -21,6 +22,7 @@ pub(super) enum PollSource {
     Shim(Language),
     Capture(usize),
     Calls(CallSource),
+    Door(DoorSource),
     Children,
     Input,
     Host,
@@ -42,6 +44,7 @@ impl Runner {
             polled.extend(captures.map(|(index, one)| (PollSource::Capture(index), one.readable(), PollFlags::IN)));
         }
         polled.extend(self.calls.sources().map(|(source, fd, wanted)| (PollSource::Calls(source), fd, wanted)));
+        polled.extend(self.door.sources().map(|(source, fd, wanted)| (PollSource::Door(source), fd, wanted)));
         polled.push((PollSource::Children, self.children_ended.as_fd(), PollFlags::IN));
         polled.extend(input.map(|input| (PollSource::Input, input, PollFlags::OUT)));
         polled.push((PollSource::Host, rustix::stdio::stdin(), PollFlags::IN));

@@ -98,27 +98,21 @@ fn hash_object(hasher: &mut Sha256, fields: &Map<String, Value>) {
     hasher.update(b"}");
 }
 
-/// The audit file of this process, and the lines that it still has to write.
-pub struct AuditTrail {
+/// The audit file of this process, and the lines of one kind that it still has to write.
+pub struct AuditTrail<L: Serialize = AuditLine> {
     folder: Option<PathBuf>,
-    state: Mutex<AuditTrailState>,
+    state: Mutex<AuditTrailState<L>>,
 }
 
-#[derive(Default)]
-struct AuditTrailState {
+struct AuditTrailState<L> {
     audit: Option<AuditFile>,
     /// Lines that could not be written, oldest first.
-    unwritten: Vec<AuditLine>,
+    unwritten: Vec<L>,
     /// Bytes that the lines of calls in flight may need.
     in_flight: u64,
 }
 
 impl AuditTrail {
-    /// Without a folder, no audit file is written.
-    pub fn new(folder: Option<PathBuf>) -> Self {
-        Self { folder, state: Mutex::default() }
-    }
-
     /// Opens the record of a call that is about to be made. Fails if the audit file cannot be written. Dropping the
     /// record writes its line.
     pub(super) fn begin(
@@ -150,10 +144,18 @@ impl AuditTrail {
         let meter = run.meter.clone();
         Ok(OpenAuditRecord { trail: self, line, room, outcome: "cancelled", start: Instant::now(), meter })
     }
+}
+
+impl<L: Serialize> AuditTrail<L> {
+    /// Without a folder, no audit file is written.
+    pub fn new(folder: Option<PathBuf>) -> Self {
+        let state = AuditTrailState { audit: None, unwritten: Vec::new(), in_flight: 0 };
+        Self { folder, state: Mutex::new(state) }
+    }
 
     /// Opens the audit file if needed, writes the lines of `unwritten` and reserves room for another line. Stops at
     /// the first failure; the rest stays.
-    fn prepare(&self, room: u64) -> io::Result<()> {
+    pub fn prepare(&self, room: u64) -> io::Result<()> {
         let Some(folder) = &self.folder else { return Ok(()) };
         let mut state = lock(&self.state);
         let AuditTrailState { audit, unwritten, in_flight } = &mut *state;
@@ -172,7 +174,7 @@ impl AuditTrail {
 
     /// Appends a line for which `room` was reserved. If that fails, keeps the line for the next `prepare` and logs an
     /// error.
-    fn write(&self, line: AuditLine, room: u64) {
+    pub fn write(&self, line: L, room: u64) {
         if self.folder.is_none() {
             return;
         }
@@ -189,7 +191,7 @@ impl AuditTrail {
     }
 }
 
-impl Drop for AuditTrail {
+impl<L: Serialize> Drop for AuditTrail<L> {
     fn drop(&mut self) {
         let unwritten = std::mem::take(&mut lock(&self.state).unwritten);
         for line in unwritten {
@@ -296,7 +298,7 @@ impl AuditFile {
 
     /// Appends one line and rotates the file if it is full. Fails if a file cannot be renamed, opened or written; then
     /// nothing of the line stays.
-    pub fn append(&mut self, line: &AuditLine) -> io::Result<()> {
+    pub fn append(&mut self, line: &impl Serialize) -> io::Result<()> {
         let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');
         self.with_current_file(text.len() as u64 + 1, |audit, length, held| {

@@ -6,11 +6,12 @@ use std::io::{BufRead, BufReader};
 use chrono::{DateTime, Local, SecondsFormat};
 use serde_json::json;
 
-use super::tables::{PrintStyle, Tone, render_json, render_list};
+use super::tables::{PrintStyle, TableCell, Tone, render_json, render_list};
 use super::{CommandContext, broker_settings, json_flag, parse_count};
 use cove_core::error::{Failure, display_path, escape_control};
 use cove_core::private_file::open_private_file;
 use cove_core::text::format_count;
+use cove_egress::EgressAuditLine;
 use cove_upstream::broker::audit::{self, AuditLine};
 
 const DEFAULT_LINES: usize = 50;
@@ -27,6 +28,9 @@ pub struct AuditArgs {
     /// Only calls to this server
     #[arg(long, value_name = "NAME")]
     server: Option<String>,
+    /// Requests of code to the network instead
+    #[arg(long, conflicts_with = "server")]
+    egress: bool,
 }
 
 pub fn render(args: &AuditArgs, context: &CommandContext, style: PrintStyle) -> Result<String, Failure> {
@@ -50,57 +54,94 @@ pub fn render(args: &AuditArgs, context: &CommandContext, style: PrintStyle) -> 
         let mut text = Vec::new();
         while reader.read_until(b'\n', &mut text).map_err(failed)? > 0 {
             // Two processes may both have ended the same half line.
-            match serde_json::from_slice::<AuditLine>(&text) {
-                Err(_) if text == b"\n" => {}
-                Ok(line) if args.server.as_ref().is_none_or(|server| line.server == *server) => {
+            match RecordedLine::parse(&text) {
+                None if text == b"\n" => {}
+                None => unread += 1,
+                Some(line) if line.is_wanted(args) => {
                     if newest.len() == count {
                         newest.pop_front();
                     }
                     newest.push_back(line);
                 }
-                Ok(_) => {}
-                Err(_) => unread += 1,
+                Some(_) => {}
             }
             text.clear();
         }
     }
     let lines = Vec::from(newest);
     if context.json {
-        return render_json("the audit", &lines.iter().map(to_json).collect::<Vec<_>>());
+        return render_json("the audit", &lines.iter().map(RecordedLine::to_json).collect::<Vec<_>>());
     }
-    let mut text = table(&lines, style);
+    let mut text = table(&lines, args.egress, style);
     if unread > 0 {
         text += &format!("{} could not be read; was the file edited?\n", format_count(unread, "line"));
     }
     Ok(text)
 }
 
-/// A line with its time in a form that people read too.
-fn to_json(line: &AuditLine) -> serde_json::Value {
-    let mut row = json!(line);
-    row["at"] = format_utc(line.time).into();
-    row
+/// One line of the file.
+enum RecordedLine {
+    Call(AuditLine),
+    Network(EgressAuditLine),
 }
 
-fn table(lines: &[AuditLine], style: PrintStyle) -> String {
-    if lines.is_empty() {
-        return "no calls recorded yet\n".to_owned();
+impl RecordedLine {
+    fn parse(text: &[u8]) -> Option<Self> {
+        let call = serde_json::from_slice(text).map(Self::Call);
+        call.or_else(|_| serde_json::from_slice(text).map(Self::Network)).ok()
     }
-    let cells = |line: &AuditLine| {
-        let tool = escape_control(&format!("{}.{}", line.server, line.tool));
-        let took = format!("{} ms", line.ms);
-        let time = if style.headings { format_local(line.time) } else { format_utc(line.time) };
-        let outcome = if line.outcome == "ok" { Tone::Good } else { Tone::Bad };
+
+    fn is_wanted(&self, args: &AuditArgs) -> bool {
+        match self {
+            Self::Call(line) => !args.egress && args.server.as_ref().is_none_or(|server| line.server == *server),
+            Self::Network(_) => args.egress,
+        }
+    }
+
+    /// Returns the line with its time in a form that people read too.
+    fn to_json(&self) -> serde_json::Value {
+        let (mut row, time) = match self {
+            Self::Call(line) => (json!(line), line.time),
+            Self::Network(line) => (json!(line), line.time),
+        };
+        row["at"] = format_utc(time).into();
+        row
+    }
+
+    fn cells(&self, style: PrintStyle) -> [TableCell; 6] {
+        let (time, principal, session, what, outcome, is_good, ms) = match self {
+            Self::Call(AuditLine { time, principal, session, server, tool, outcome, ms, .. }) => {
+                (time, principal, session, format!("{server}.{tool}"), outcome.clone(), outcome == "ok", ms)
+            }
+            Self::Network(EgressAuditLine { time, principal, session, host, port, decision, reason, ms, .. }) => {
+                let outcome = reason.as_ref().map_or(decision.clone(), |reason| format!("{decision}: {reason}"));
+                let host = if *port == 0 { host.clone() } else { format!("{host}:{port}") };
+                (time, principal, session, host, outcome, reason.is_none(), ms)
+            }
+        };
+        let time = if style.headings { format_local(*time) } else { format_utc(*time) };
+        let tone = if is_good { Tone::Good } else { Tone::Bad };
         [
             Tone::Faint.cell(time),
-            Tone::Plain.cell(escape_control(&line.principal)),
-            Tone::Faint.cell(escape_control(&line.session)),
-            Tone::Name.cell(tool),
-            outcome.cell(&line.outcome),
-            Tone::Plain.cell(took),
+            Tone::Plain.cell(escape_control(principal)),
+            Tone::Faint.cell(escape_control(session)),
+            Tone::Name.cell(escape_control(&what)),
+            tone.cell(escape_control(&outcome)),
+            Tone::Plain.cell(format!("{ms} ms")),
         ]
-    };
-    render_list(style, ["TIME", "CALLER", "SESSION", "TOOL", "OUTCOME", "TOOK"], lines.iter().map(cells))
+    }
+}
+
+fn table(lines: &[RecordedLine], of_network: bool, style: PrintStyle) -> String {
+    let what = if of_network { "HOST" } else { "TOOL" };
+    match (lines.is_empty(), of_network) {
+        (true, false) => "no calls recorded yet\n".to_owned(),
+        (true, true) => "no network requests recorded yet\n".to_owned(),
+        (false, _) => {
+            let headings = ["TIME", "CALLER", "SESSION", what, "OUTCOME", "TOOK"];
+            render_list(style, headings, lines.iter().map(|line| line.cells(style)))
+        }
+    }
 }
 
 /// Writes milliseconds since 1970 as the time of this machine's clock, for people.

@@ -7,11 +7,13 @@ use super::CommandContext;
 use super::tables::{PrintStyle, Tone, render_json, render_list};
 use crate::config::{Config, SETTINGS, Setting, SettingOrigin};
 use cove_core::error::{Failure, display_path, escape_control};
+use cove_egress::EgressRule;
 
 pub fn render(context: &CommandContext, style: PrintStyle) -> Result<String, Failure> {
     let CommandContext { config, json, .. } = context;
     if *json {
-        let rows: Vec<SettingRow> = SETTINGS.iter().map(|setting| SettingRow::new(setting, config)).collect();
+        let settings = SETTINGS.iter().map(|setting| SettingRow::new(setting, config));
+        let rows: Vec<SettingRow> = settings.chain(SettingRow::of_egress(config)).collect();
         return render_json("the configuration", &rows);
     }
     let rows = SETTINGS.iter().flat_map(|setting| {
@@ -26,12 +28,26 @@ pub fn render(context: &CommandContext, style: PrintStyle) -> Result<String, Fai
             [Tone::Name.cell(setting.key), Tone::Plain.cell(escape_control(&value)), tone.cell(origin.to_string())]
         })
     });
+    // The rules that hold, wherever they were written.
+    let rules = egress_rules(config)
+        .into_iter()
+        .map(|rule| [Tone::Name.cell(EGRESS), Tone::Plain.cell(escape_control(&rule)), Tone::Good.cell(EGRESS_ORIGIN)]);
+    let rows = rows.chain(rules);
     let mut text = render_list(style, ["SETTING", "VALUE", "ORIGIN"], rows);
     if let Some(file) = config.file.as_ref().filter(|_| style.headings) {
         let absent = if file.exists() { "" } else { " (none yet; `cove config init` writes one)" };
         text += &format!("\nfile: {}{absent}\n", display_path(file));
     }
     Ok(text)
+}
+
+const EGRESS: &str = "egress";
+const EGRESS_ORIGIN: &str = "`[egress]` and allow-net";
+
+/// Returns each rule about the network as a text.
+fn egress_rules(config: &Config) -> Vec<String> {
+    let allowed = config.egress.allow.iter().map(EgressRule::to_string);
+    allowed.chain(config.egress.deny.iter().map(|(host, _)| format!("deny {host}"))).collect()
 }
 
 #[derive(Serialize)]
@@ -43,6 +59,12 @@ struct SettingRow {
 }
 
 impl SettingRow {
+    /// Returns the rules about the network, if there are any.
+    fn of_egress(config: &Config) -> Option<Self> {
+        let rules = egress_rules(config);
+        (!rules.is_empty()).then(|| Self { key: EGRESS, value: json!(rules), origin: EGRESS_ORIGIN.to_owned() })
+    }
+
     fn new(setting: &Setting, config: &Config) -> Self {
         let values = setting.show(config);
         let value = if setting.kind.is_list() { json!(values) } else { json!(values.first()) };

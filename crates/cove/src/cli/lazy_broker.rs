@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use cove_protocol::CellId;
 use tokio::sync::OnceCell;
 
 use super::progress_line::ProgressLine;
@@ -11,11 +12,13 @@ use super::tables::print_remark;
 use crate::config::Config;
 use cove_core::BoxFuture;
 use cove_core::error::escape_control;
+use cove_core::guest_streams::GuestStream;
 use cove_core::process_env::ProcessEnv;
 use cove_core::session::registry::Principal;
-use cove_core::session::{CallHandler, CallingCell};
+use cove_core::session::{CallHandler, CallingCell, NoCalls};
 use cove_core::sync::lock;
-use cove_server::manual;
+use cove_egress::{CellNetwork, NetworkCaller};
+use cove_server::{manual, open_gateway};
 use cove_upstream::broker::{Broker, CallScope, StatusCallback};
 
 /// Requests that take less have no status line; it would only flicker.
@@ -26,6 +29,7 @@ pub(super) struct LazyBroker {
     env: ProcessEnv,
     opened: OnceCell<(Arc<Broker>, Arc<dyn CallHandler>)>,
     status: Arc<RequestStatus>,
+    network: Option<Arc<CellNetwork>>,
 }
 
 /// Shows on a terminal what the requests of a cell wait for, such as a server that starts.
@@ -69,7 +73,16 @@ impl Drop for UnansweredRequest {
 impl LazyBroker {
     pub(super) fn new(config: &Config, env: ProcessEnv) -> Arc<Self> {
         let status = RequestStatus { line: Arc::new(ProgressLine::new()), open: Mutex::default() };
-        Arc::new(Self { config: config.clone(), env, opened: OnceCell::new(), status: Arc::new(status) })
+        let gateway = open_gateway(&config.egress, config.server.state_dir.clone());
+        let CallScope { principal, session, .. } = local_scope();
+        let caller = NetworkCaller { principal: principal.0, session };
+        let network = gateway.map(|gateway| CellNetwork::new(gateway, caller, Arc::new(NoCalls)));
+        Arc::new(Self { config: config.clone(), env, opened: OnceCell::new(), status: Arc::new(status), network })
+    }
+
+    /// Returns a line for each connection that was refused since the last call.
+    pub(super) fn take_network_notes(&self) -> Vec<String> {
+        self.network.as_ref().map(|network| network.take_notes()).unwrap_or_default()
     }
 
     /// The line that shows what requests wait for.
@@ -104,6 +117,13 @@ impl CallHandler for LazyBroker {
             let _open = UnansweredRequest::begin(&self.status);
             self.open().await.1.answer(cell, request).await
         })
+    }
+
+    fn serve_stream<'a>(&'a self, cell: CellId, stream: GuestStream) -> BoxFuture<'a, ()> {
+        match &self.network {
+            Some(network) => network.serve_stream(cell, stream),
+            None => Box::pin(std::future::ready(drop(stream))),
+        }
     }
 }
 

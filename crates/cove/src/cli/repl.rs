@@ -218,6 +218,10 @@ impl Repl<'_> {
         self.at_line_start = live.finish();
         self.took = Some(start.elapsed());
         self.exit_code = end.exit_code();
+        for note in self.calls.take_network_notes() {
+            self.fresh_line();
+            print_remark(note);
+        }
         if let Some(text) = advice::advise(&end, self.config.bounds(), Audience::Person) {
             self.fresh_line();
             print_remark(text);

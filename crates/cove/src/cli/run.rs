@@ -160,8 +160,9 @@ async fn run_for_person(
     calls: Arc<LazyBroker>,
 ) -> CellEnd {
     let mut live = LiveOutput::new(calls.progress()).with_image_folder(image_folder);
-    let end = session.run_with_calls(cell, |shown| live.show(shown), wait_for_ctrl_c(), calls).await;
+    let end = session.run_with_calls(cell, |shown| live.show(shown), wait_for_ctrl_c(), calls.clone()).await;
     live.finish();
+    calls.take_network_notes().into_iter().for_each(print_remark);
     if let Some(text) = advice::advise(&end, bounds(config), Audience::Person) {
         print_remark(text);
     }
@@ -171,7 +172,7 @@ async fn run_for_person(
 async fn run_for_program(session: &Session, cell: Cell, config: &Config, calls: Arc<LazyBroker>) -> CellEnd {
     let name = cell.name.clone();
     let mut collector = OutputCollector::new(config.cell.max_output, None);
-    let end = session.run_with_calls(cell, |shown| collector.push(shown), wait_for_ctrl_c(), calls).await;
+    let end = session.run_with_calls(cell, |shown| collector.push(shown), wait_for_ctrl_c(), calls.clone()).await;
     let CollectedOutput { stdout, stderr, neutralised, images, spool: _ } = collector.finish();
     let (exception, message) = match end.end_of_code() {
         CellEnd::Raised { exception, message, .. } => (Some(exception.as_str()), Some(message.as_str())),
@@ -195,6 +196,7 @@ async fn run_for_program(session: &Session, cell: Cell, config: &Config, calls: 
             .collect(),
         advice: advice::advise(&end, bounds(config), Audience::Person),
         survived: end.survived(),
+        network: calls.take_network_notes(),
     };
     if let Ok(line) = serde_json::to_string(&result) {
         write_stream(OutputStream::Stdout, format!("{line}\n").as_bytes());
@@ -227,6 +229,9 @@ struct CellResult<'a> {
     #[serde(flatten)]
     advice: Option<Advice>,
     survived: SurvivingState,
+    /// Connections that were refused.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    network: Vec<String>,
 }
 
 #[derive(Serialize)]

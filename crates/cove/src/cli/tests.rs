@@ -327,6 +327,8 @@ fn config_show_prints_every_setting() {
     assert_snapshot!(shown(render(&context)), @"
     backend            auto                                      default
     network            none                                      default
+    allow-net          none                                      default
+    no-net             false                                     default
     runtime            chosen by Docker or Podman                default
     image              `ubuntu`, with every language             default
     image-dir          built-in images                           default

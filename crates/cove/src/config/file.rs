@@ -10,18 +10,25 @@ use cove_core::error::{Failure, display_path, display_value};
 use cove_core::private_file::{UnsafeFileError, check_path};
 use cove_core::process_env::ProcessEnv;
 use cove_core::spelling::nearest;
+use cove_egress::{EgressRules, parse_table};
 
 /// The tables of upstream servers, which are not settings.
 const SERVERS: &str = "servers";
 
-/// Settings that choose a program which runs as this user outside of any sandbox, or give a container this machine.
-const RUN_OUTSIDE: [&str; 3] = ["secrets-helper", "python", "allow-compose"];
+/// The table of what code may reach, which `cove_egress` reads.
+const EGRESS: &str = "egress";
+
+/// Settings that choose a program which runs as this user outside of any sandbox, give a container this machine, or let code
+/// send what it sees elsewhere.
+const RUN_OUTSIDE: [&str; 4] = ["secrets-helper", "python", "allow-compose", "allow-net"];
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ConfigFile {
     pub(super) path: PathBuf,
     /// By key: its line and its values.
     pub(super) entries: BTreeMap<&'static str, (usize, Vec<WrittenValue>)>,
+    /// The table `[egress]`.
+    pub(super) egress: EgressRules,
     /// A warning for each line that is not used.
     pub(super) warnings: Vec<String>,
 }
@@ -53,8 +60,11 @@ impl ConfigFile {
                 .with_hint("the file is TOML, with lines such as `memory = \"512m\"`")
         })?;
         let mut entries = BTreeMap::new();
+        let table = document.members().iter().find(|member| member.key == EGRESS);
+        let egress = table.map(|table| parse_table(&table.node, &document, &file)).transpose()?.unwrap_or_default();
+        let is_setting = |member: &&DocumentMember| ![SERVERS, EGRESS].contains(&member.key.as_str());
         // `upstream` reads the tables of servers: a mistake in one must not affect the settings.
-        for DocumentMember { key, line, node, .. } in document.members().iter().filter(|member| member.key != SERVERS) {
+        for DocumentMember { key, line, node, .. } in document.members().iter().filter(is_setting) {
             let Some(setting) = SETTINGS.iter().find(|setting| setting.key == *key) else {
                 let key_shown = display_value(key);
                 return Err(Failure::usage(format!("could not read `{key_shown}` in `{file}`, line {line}"))
@@ -84,13 +94,18 @@ impl ConfigFile {
             };
             entries.insert(setting.key, (*line, values));
         }
-        Ok(Self { path, entries, warnings: Vec::new() })
+        Ok(Self { path, entries, egress, warnings: Vec::new() })
     }
 
     /// Leaves out the programs that another user could have written into the file. The other settings stay, so that
     /// root can use the file of the person who called `sudo`.
     fn without_programs_of_others(mut self) -> Self {
         let Err(error) = check_path(&self.path).or_else(UnsafeFileError::ignore_io) else { return self };
+        if self.egress.allow_anything() {
+            self.egress.allow.clear();
+            let (file, hint) = (display_path(&self.path), error.hint(&self.path));
+            self.warnings.push(format!("`[{EGRESS}]` in `{file}` allows nothing: {error}; {hint}"));
+        }
         for key in RUN_OUTSIDE {
             let Some((line, _)) = self.entries.remove(key) else { continue };
             let (file, hint) = (display_path(&self.path), error.hint(&self.path));
@@ -130,6 +145,9 @@ pub fn template() -> String {
         };
         text += &format!("\n# {}{absent}\n#{}\n", setting.help, example(setting));
     }
+    text += "\n# What code may reach over the network, besides `allow-net`: whole presets, and hosts with TLS on port 443 unless\n\
+             # `ports` names others. `docs/guides/network-access.md` has all keys.\n\
+             #[egress]\n#presets = [\"pypi\"]\n#allow = [{ host = \"api.example.com\" }]\n";
     text + "\n# An MCP server that code may call. `cove servers add` writes such entries to files of their own.\n\
             #[servers.time]\n#command = \"uvx\"\n#args = [\"mcp-server-time\"]\n"
 }
@@ -145,7 +163,8 @@ fn example(setting: &Setting) -> String {
 /// The hint for an unknown key: the nearest one, or all of them.
 fn suggestion(wrong: &str) -> String {
     let keys: Vec<&str> = SETTINGS.iter().map(|setting| setting.key).collect();
-    match nearest(wrong, keys.iter().copied().chain([SERVERS])) {
+    match nearest(wrong, keys.iter().copied().chain([SERVERS, EGRESS])) {
+        Some(EGRESS) => format!("did you mean `[{EGRESS}]`?"),
         Some(SERVERS) => format!("did you mean `[{SERVERS}.NAME]`?"),
         _ => unknown_key_hint(wrong, &keys),
     }

@@ -17,6 +17,7 @@ use cove_core::policy::{AllowedMount, mounts as mount};
 use cove_core::policy::{MountAccess, SandboxMount, SandboxNetwork, SandboxUser};
 use cove_core::process_env::ProcessEnv;
 use cove_core::units;
+use cove_egress::{EgressRules, PRESETS};
 use cove_server::http_config::{self as http, Authority, WebOrigin};
 use cove_server::server_config::{self as server, Toolset, Toolsets};
 use cove_upstream::definition;
@@ -185,6 +186,14 @@ pub(super) const NETWORK: ValueFormat<SandboxNetwork> = ValueFormat::new(
     },
 )
 .with_choices(|| vec!["none"]);
+
+/// Kept as it was written: `Config::load` makes rules of it, once it has those of the file.
+pub(super) const NETWORK_RULE: ValueFormat<String> = ValueFormat::new(
+    "HOST[:PORT]",
+    |text, _| EgressRules::default().add(text).map(|()| text.to_owned()),
+    String::clone,
+)
+.with_choices(|| PRESETS.iter().map(|preset| preset.name).collect());
 
 pub(super) const RUNTIME: ValueFormat<String> = ValueFormat::new("NAME", |text, _| runtime(text), String::clone);
 

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use super::Config;
 use super::format::{
     ADDRESS, ALLOWED_MOUNT, AUTHORITY, BOOLEAN, CALL_PATTERN, CPUS, DIRECTORY, DURATION, FILE, IMAGE, MODULE, MOUNT,
-    NETWORK, NODE_PACKAGE, OUTPUT_LIMIT, PROGRAM, PYTHON, PYTHON_PACKAGE, REGISTRY, ROOTFS, RUNTIME, START_TIMEOUT,
-    SettingContext, TOOLSETS, USER, ValueFormat, WARM_TARGET, WEB_ORIGIN, WORKSPACE, keyword, number, size,
+    NETWORK, NETWORK_RULE, NODE_PACKAGE, OUTPUT_LIMIT, PROGRAM, PYTHON, PYTHON_PACKAGE, REGISTRY, ROOTFS, RUNTIME,
+    START_TIMEOUT, SettingContext, TOOLSETS, USER, ValueFormat, WARM_TARGET, WEB_ORIGIN, WORKSPACE, keyword, number,
+    size,
 };
 use SettingKind::{List, Optional, WithDefault};
 use cove_core::error::Refusal;
@@ -176,6 +177,12 @@ pub static SETTINGS: &[Setting] = &[
     setting!(Sandbox, "network", "COVE_NETWORK", WithDefault("none"),
         policy.network: NETWORK,
         "Network of the sandbox: `none` (loopback only), or the name of a Docker or Podman network"),
+    setting!(Sandbox, "allow-net", "COVE_ALLOW_NET", List("none"),
+        allowed_net: NETWORK_RULE,
+        "Host that code may reach, with TLS on port 443 unless a port is named, or a preset such as `pypi`; repeatable"),
+    setting!(Sandbox, "no-net", "COVE_NO_NET", WithDefault("false"),
+        no_net: BOOLEAN,
+        "Whether code reaches no host, whatever other settings allow"),
     setting!(Sandbox, "runtime", "COVE_RUNTIME", Optional("chosen by Docker or Podman"),
         policy.runtime: RUNTIME,
         "Container runtime for Docker or Podman, such as `runsc`"),

@@ -97,6 +97,8 @@ fn samples(key: &str) -> [[&'static str; 2]; 3] {
         "tmp-size" => same(["1m", "2m", "3m"]),
         "rootfs" => [["tree1", "[DIR]/tree1"], ["tree2", "[DIR]/tree2"], ["./tree3", "[DIR]/tree3"]],
         "python" => [["python1", "[DIR]/python1"], ["./python2", "[DIR]/python2"], ["python3", "[DIR]/python3"]],
+        "allow-net" => same(["pypi", "a.example:8443", "*.b.example"]),
+        "no-net" => [["1", "true"], ["false", "false"], ["true", "true"]],
         "runtime" => same(["runsc", "runc", "kata"]),
         "image" => same(["python", "node", "mine"]),
         "image-dir" => [["a", "[DIR]/a"], ["b", "[DIR]/b"], ["/c", "/c"]],
@@ -193,6 +195,7 @@ fn defaults_are_what_the_design_says() {
             mounts: Vec::new(),
             packages: Default::default(),
             network,
+            proxy_door: false,
             runtime: None,
             user,
             limits,
@@ -316,7 +319,7 @@ fn messages() {
     assert_snapshot!(refused(base.fresh().file("[limits]\nmemory = \"1g\"\n")), @"
     could not read `limits` in `[DIR]/home/.config/cove/cove.toml`, line 1
     caused by: `limits` is not a setting
-    hint: known keys are `backend`, `network`, `runtime`, `image`, `image-dir`, `pull`, `allow-compose`, `memory`, `cpus`, `pids-limit`, `user`, `timeout`, `max-timeout`, `max-output`, `workspace-size`, `tmp-size`, `rootfs`, `python`, `packages`, `node-packages`, `mount`, `workspace`, `allow-mount`, `allow-call`, `deny-call`, `start-timeout`, `search`, `tool-changes`, `quarantine`, `state-dir`, `tools`, `output`, `idle-timeout`, `max-sessions`, `warm`, `preload`, `log-level`, `log-format`, `http`, `auth`, `token-file`, `allow-host`, `allow-origin`, `max-connections`, `rate-limit`, `input-timeout`, `secrets-helper`, `registry`, `allow-requests`, `isolate-upstreams`
+    hint: known keys are `backend`, `network`, `allow-net`, `no-net`, `runtime`, `image`, `image-dir`, `pull`, `allow-compose`, `memory`, `cpus`, `pids-limit`, `user`, `timeout`, `max-timeout`, `max-output`, `workspace-size`, `tmp-size`, `rootfs`, `python`, `packages`, `node-packages`, `mount`, `workspace`, `allow-mount`, `allow-call`, `deny-call`, `start-timeout`, `search`, `tool-changes`, `quarantine`, `state-dir`, `tools`, `output`, `idle-timeout`, `max-sessions`, `warm`, `preload`, `log-level`, `log-format`, `http`, `auth`, `token-file`, `allow-host`, `allow-origin`, `max-connections`, `rate-limit`, `input-timeout`, `secrets-helper`, `registry`, `allow-requests`, `isolate-upstreams`
     ");
     assert_snapshot!(refused(base.fresh().file("memory = 1g\n")), @r#"
     could not read the configuration file `[DIR]/home/.config/cove/cove.toml`

@@ -10,7 +10,9 @@ use cove_core::session::{
     Cell, CellEnd, CellProcess, NoCalls, ProgramRun, Session, SessionOptions, StopReason, SurvivingState,
 };
 use cove_protocol::limits::MAX_ANSWER;
-use cove_protocol::{CellId, CellOutcome, CodeQuestion, FromRunner, InterpreterPath, Language, OutputStream, ToRunner};
+use cove_protocol::{
+    CellId, CellOutcome, CodeQuestion, FromRunner, InterpreterPath, Language, OutputStream, StreamId, ToRunner,
+};
 use cove_testkit::FakeBackend;
 use cove_testkit::fake::FakeRunner;
 
@@ -75,6 +77,13 @@ where
 #[test]
 fn ends_a_runner_that_breaks_the_protocol() {
     let output = |cell, offset| FromRunner::Output { cell, stream: OutputStream::Stdout, offset };
+    // No session of these tests has a door to the network.
+    let open = |cell| FromRunner::OpenStream { cell, stream: StreamId(1) };
+    check_lost(move |mut r, cell| async move { r.send(open(cell), b"").await }, "opened a stream out of turn");
+    check_lost(
+        |mut r, _| async move { r.send(FromRunner::StreamData { stream: StreamId(1) }, b"x").await },
+        "never opened",
+    );
     check_lost(move |mut r, cell| async move { r.send(output(cell, 7), b"x").await }, "out of order");
     check_lost(move |mut r, _| async move { r.send(output(CellId(99), 0), b"x").await }, "out of order");
     check_lost(
@@ -321,7 +330,7 @@ fn reports_variables_lost_between_cells() {
 fn refuses_a_runner_of_another_version() {
     let backend = FakeBackend::new(|mut runner| async move {
         runner.receive().await;
-        let ready = cove_protocol::RunnerReady { version: 0, interpreters: vec![], received: 0 };
+        let ready = cove_protocol::RunnerReady { version: 0, interpreters: vec![], received: 0, proxy_port: None };
         runner.send(FromRunner::Ready(ready), &[]).await;
         std::future::pending::<()>().await;
     });

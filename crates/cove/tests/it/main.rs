@@ -7,6 +7,7 @@ mod calls;
 mod chaos;
 mod command_line;
 mod doctor;
+mod egress;
 mod elicitation;
 mod endurance;
 mod fair_share;

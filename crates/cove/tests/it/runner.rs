@@ -48,7 +48,14 @@ impl BareRunner {
     }
 
     pub(crate) fn greet(&mut self, interpreters: Vec<InterpreterPath>) -> RunnerReady {
-        let hello = HostHello { version: VERSION, stdin: StdinSource::Empty, interpreters, warm: None, resume: None };
+        let hello = HostHello {
+            version: VERSION,
+            stdin: StdinSource::Empty,
+            interpreters,
+            warm: None,
+            proxy_door: false,
+            resume: None,
+        };
         self.send(&ToRunner::Hello(hello), b"");
         let (FromRunner::Ready(ready), _) = self.receive() else { panic!("it did not answer hello") };
         ready

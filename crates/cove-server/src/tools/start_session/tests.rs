@@ -107,6 +107,7 @@ fn setup() -> ServerSetup {
             max_sessions: 64,
             ..ServerConfig::default()
         },
+        egress: Default::default(),
         broker: BrokerConfig {
             config_file: None,
             state_dir: None,

@@ -42,6 +42,12 @@ fn configuration_checks(config: &Config, env: &ProcessEnv) -> Vec<DoctorCheck> {
             changed => format!("not the default: {}", changed.join(", ")),
         }),
     ];
+    if config.egress.allow_anything() {
+        let reachable = config.egress.reachable_hosts();
+        checks.push(
+            check("network").note(format!("code reaches, through the host: {reachable}")).fix("`--no-net` drops all"),
+        );
+    }
     if let Some(state_dir) = &config.server.state_dir {
         let path = audit_path(state_dir);
         if let Err(error) = check_private_file(&path).or_else(UnsafeFileError::ignore_io) {

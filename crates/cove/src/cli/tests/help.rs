@@ -67,6 +67,7 @@ fn help_texts() {
       secrets      Keep the secrets of servers outside of their definitions
       packages     Install python and node packages for every session
       images       Show, build and export the images that sessions can be started in
+      net          Show what code may reach over the network
       config       Show the settings, or write a file for them
       token        Show or replace the token that clients send over HTTP
       completions  Print shell completions
@@ -84,6 +85,11 @@ fn help_texts() {
           --network <NETWORK>           Network of the sandbox: `none` (loopback only), or the name of a
                                         Docker or Podman network
                                         [env: COVE_NETWORK] [default: none]
+          --allow-net <HOST[:PORT]>     Host that code may reach, with TLS on port 443 unless a port is
+                                        named, or a preset such as `pypi`; repeatable
+                                        [env: COVE_ALLOW_NET] [default: none]
+          --no-net [<BOOLEAN>]          Whether code reaches no host, whatever other settings allow
+                                        [env: COVE_NO_NET] [default: false]
           --runtime <NAME>              Container runtime for Docker or Podman, such as `runsc`
                                         [env: COVE_RUNTIME] [default: chosen by Docker or Podman]
           --image <NAME>                Default image
@@ -465,6 +471,7 @@ fn short_help_texts() {
       secrets      Keep the secrets of servers outside of their definitions
       packages     Install python and node packages for every session
       images       Show, build and export the images that sessions can be started in
+      net          Show what code may reach over the network
       config       Show the settings, or write a file for them
       token        Show or replace the token that clients send over HTTP
       completions  Print shell completions

@@ -1,0 +1,97 @@
+//! What is recorded of each request: one line, refused or not. A request that cannot be recorded is not made.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+/// The kind of these lines; others stand in the same file.
+pub(crate) const LINE_KIND: &str = "net";
+
+/// One request of code to the network.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EgressAuditLine {
+    /// Milliseconds since 1970.
+    pub time: u64,
+    /// Always `net`.
+    pub kind: String,
+    pub principal: String,
+    pub session: String,
+    pub cell: u64,
+    pub stream: u64,
+    pub host: String,
+    pub port: u16,
+    /// The address that was connected to.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub address: Option<String>,
+    /// `CONNECT`, or the method of a plain request.
+    pub method: String,
+    /// Of a plain request, without its query.
+    #[serde(skip_serializing_if = "String::is_empty", default)]
+    pub path: String,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub rule: Option<String>,
+    /// `allowed` or `refused`.
+    pub decision: String,
+    /// Why it was refused, or why it ended early.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub reason: Option<String>,
+    /// The status of the answer to a plain request.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub status: Option<u16>,
+    pub bytes_up: u64,
+    pub bytes_down: u64,
+    pub ms: u64,
+}
+
+/// Writes audit lines.
+pub trait EgressRecorder: Send + Sync {
+    /// Makes sure that a line can be written. Fails if it cannot; then the request is not made. Each success is followed
+    /// by one `write`.
+    fn prepare(&self) -> io::Result<()>;
+
+    /// Writes the line of a request that has ended.
+    fn write(&self, line: &EgressAuditLine);
+}
+
+/// What a connection has moved so far. The relay adds to it, and the line takes it when the request ends or is cut short.
+#[derive(Debug, Default)]
+pub(crate) struct RelayCounts {
+    pub(crate) up: AtomicU64,
+    pub(crate) down: AtomicU64,
+    /// The status of the answer; 0 before there is one.
+    pub(crate) status: AtomicU16,
+}
+
+/// The line of a request under way. Dropping it writes the line, also when the request is cut short.
+pub(crate) struct OpenEgressLine {
+    recorder: Arc<dyn EgressRecorder>,
+    pub(crate) line: EgressAuditLine,
+    pub(crate) counts: Arc<RelayCounts>,
+    start: Instant,
+}
+
+impl OpenEgressLine {
+    /// Begins a line. Fails if it could not be written later.
+    pub(crate) fn begin(recorder: Arc<dyn EgressRecorder>, line: EgressAuditLine) -> io::Result<Self> {
+        recorder.prepare()?;
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+        let line = EgressAuditLine { time, kind: LINE_KIND.to_owned(), ..line };
+        Ok(Self { recorder, line, counts: Arc::default(), start: Instant::now() })
+    }
+}
+
+impl Drop for OpenEgressLine {
+    fn drop(&mut self) {
+        self.line.bytes_up = self.counts.up.load(Ordering::Relaxed);
+        self.line.bytes_down = self.counts.down.load(Ordering::Relaxed);
+        let status = self.counts.status.load(Ordering::Relaxed);
+        self.line.status = Some(status).filter(|status| *status > 0 && self.line.method != "CONNECT");
+        self.line.ms = self.start.elapsed().as_millis() as u64;
+        let EgressAuditLine { host, port, decision, reason, .. } = &self.line;
+        tracing::debug!(host, port, decision, reason, "network request ended");
+        self.recorder.write(&self.line);
+    }
+}

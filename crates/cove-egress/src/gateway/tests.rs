@@ -1,0 +1,240 @@
+//! The gateway with real servers on this machine: what is allowed arrives, and what is refused reaches no one.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use cove_core::BoxFuture;
+use cove_core::sync::lock;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpListener;
+
+use super::*;
+use crate::client_hello::tests::client_hello;
+
+/// Keeps the lines, or fails.
+#[derive(Default)]
+struct KeptLines {
+    lines: Mutex<Vec<EgressAuditLine>>,
+    is_full: bool,
+}
+
+impl EgressRecorder for KeptLines {
+    fn prepare(&self) -> io::Result<()> {
+        if self.is_full { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+    }
+
+    fn write(&self, line: &EgressAuditLine) {
+        lock(&self.lines).push(line.clone());
+    }
+}
+
+/// Answers with the first addresses once, and with the others from then on. Counts questions.
+#[derive(Default)]
+struct ScriptedResolver {
+    first: Vec<IpAddr>,
+    later: Vec<IpAddr>,
+    questions: Arc<AtomicUsize>,
+}
+
+impl NameResolver for ScriptedResolver {
+    fn resolve<'a>(&'a self, _name: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
+        let asked = self.questions.fetch_add(1, Ordering::Relaxed);
+        let found = if asked == 0 { self.first.clone() } else { self.later.clone() };
+        Box::pin(std::future::ready(Ok(found)))
+    }
+}
+
+/// What came of one connection.
+struct Outcome {
+    answer: String,
+    line: Option<EgressAuditLine>,
+    notes: String,
+    /// Lookups of names.
+    questions: usize,
+}
+
+/// Sends bytes through a gateway, reads the answer to its end, and returns what came of it.
+async fn send(rules: EgressRules, resolver: ScriptedResolver, recorder: KeptLines, sent: &[u8]) -> Outcome {
+    let (recorder, questions) = (Arc::new(recorder), Arc::clone(&resolver.questions));
+    let gateway = EgressGateway::new(rules, Arc::clone(&recorder) as _, Box::new(resolver));
+    let (traffic, notes) = (SessionTraffic::default(), RefusalNotes::default());
+    let caller = NetworkCaller { principal: "p".into(), session: "s".into() };
+    let (guest, mut code) = tokio::io::duplex(1 << 20);
+    let talk = async move {
+        code.write_all(sent).await.unwrap();
+        let mut answer = Vec::new();
+        let _ = code.read_to_end(&mut answer).await;
+        drop(code);
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    let (answer, ()) = tokio::join!(talk, gateway.serve(guest, (CellId(1), StreamId(2)), &traffic, &caller, &notes));
+    let line = lock(&recorder.lines).pop();
+    Outcome { answer, line, notes: notes.take().join("\n"), questions: questions.load(Ordering::Relaxed) }
+}
+
+fn rules(rule: EgressRule) -> EgressRules {
+    EgressRules { allow: vec![rule], ..EgressRules::default() }
+}
+
+/// A rule for `allowed.test` on this machine.
+fn pinned(port: u16) -> EgressRule {
+    let rule = EgressRule::parse(&format!("allowed.test:{port}")).unwrap();
+    EgressRule { pinned: Some(IpAddr::from([127, 0, 0, 1])), ..rule }
+}
+
+/// A server that answers each connection with what it got, after this many bytes, and counts connections.
+async fn echo_server(expected: usize) -> (u16, Arc<Mutex<Vec<Vec<u8>>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (port, got) = (listener.local_addr().unwrap().port(), Arc::new(Mutex::new(Vec::new())));
+    let heard = Arc::clone(&got);
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut bytes = vec![0; expected];
+            let whole = stream.read_exact(&mut bytes).await.is_ok();
+            lock(&heard).push(if whole { bytes.clone() } else { Vec::new() });
+            let _ = stream.write_all(&bytes).await;
+        }
+    });
+    (port, got)
+}
+
+async fn connect_and_send(rule: EgressRule, port: u16, sent: &[u8]) -> Outcome {
+    let bytes = [format!("CONNECT allowed.test:{port} HTTP/1.1\r\n\r\n").as_bytes(), sent].concat();
+    send(rules(rule), ScriptedResolver::default(), KeptLines::default(), &bytes).await
+}
+
+#[tokio::test]
+async fn a_tunnel_carries_tls_to_the_host_that_it_names() {
+    let hello = client_hello("allowed.test");
+    let (port, got) = echo_server(hello.len()).await;
+    let outcome = connect_and_send(pinned(port), port, &hello).await;
+    assert!(outcome.answer.starts_with("HTTP/1.1 200 "), "{}", outcome.answer);
+    assert_eq!(*lock(&got), [hello.clone()]);
+    let line = outcome.line.unwrap();
+    assert_eq!((line.decision.as_str(), line.reason, line.address.as_deref()), ("allowed", None, Some("127.0.0.1")));
+    assert_eq!((line.bytes_up, line.bytes_down), (hello.len() as u64, hello.len() as u64));
+    assert_eq!((line.kind.as_str(), line.principal.as_str(), line.cell, line.stream), ("net", "p", 1, 2));
+    assert_eq!((outcome.notes.as_str(), outcome.questions), ("", 0));
+}
+
+#[tokio::test]
+async fn nothing_is_sent_through_a_tunnel_that_is_not_tls_with_its_host() {
+    let (port, got) = echo_server(1).await;
+    for (sent, reason) in [
+        (client_hello("evil.test"), "sni-mismatch"),
+        (client_hello("192.0.2.1"), "sni-mismatch"),
+        (b"SSH-2.0-x\r\n".to_vec(), "not-tls"),
+        (b"GET / HTTP/1.1\r\nHost: evil.test\r\n\r\n".to_vec(), "not-tls"),
+    ] {
+        let outcome = connect_and_send(pinned(port), port, &sent).await;
+        assert_eq!(outcome.line.unwrap().reason.as_deref(), Some(reason));
+        assert!(outcome.notes.contains("network: refused allowed.test"), "{}", outcome.notes);
+    }
+    assert!(lock(&got).iter().all(Vec::is_empty), "no byte arrives");
+    let tcp = EgressRule { protocol: crate::rules::RuleProtocol::Tcp, ..pinned(port) };
+    assert!(connect_and_send(tcp, port, b"SSH").await.answer.ends_with('S'));
+}
+
+#[tokio::test]
+async fn a_refused_host_is_neither_resolved_nor_connected_to() {
+    for (request, reason) in [
+        ("CONNECT evil.test:443 HTTP/1.1\r\n\r\n", "host-not-allowed"),
+        ("CONNECT allowed.test:22 HTTP/1.1\r\n\r\n", "port-not-allowed"),
+        ("CONNECT 127.0.0.1:443 HTTP/1.1\r\n\r\n", "host-not-allowed"),
+        ("GET http://allowed.test:443/ HTTP/1.1\r\nHost: allowed.test:443\r\n\r\n", "protocol-not-allowed"),
+        ("CONNECT 0x7f.1:443 HTTP/1.1\r\n\r\n", "malformed-host"),
+        ("GET / HTTP/1.1\r\nHost: allowed.test\r\n\r\n", "malformed-request"),
+    ] {
+        let rules = rules(EgressRule::parse("allowed.test").unwrap());
+        let outcome = send(rules, ScriptedResolver::default(), KeptLines::default(), request.as_bytes()).await;
+        assert!(outcome.answer.contains(&format!("X-Cove-Refused: {reason}\r\n")), "{request}: {}", outcome.answer);
+        let line = outcome.line.unwrap();
+        assert_eq!((line.decision.as_str(), line.reason.as_deref()), ("refused", Some(reason)));
+        assert_eq!((outcome.questions, outcome.notes.lines().count()), (0, 1));
+    }
+}
+
+#[tokio::test]
+async fn every_address_of_a_name_is_judged_and_only_once() {
+    let public: IpAddr = "192.0.2.1".parse().unwrap();
+    for bad in ["127.0.0.1", "10.0.0.1", "169.254.169.254", "64:ff9b::a9fe:a9fe", "::ffff:10.0.0.1", "::1"] {
+        for first in [vec![bad.parse().unwrap()], vec!["1.1.1.1".parse().unwrap(), bad.parse().unwrap()]] {
+            let resolver = ScriptedResolver { first, ..ScriptedResolver::default() };
+            let rules = rules(EgressRule::parse("allowed.test").unwrap());
+            let outcome =
+                send(rules, resolver, KeptLines::default(), b"CONNECT allowed.test:443 HTTP/1.1\r\n\r\n").await;
+            assert_eq!(outcome.line.unwrap().reason.as_deref(), Some("private-address"), "{bad}");
+            // The hint has the usual address of this machine, whatever the name resolves to.
+            assert!(bad == "127.0.0.1" || !outcome.answer.contains(bad), "{}", outcome.answer);
+        }
+    }
+    // The first answer counts: a second lookup could lead elsewhere.
+    let (port, got) = echo_server(1).await;
+    let rule = EgressRule::parse(&format!("allowed.test:{port}")).unwrap();
+    let rule = EgressRule { addresses: vec!["192.0.2.0/24".parse().unwrap()], ..rule };
+    let resolver =
+        ScriptedResolver { first: vec![public], later: vec![IpAddr::from([127, 0, 0, 1])], ..Default::default() };
+    let request = format!("CONNECT allowed.test:{port} HTTP/1.1\r\n\r\n");
+    let outcome = send(rules(rule), resolver, KeptLines::default(), request.as_bytes()).await;
+    assert_eq!((outcome.questions, outcome.line.unwrap().reason.as_deref()), (1, Some("unreachable")));
+    assert!(lock(&got).is_empty());
+}
+
+#[tokio::test]
+async fn a_plain_request_is_passed_on_and_what_follows_it_is_not() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let server = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut got = vec![0; 4096];
+        let mut length = 0;
+        while !got[..length].ends_with(b"0\r\n\r\n") {
+            length += stream.read(&mut got[length..]).await.unwrap();
+        }
+        stream.write_all(b"HTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\nok").await.unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let more = tokio::time::timeout(Duration::from_millis(50), stream.read(&mut got[length..])).await;
+        assert!(more.is_err(), "no byte follows the request");
+        String::from_utf8_lossy(&got[..length]).into_owned()
+    });
+    let rule = EgressRule { protocol: crate::rules::RuleProtocol::Http, ..pinned(port) };
+    let request = format!(
+        "POST http://allowed.test:{port}/a?b HTTP/1.1\r\nHost: allowed.test:{port}\r\nTransfer-Encoding: chunked\r\n\r\n\
+         5;x=y\r\nhello\r\n0\r\nTrailer: x\r\n\r\nGET http://evil.test/ HTTP/1.1\r\n\r\n"
+    );
+    let outcome = send(rules(rule), ScriptedResolver::default(), KeptLines::default(), request.as_bytes()).await;
+    assert!(outcome.answer.starts_with("HTTP/1.1 201 Created") && outcome.answer.ends_with("ok"), "{}", outcome.answer);
+    let expected = format!(
+        "POST /a?b HTTP/1.1\r\nHost: allowed.test:{port}\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n\
+         5\r\nhello\r\n0\r\n\r\n"
+    );
+    assert_eq!(server.await.unwrap(), expected);
+    let line = outcome.line.unwrap();
+    assert_eq!((line.method.as_str(), line.path.as_str(), line.status), ("POST", "/a", Some(201)));
+}
+
+#[tokio::test]
+async fn limits_end_a_connection_by_name() {
+    let hello = client_hello("allowed.test");
+    let (port, _) = echo_server(hello.len()).await;
+    let bytes = [format!("CONNECT allowed.test:{port} HTTP/1.1\r\n\r\n").as_bytes(), &hello].concat();
+    for (upload, download, name) in [(10, 1 << 20, "max_upload"), (1 << 20, 10, "max_download")] {
+        let limits = crate::rules::TrafficLimits { max_upload: upload, max_download: download };
+        let rules = EgressRules { limits, ..rules(pinned(port)) };
+        let outcome = send(rules, ScriptedResolver::default(), KeptLines::default(), &bytes).await;
+        assert_eq!(outcome.line.unwrap().reason.as_deref(), Some("limit"));
+        assert!(outcome.notes.contains(&format!("(limit: {name})")), "{}", outcome.notes);
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_recorded_is_not_done() {
+    let (port, got) = echo_server(1).await;
+    let full = KeptLines { is_full: true, ..KeptLines::default() };
+    let request = format!("CONNECT allowed.test:{port} HTTP/1.1\r\n\r\n");
+    let outcome = send(rules(pinned(port)), ScriptedResolver::default(), full, request.as_bytes()).await;
+    assert!(outcome.answer.starts_with("HTTP/1.1 503 ") && outcome.line.is_none(), "{}", outcome.answer);
+    assert!(lock(&got).is_empty());
+}

@@ -1,0 +1,32 @@
+//! The host side of network access. A sandbox has no network: its runner forwards connections of code as streams of
+//! bytes, and this crate alone reads what they ask for, decides by the operator's rules, resolves names, connects and
+//! records.
+//!
+//! Everything that arrives from a sandbox is hostile. This crate knows neither backends nor MCP.
+
+#![forbid(unsafe_code)]
+
+mod address;
+mod audit_line;
+mod cell_network;
+mod client_hello;
+mod dial;
+mod gateway;
+mod presets;
+mod proxy_request;
+mod refusal;
+mod relay;
+mod rules;
+mod table;
+mod target_host;
+
+pub use address::{AddressProblem, check_address};
+pub use audit_line::{EgressAuditLine, EgressRecorder};
+pub use cell_network::{CellNetwork, NetworkCaller};
+pub use dial::{NameResolver, SystemResolver};
+pub use gateway::EgressGateway;
+pub use presets::{NetworkPreset, PRESETS};
+pub use refusal::{EgressRefusal, RefusalReason};
+pub use rules::{EgressRule, EgressRules, HostPattern, MAX_RULES, RequestKind, RuleProtocol, TrafficLimits};
+pub use table::parse_table;
+pub use target_host::{HostTarget, TargetHost};

@@ -1,0 +1,332 @@
+//! The rules: what code may reach. Nothing is allowed without a rule, and a deny rule wins over every other.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use cove_core::error::Refusal;
+use cove_core::spelling::nearest;
+use ipnet::IpNet;
+
+use crate::address::check_named_address;
+use crate::presets::{NetworkPreset, PRESETS};
+use crate::refusal::{EgressRefusal, RefusalReason};
+use crate::target_host::{HostTarget, TargetHost, parse_port, split_port};
+
+/// More rules than a person reads.
+pub const MAX_RULES: usize = 1000;
+const DEFAULT_PORT: u16 = 443;
+const HTTP_PORT: u16 = 80;
+/// Patterns that a refusal lists.
+const MAX_LISTED: usize = 8;
+
+/// Which hosts a rule is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HostPattern {
+    Exact(TargetHost),
+    /// `*.example.com`: names with exactly one label before this suffix.
+    OneLabel(String),
+    /// `**.example.com`: names with one label or more before this suffix.
+    AnyLabels(String),
+}
+
+impl HostPattern {
+    /// Fails if the text is no host, or stands for more hosts than a rule may.
+    pub fn parse(text: &str) -> Result<Self, Refusal> {
+        let hint = "write a host such as `api.example.com`, `*.example.com` for one label, or `**.example.com` for any";
+        let refuse = |problem: &str| Refusal::of_value(text, problem, hint);
+        let (stars, rest) = match text.split_once('.') {
+            Some((stars @ ("*" | "**"), rest)) => (stars, rest),
+            _ if matches!(text, "*" | "**") => return Err(refuse("would allow every host")),
+            _ if text.contains('*') => return Err(refuse("has a `*` that is not a whole label at the beginning")),
+            _ => {
+                return TargetHost::parse_written(text)
+                    .map(Self::Exact)
+                    .map_err(|problem| no_host(text, problem, hint));
+            }
+        };
+        match TargetHost::parse_written(rest) {
+            _ if rest.contains('*') => Err(refuse("has a `*` that is not a whole label at the beginning")),
+            Err(problem) => Err(no_host(text, problem, hint)),
+            Ok(TargetHost::Address(_)) => Err(refuse("has a `*` before an address")),
+            Ok(TargetHost::Name(name)) if !name.contains('.') => {
+                Err(refuse("is too wide: at least two labels must follow the `*`"))
+            }
+            Ok(TargetHost::Name(name)) if stars == "*" => Ok(Self::OneLabel(name)),
+            Ok(TargetHost::Name(name)) => Ok(Self::AnyLabels(name)),
+        }
+    }
+
+    fn matches(&self, host: &TargetHost) -> bool {
+        let labels_before = |suffix: &str| host.name()?.strip_suffix(suffix)?.strip_suffix('.');
+        match self {
+            Self::Exact(own) => own == host,
+            Self::OneLabel(suffix) => labels_before(suffix).is_some_and(|label| !label.contains('.')),
+            Self::AnyLabels(suffix) => labels_before(suffix).is_some(),
+        }
+    }
+}
+
+fn no_host(text: &str, problem: &str, hint: &str) -> Refusal {
+    Refusal::of_value(text, format!("is not a host: {problem}"), hint)
+}
+
+impl fmt::Display for HostPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exact(host) => host.fmt(f),
+            Self::OneLabel(suffix) => write!(f, "*.{suffix}"),
+            Self::AnyLabels(suffix) => write!(f, "**.{suffix}"),
+        }
+    }
+}
+
+/// What may be spoken with a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RuleProtocol {
+    /// Plain HTTP on port 80, TLS on every other.
+    ByPort,
+    Http,
+    /// Bytes that Cove does not read.
+    Tcp,
+}
+
+/// What a client asks the proxy for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RequestKind {
+    /// `CONNECT`: a tunnel for bytes.
+    Tunnel,
+    /// A request for an `http://` address.
+    PlainHttp,
+}
+
+/// One allowed host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EgressRule {
+    pub host: HostPattern,
+    pub ports: Vec<u16>,
+    pub protocol: RuleProtocol,
+    /// Private networks that the host may be in.
+    pub addresses: Vec<IpNet>,
+    /// The address to connect to, whatever the name resolves to.
+    pub pinned: Option<IpAddr>,
+    /// The preset that the rule is part of.
+    pub preset: Option<&'static str>,
+}
+
+impl EgressRule {
+    /// A rule for TLS on port 443, or plain HTTP if the only port is 80. Fails if the host is an address that no rule
+    /// can open.
+    pub fn new(host: HostPattern, ports: Vec<u16>) -> Result<Self, Refusal> {
+        if let HostPattern::Exact(TargetHost::Address(address)) = &host {
+            check_named_address(*address).map_err(|problem| {
+                Refusal::of_value(&host.to_string(), format!("is {problem}"), "name another host")
+            })?;
+        }
+        let ports = if ports.is_empty() { vec![DEFAULT_PORT] } else { ports };
+        Ok(Self { host, ports, protocol: RuleProtocol::ByPort, addresses: Vec::new(), pinned: None, preset: None })
+    }
+
+    /// Reads `HOST` or `HOST:PORT`.
+    pub fn parse(text: &str) -> Result<Self, Refusal> {
+        if text.contains('/') {
+            return Err(Refusal::of_value(
+                text,
+                "is not a host but an address of a page",
+                "write `HOST` or `HOST:PORT`",
+            ));
+        }
+        let (host, port) = split_port(text);
+        let ports = match port {
+            None => Vec::new(),
+            Some(port) => vec![parse_port(port).ok_or_else(|| {
+                Refusal::of_value(
+                    text,
+                    "has a port that is not a number from 1 to 65535",
+                    "write `HOST` or `HOST:PORT`",
+                )
+            })?],
+        };
+        Self::new(HostPattern::parse(host)?, ports)
+    }
+
+    /// True if bytes of this request need not be TLS.
+    pub fn is_unread(&self) -> bool {
+        self.protocol == RuleProtocol::Tcp
+    }
+
+    fn allows(&self, kind: RequestKind, port: u16) -> bool {
+        let is_http = match self.protocol {
+            RuleProtocol::ByPort => port == HTTP_PORT,
+            RuleProtocol::Http => true,
+            RuleProtocol::Tcp => false,
+        };
+        is_http == (kind == RequestKind::PlainHttp)
+    }
+}
+
+/// As `cove net check` and audit lines name it.
+impl fmt::Display for EgressRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(preset) = self.preset {
+            write!(f, "preset {preset}: ")?;
+        }
+        self.host.fmt(f)?;
+        if self.ports != [DEFAULT_PORT] {
+            let ports: Vec<String> = self.ports.iter().map(u16::to_string).collect();
+            write!(f, ":{}", ports.join(","))?;
+        }
+        match self.protocol {
+            RuleProtocol::ByPort => {}
+            RuleProtocol::Http => f.write_str(" (plain HTTP)")?,
+            RuleProtocol::Tcp => f.write_str(" (any TCP)")?,
+        }
+        if let Some(address) = self.pinned {
+            write!(f, " at {address}")?;
+        }
+        for network in &self.addresses {
+            write!(f, " in {network}")?;
+        }
+        Ok(())
+    }
+}
+
+/// How much one session may move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TrafficLimits {
+    pub max_upload: u64,
+    pub max_download: u64,
+}
+
+impl Default for TrafficLimits {
+    fn default() -> Self {
+        Self { max_upload: 64 << 20, max_download: 4 << 30 }
+    }
+}
+
+/// All rules. The default allows nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EgressRules {
+    pub allow: Vec<EgressRule>,
+    /// Hosts that no rule opens. Without ports, all of them.
+    pub deny: Vec<(HostPattern, Vec<u16>)>,
+    pub limits: TrafficLimits,
+}
+
+impl EgressRules {
+    /// False if nothing can be reached, so that a sandbox needs no door.
+    pub fn allow_anything(&self) -> bool {
+        !self.allow.is_empty()
+    }
+
+    /// Adds what a flag says: the name of a preset, `HOST` or `HOST:PORT`.
+    pub fn add(&mut self, text: &str) -> Result<(), Refusal> {
+        if let Some(preset) = NetworkPreset::find(text) {
+            self.allow.extend(preset.rules());
+        } else {
+            refuse_misspelled_preset(text)?;
+            self.allow.push(EgressRule::parse(text)?);
+        }
+        match self.allow.len() <= MAX_RULES {
+            true => Ok(()),
+            false => Err(Refusal::new(format!("there are more than {MAX_RULES} rules"), "use wildcards")),
+        }
+    }
+
+    /// Adds the rules of a preset.
+    pub fn add_preset(&mut self, name: &str) -> Result<(), Refusal> {
+        let names: Vec<&str> = PRESETS.iter().map(|preset| preset.name).collect();
+        let preset = NetworkPreset::find(name).ok_or_else(|| {
+            let hint = match nearest(name, names.iter().copied()) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("presets are `{}`", names.join("`, `")),
+            };
+            Refusal::of_value(name, "is not a preset", hint)
+        })?;
+        self.allow.extend(preset.rules());
+        Ok(())
+    }
+
+    /// Returns the rule that allows a request, or why none does.
+    pub fn decide(&self, target: &HostTarget, kind: RequestKind) -> Result<&EgressRule, EgressRefusal> {
+        let HostTarget { host, port } = target;
+        let refuse = |reason, cause: String, hint: String| {
+            Err(EgressRefusal { reason, target: target.to_string(), cause, hint })
+        };
+        let denies = |(pattern, ports): &&(HostPattern, Vec<u16>)| {
+            pattern.matches(host) && (ports.is_empty() || ports.contains(port))
+        };
+        if let Some((pattern, _)) = self.deny.iter().find(denies) {
+            let cause = format!("the deny rule `{pattern}` forbids this host");
+            return refuse(RefusalReason::Denied, cause, self.reachable());
+        }
+        let of_host: Vec<&EgressRule> = self.allow.iter().filter(|rule| rule.host.matches(host)).collect();
+        let of_port: Vec<&EgressRule> = of_host.iter().copied().filter(|rule| rule.ports.contains(port)).collect();
+        if let Some(rule) = of_port.iter().find(|rule| rule.allows(kind, *port)) {
+            return Ok(rule);
+        }
+        let flag = if *port == DEFAULT_PORT { host.to_string() } else { target.to_string() };
+        let add = format!("the operator can add `--allow-net {flag}`");
+        if let Some(rule) = of_port.first() {
+            let (cause, hint) = match kind {
+                RequestKind::PlainHttp => ("TLS", "use `https://`; the operator can set `http = true` in the rule"),
+                RequestKind::Tunnel => {
+                    ("plain HTTP", "use `http://`; the operator can set `tcp = true` in the rule, for any bytes")
+                }
+            };
+            let cause = format!("the rule `{rule}` allows {cause} only");
+            return refuse(RefusalReason::ProtocolNotAllowed, cause, hint.to_owned());
+        }
+        if let Some(rule) = of_host.first() {
+            let cause = format!("the rule `{rule}` does not allow this port");
+            return refuse(RefusalReason::PortNotAllowed, cause, add);
+        }
+        let cause = match host {
+            TargetHost::Name(_) => "no egress rule allows this host",
+            TargetHost::Address(_) => "no egress rule names this address",
+        };
+        refuse(RefusalReason::HostNotAllowed, cause.to_owned(), format!("{}; {add}", self.reachable()))
+    }
+
+    /// Says what can be reached, as in "reachable: api.example.com, preset `npm`".
+    fn reachable(&self) -> String {
+        if self.allow.is_empty() {
+            "nothing is reachable".to_owned()
+        } else {
+            format!("reachable: {}", self.reachable_hosts())
+        }
+    }
+
+    /// Returns what can be reached, as in "api.example.com, preset `npm`": a few hosts and presets, and a count.
+    pub fn reachable_hosts(&self) -> String {
+        let mut all: Vec<String> = Vec::new();
+        for rule in &self.allow {
+            let shown = match rule.preset {
+                Some(preset) => format!("preset `{preset}`"),
+                None => rule.host.to_string(),
+            };
+            if !all.contains(&shown) {
+                all.push(shown);
+            }
+        }
+        let more = all.len().saturating_sub(MAX_LISTED);
+        all.truncate(MAX_LISTED);
+        if more > 0 {
+            all.push(format!("{more} more"));
+        }
+        all.join(", ")
+    }
+}
+
+/// Fails for a text without a dot that looks like a misspelled preset: as a host it would silently allow nothing.
+fn refuse_misspelled_preset(text: &str) -> Result<(), Refusal> {
+    match nearest(text, PRESETS.iter().map(|preset| preset.name)).filter(|_| !text.contains(['.', ':'])) {
+        Some(near) => {
+            let hint = format!("did you mean `{near}`? a host of that name can be written with its port, `{text}:443`");
+            Err(Refusal::of_value(text, "is neither a preset nor a host with a dot", hint))
+        }
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

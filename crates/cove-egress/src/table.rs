@@ -1,0 +1,242 @@
+//! Reads the table `[egress]` of `cove.toml`. Every mistake is an error that names the file, the key and what is allowed:
+//! a server must not start with other rules than those that are written.
+
+use std::net::IpAddr;
+
+use cove_core::document::{ConfigDocument, DocumentNode, unknown_key_hint};
+use cove_core::error::{Failure, Refusal, display_value};
+use cove_core::units;
+use ipnet::IpNet;
+
+use crate::address::check_named_address;
+use crate::rules::{EgressRule, EgressRules, HostPattern, MAX_RULES, RuleProtocol};
+use crate::target_host::parse_port;
+
+const TABLE_KEYS: &[&str] = &["presets", "allow", "deny", "max_upload", "max_download"];
+const ALLOW_KEYS: &[&str] = &["host", "ports", "http", "tcp", "addresses", "at"];
+const DENY_KEYS: &[&str] = &["host", "ports"];
+
+/// Returns the rules of the table. `file` is the file's name for messages. Fails at the first mistake.
+pub fn parse_table(table: &DocumentNode, document: &ConfigDocument, file: &str) -> Result<EgressRules, Failure> {
+    let reader = TableReader { document, file };
+    let mut rules = EgressRules::default();
+    reader.check_keys(table, "[egress]", TABLE_KEYS)?;
+    for (key, node) in members(table) {
+        let fail = |refusal| reader.failure(key, node, refusal);
+        match key {
+            "presets" => {
+                for item in reader.list(key, node)? {
+                    let name = reader.text(key, item)?;
+                    rules.add_preset(name).map_err(|refusal| reader.failure(key, item, refusal))?;
+                }
+            }
+            "allow" => {
+                for item in reader.list(key, node)? {
+                    rules.allow.push(reader.allow_rule(item)?);
+                }
+            }
+            "deny" => {
+                for item in reader.list(key, node)? {
+                    reader.check_keys(item, "[[egress.deny]]", DENY_KEYS)?;
+                    rules.deny.push((reader.host(item, "deny")?, reader.ports(item)?));
+                }
+            }
+            "max_upload" => rules.limits.max_upload = units::size(reader.text(key, node)?, 1).map_err(fail)?,
+            "max_download" => rules.limits.max_download = units::size(reader.text(key, node)?, 1).map_err(fail)?,
+            _ => {}
+        }
+    }
+    if rules.allow.len().max(rules.deny.len()) > MAX_RULES {
+        let refusal = Refusal::new(format!("there are more than {MAX_RULES} rules"), "use wildcards");
+        return Err(reader.failure("egress", table, refusal));
+    }
+    Ok(rules)
+}
+
+fn members(node: &DocumentNode) -> impl Iterator<Item = (&str, &DocumentNode)> {
+    node.members().unwrap_or_default().iter().map(|member| (member.key.as_str(), &member.node))
+}
+
+/// What messages need.
+struct TableReader<'a> {
+    document: &'a ConfigDocument,
+    file: &'a str,
+}
+
+impl TableReader<'_> {
+    fn failure(&self, key: &str, node: &DocumentNode, refusal: Refusal) -> Failure {
+        let quoted = self.document.quote(key, node);
+        Failure::usage(format!("could not read {quoted} of `[egress]` in `{}`, line {}", self.file, node.line))
+            .because(refusal.cause)
+            .with_hint(refusal.hint)
+    }
+
+    /// Fails unless the node is a table of these keys.
+    fn check_keys(&self, node: &DocumentNode, name: &str, known: &[&str]) -> Result<(), Failure> {
+        let Some(members) = node.members() else {
+            let refusal =
+                Refusal::new(format!("`{name}` cannot be {}", node.kind()), "write a table with keys and values");
+            return Err(self.failure("egress", node, refusal));
+        };
+        match members.iter().find(|member| !known.contains(&member.key.as_str())) {
+            Some(member) => {
+                let cause = format!("`{}` is not a key of `{name}`", display_value(&member.key));
+                let refusal = Refusal::new(cause, unknown_key_hint(&member.key, known));
+                Err(self.failure(&member.key, &member.node, refusal))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn wrong_kind(&self, key: &str, node: &DocumentNode, right: &str) -> Failure {
+        self.failure(key, node, Refusal::new(format!("`{key}` cannot be {}", node.kind()), format!("write `{right}`")))
+    }
+
+    fn list<'n>(&self, key: &str, node: &'n DocumentNode) -> Result<&'n [DocumentNode], Failure> {
+        let right = if key == "presets" { "presets = [\"pypi\"]" } else { "[{ host = \"api.example.com\" }]" };
+        node.items().ok_or_else(|| self.wrong_kind(key, node, right))
+    }
+
+    fn text<'n>(&self, key: &str, node: &'n DocumentNode) -> Result<&'n str, Failure> {
+        node.text().ok_or_else(|| self.wrong_kind(key, node, &format!("{key} = \"…\"")))
+    }
+
+    fn host(&self, rule: &DocumentNode, list: &str) -> Result<HostPattern, Failure> {
+        let Some(node) = rule.get("host") else {
+            let refusal =
+                Refusal::new("it names no host", format!("write `{list} = [{{ host = \"api.example.com\" }}]`"));
+            return Err(self.failure(list, rule, refusal));
+        };
+        HostPattern::parse(self.text("host", node)?).map_err(|refusal| self.failure("host", node, refusal))
+    }
+
+    fn ports(&self, rule: &DocumentNode) -> Result<Vec<u16>, Failure> {
+        let Some(node) = rule.get("ports") else { return Ok(Vec::new()) };
+        let items = node.items().filter(|items| !items.is_empty());
+        let items = items.ok_or_else(|| self.wrong_kind("ports", node, "ports = [443]"))?;
+        let port = |item: &DocumentNode| {
+            let port = item.text_or_number().and_then(parse_port);
+            let refusal = || Refusal::new("it is not a port", "write numbers from 1 to 65535, as in `ports = [443]`");
+            port.ok_or_else(|| self.failure("ports", item, refusal()))
+        };
+        items.iter().map(port).collect()
+    }
+
+    fn flag(&self, rule: &DocumentNode, key: &str) -> Result<bool, Failure> {
+        let Some(node) = rule.get(key) else { return Ok(false) };
+        node.boolean().ok_or_else(|| self.wrong_kind(key, node, &format!("{key} = true")))
+    }
+
+    fn allow_rule(&self, node: &DocumentNode) -> Result<EgressRule, Failure> {
+        self.check_keys(node, "[[egress.allow]]", ALLOW_KEYS)?;
+        let rule = EgressRule::new(self.host(node, "allow")?, self.ports(node)?)
+            .map_err(|refusal| self.failure("allow", node, refusal))?;
+        let protocol = match (self.flag(node, "http")?, self.flag(node, "tcp")?) {
+            (false, false) => RuleProtocol::ByPort,
+            (true, false) => RuleProtocol::Http,
+            (false, true) => RuleProtocol::Tcp,
+            (true, true) => {
+                let hint = "keep `http` for plain HTTP, or `tcp` for bytes that Cove does not read";
+                let refusal = Refusal::new("a rule has either `http` or `tcp`", hint);
+                return Err(self.failure("allow", node, refusal));
+            }
+        };
+        let mut addresses = Vec::new();
+        if let Some(list) = node.get("addresses") {
+            let items =
+                list.items().ok_or_else(|| self.wrong_kind("addresses", list, "addresses = [\"10.20.0.0/16\"]"))?;
+            for item in items {
+                let text = self.text("addresses", item)?;
+                let network = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+                let refusal = || Refusal::of_value(text, "is not a network", "write networks such as `10.20.0.0/16`");
+                addresses.push(network.map_err(|_| self.failure("addresses", item, refusal()))?);
+            }
+        }
+        let pinned = match node.get("at") {
+            None => None,
+            Some(at) => {
+                let text = self.text("at", at)?;
+                let refusal = |problem: String| {
+                    self.failure("at", at, Refusal::of_value(text, problem, "write an address such as `127.0.0.1`"))
+                };
+                let address = text.parse::<IpAddr>().map_err(|_| refusal("is not an address".to_owned()))?;
+                check_named_address(address).map_err(|problem| refusal(format!("is {problem}")))?;
+                Some(address)
+            }
+        };
+        Ok(EgressRule { protocol, addresses, pinned, ..rule })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cove_core::document::DocumentFormat;
+
+    use super::*;
+
+    fn parse(text: &str) -> Result<EgressRules, Failure> {
+        let document = ConfigDocument::parse(DocumentFormat::Toml, text).unwrap();
+        parse_table(document.root().unwrap().get("egress").unwrap(), &document, "cove.toml")
+    }
+
+    #[test]
+    fn reads_every_key() {
+        let rules = parse(
+            r#"
+[egress]
+presets = ["npm"]
+max_upload = "1m"
+max_download = "2g"
+allow = [
+  { host = "*.data.example.com", ports = [443, 8443] },
+  { host = "db.example.com", ports = [5432], tcp = true, addresses = ["10.20.0.0/16", "10.9.9.9"] },
+  { host = "Models.internal", ports = [11434], http = true, at = "127.0.0.1" },
+]
+deny = [{ host = "gist.github.com" }]
+"#,
+        )
+        .unwrap();
+        let shown: Vec<String> = rules.allow.iter().map(EgressRule::to_string).collect();
+        let expected = [
+            "preset npm: registry.npmjs.org",
+            "*.data.example.com:443,8443",
+            "db.example.com:5432 (any TCP) in 10.20.0.0/16 in 10.9.9.9/32",
+            "models.internal:11434 (plain HTTP) at 127.0.0.1",
+        ];
+        assert_eq!(shown, expected);
+        assert_eq!((rules.limits.max_upload, rules.limits.max_download), (1 << 20, 2 << 30));
+        assert_eq!(rules.deny.len(), 1);
+        assert_eq!(parse("[egress]\n").unwrap(), EgressRules::default());
+    }
+
+    #[test]
+    fn names_file_key_and_what_is_allowed() {
+        let cases = [
+            ("[egress]\nhosts = []", "`hosts = []` of `[egress]` in `cove.toml`, line 2", "`hosts` is not a key"),
+            ("[egress]\nallow = [{ hots = \"a.b\" }]", "line 2", "`hots` is not a key of `[[egress.allow]]`"),
+            ("[egress]\nallow = [{ ports = [1] }]", "line 2", "names no host"),
+            ("[egress]\n\nallow = [{ host = \"*.com\" }]", "`host = \"*.com\"`", "too wide"),
+            ("[egress]\npresets = [\"pipy\"]", "line 2", "`pipy` is not a preset"),
+            ("[egress]\npresets = \"pypi\"", "line 2", "cannot be a string"),
+            ("[egress]\nallow = \"a.b\"", "line 2", "cannot be a string"),
+            ("[egress]\nallow = [\"a.b\"]", "line 2", "cannot be a string"),
+            ("[egress]\nallow = [{ host = \"a.b\", ports = [] }]", "line 2", "`ports` cannot be a list"),
+            ("[egress]\nallow = [{ host = \"a.b\", ports = [0] }]", "line 2", "not a port"),
+            ("[egress]\nallow = [{ host = \"a.b\", ports = 443 }]", "line 2", "cannot be a number"),
+            ("[egress]\nallow = [{ host = \"a.b\", tcp = true, http = true }]", "line 2", "either `http` or `tcp`"),
+            ("[egress]\nallow = [{ host = \"a.b\", tcp = 1 }]", "line 2", "cannot be a number"),
+            ("[egress]\nallow = [{ host = \"a.b\", addresses = [\"10.0.0.0/33\"] }]", "line 2", "not a network"),
+            ("[egress]\nallow = [{ host = \"a.b\", at = \"169.254.169.254\" }]", "line 2", "no rule can open"),
+            ("[egress]\nallow = [{ host = \"a.b\", at = \"localhost\" }]", "line 2", "not an address"),
+            ("[egress]\ndeny = [{ host = \"a.b\", at = \"10.0.0.1\" }]", "line 2", "not a key of `[[egress.deny]]`"),
+            ("[egress]\nmax_upload = \"lots\"", "line 2", "not a size"),
+            ("egress = 3", "line 1", "cannot be a number"),
+        ];
+        for (text, place, cause) in cases {
+            let report = parse(text).unwrap_err().report().to_string();
+            assert!(report.contains(place) && report.contains(cause) && report.contains("hint: "), "{text}: {report}");
+        }
+        let report = parse(cases[1].0).unwrap_err().report().to_string();
+        assert!(report.contains("did you mean `host`?"), "{report}");
+    }
+}
