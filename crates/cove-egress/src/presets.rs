@@ -1,14 +1,12 @@
 //! Presets: named lists of ordinary rules. A preset opens what one tool needs in order to read, and is named like the
 //! tool's world.
 
-use crate::rules::{EgressRule, HostPattern, RuleProtocol};
-
 /// A named list of hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NetworkPreset {
     pub name: &'static str,
-    hosts: &'static [&'static str],
-    ports: &'static [u16],
+    pub hosts: &'static [&'static str],
+    pub ports: &'static [u16],
 }
 
 pub const PRESETS: &[NetworkPreset] = &[
@@ -27,32 +25,5 @@ pub const PRESETS: &[NetworkPreset] = &[
 impl NetworkPreset {
     pub fn find(name: &str) -> Option<&'static Self> {
         PRESETS.iter().find(|preset| preset.name == name)
-    }
-
-    /// Returns the rules that the preset stands for.
-    pub fn rules(&self) -> impl Iterator<Item = EgressRule> {
-        let hosts = self.hosts.iter().filter_map(|host| HostPattern::parse(host).ok());
-        hosts.map(|host| EgressRule {
-            host,
-            ports: self.ports.to_vec(),
-            protocol: RuleProtocol::ByPort,
-            addresses: Vec::new(),
-            pinned: None,
-            preset: Some(self.name),
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_host_of_a_preset_is_a_rule() {
-        for preset in PRESETS {
-            assert_eq!(preset.rules().count(), preset.hosts.len(), "{}", preset.name);
-            assert_eq!(NetworkPreset::find(preset.name), Some(preset));
-        }
-        assert_eq!(NetworkPreset::find("pipy"), None);
     }
 }

@@ -126,6 +126,19 @@ impl EgressRule {
         Ok(Self { host, ports, protocol: RuleProtocol::ByPort, addresses: Vec::new(), pinned: None, preset: None })
     }
 
+    /// Returns the rules that a preset stands for.
+    pub fn of_preset(preset: &NetworkPreset) -> impl Iterator<Item = Self> {
+        let hosts = preset.hosts.iter().filter_map(|host| HostPattern::parse(host).ok());
+        hosts.map(|host| Self {
+            host,
+            ports: preset.ports.to_vec(),
+            protocol: RuleProtocol::ByPort,
+            addresses: Vec::new(),
+            pinned: None,
+            preset: Some(preset.name),
+        })
+    }
+
     /// Reads `HOST` or `HOST:PORT`.
     pub fn parse(text: &str) -> Result<Self, Refusal> {
         if text.contains('/') {
@@ -221,7 +234,7 @@ impl EgressRules {
     /// Adds what a flag says: the name of a preset, `HOST` or `HOST:PORT`.
     pub fn add(&mut self, text: &str) -> Result<(), Refusal> {
         if let Some(preset) = NetworkPreset::find(text) {
-            self.allow.extend(preset.rules());
+            self.allow.extend(EgressRule::of_preset(preset));
         } else {
             refuse_misspelled_preset(text)?;
             self.allow.push(EgressRule::parse(text)?);
@@ -242,7 +255,7 @@ impl EgressRules {
             };
             Refusal::of_value(name, "is not a preset", hint)
         })?;
-        self.allow.extend(preset.rules());
+        self.allow.extend(EgressRule::of_preset(preset));
         Ok(())
     }
 

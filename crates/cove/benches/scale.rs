@@ -69,7 +69,10 @@ fn grow(server: &HttpServerProcess, sessions: usize) {
                         if session >= first + step {
                             return;
                         }
-                        assert_eq!(run(&mut client, session, &format!("n = {session}; print(n)")), format!("{session}\n"));
+                        assert_eq!(
+                            run(&mut client, session, &format!("n = {session}; print(n)")),
+                            format!("{session}\n")
+                        );
                     }
                 });
             }
@@ -161,7 +164,8 @@ fn tree_pss(root: u32) -> TreePss {
     let pids = fs::read_dir("/proc").expect("it is mounted").flatten();
     let pids: Vec<u32> = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     let parents: HashMap<u32, u32> = pids.iter().filter_map(|&pid| Some((pid, parent(pid)?))).collect();
-    let is_inside = |pid: &&u32| std::iter::successors(Some(**pid), |pid| parents.get(pid).copied()).any(|pid| pid == root);
+    let is_inside =
+        |pid: &&u32| std::iter::successors(Some(**pid), |pid| parents.get(pid).copied()).any(|pid| pid == root);
     TreePss { root: pss(root), all: pids.iter().filter(is_inside).map(|&pid| pss(pid)).sum() }
 }
 

@@ -260,7 +260,8 @@ fn method(report: &MeasuredReport) -> Result<String, String> {
     } else {
         "prints a number; these stand for larger modules, as pandas was not installed on this machine"
     };
-    let in_image = if report.row("import_docker").is_none() { ". The image of the engines does not have it" } else { "" };
+    let in_image =
+        if report.row("import_docker").is_none() { ". The image of the engines does not have it" } else { "" };
     let (rows, repeats, modules) = (report.rows.len(), report.repeats(), modules.join(", "));
     Ok(format!(
         "

@@ -109,3 +109,12 @@ fn rules_that_are_too_wide_or_wrong_cannot_be_written() {
     let refusal = EgressRules::default().add_preset("pipy").unwrap_err();
     assert_eq!((refusal.cause.as_str(), refusal.hint.as_str()), ("`pipy` is not a preset", "did you mean `pypi`?"));
 }
+
+#[test]
+fn every_host_of_a_preset_is_a_rule() {
+    for preset in PRESETS {
+        assert_eq!(EgressRule::of_preset(preset).count(), preset.hosts.len(), "{}", preset.name);
+        assert_eq!(NetworkPreset::find(preset.name), Some(preset));
+    }
+    assert_eq!(NetworkPreset::find("pipy"), None);
+}

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use super::CommandContext;
 use cove_core::error::{Failure, display_value};
-use cove_egress::{HostTarget, NetworkPreset, RequestKind};
+use cove_egress::{EgressRule, HostTarget, NetworkPreset, RequestKind};
 use serde_json::json;
 
 /// Show what code may reach over the network
@@ -75,7 +75,7 @@ fn show(preset: Option<&str>, context: &CommandContext) -> Result<String, Failur
                 Failure::usage(format!("could not find the preset `{}`", display_value(name)))
                     .with_hint(format!("presets are `{}`", names.join("`, `")))
             };
-            NetworkPreset::find(name).ok_or_else(unknown)?.rules().map(|rule| rule.to_string()).collect()
+            EgressRule::of_preset(NetworkPreset::find(name).ok_or_else(unknown)?).map(|rule| rule.to_string()).collect()
         }
         None => {
             let egress = &context.config.egress;
