@@ -65,6 +65,11 @@ impl EgressGateway {
         notes: &RefusalNotes,
     ) {
         let mut client = BufReader::new(client);
+        if !traffic.may_open() {
+            // Without a line of its own: a flood of requests must not push older lines out of the audit file.
+            let refusal = limit("the network", "rate", "the session opens connections too fast");
+            return self.refuse(client, &refusal, notes).await;
+        }
         let read = match timeout(HEAD_TIMEOUT, read_head(&mut client)).await {
             Ok(Ok(None)) => return,
             Ok(Ok(Some(head))) => ProxyRequest::parse(&head),
@@ -99,9 +104,6 @@ impl EgressGateway {
             }
         };
         let end = match read {
-            Ok(_) if !traffic.may_open() => {
-                RequestEnd::Refused(limit(&target, "rate", "the session opens connections too fast"))
-            }
             Ok(request) => self.carry_out(&mut client, request, traffic, &mut open).await,
             Err(refusal) => RequestEnd::Refused(refusal),
         };
