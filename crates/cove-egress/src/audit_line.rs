@@ -7,6 +7,13 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
+/// Who makes the requests of a cell, for the audit file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NetworkCaller {
+    pub principal: String,
+    pub session: String,
+}
+
 /// The kind of these lines; others stand in the same file.
 pub(crate) const LINE_KIND: &str = "net";
 

@@ -13,12 +13,12 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::audit_line::{EgressAuditLine, EgressRecorder, OpenEgressLine};
-use crate::cell_network::{NetworkCaller, RefusalNotes};
+use crate::audit_line::{EgressAuditLine, EgressRecorder, NetworkCaller, OpenEgressLine};
 use crate::client_hello::{FirstMessage, read_client_hello};
 use crate::dial::{NameResolver, connect, find_addresses};
 use crate::proxy_request::{ProxyRequest, RequestForm, read_head};
 use crate::refusal::{EgressRefusal, RefusalReason};
+use crate::refusal_notes::RefusalNotes;
 use crate::relay::{RelayDirection, RelayError, RelayMeter, relay_exchange, relay_tunnel};
 use crate::rules::{EgressRule, EgressRules};
 use crate::target_host::{HostTarget, TargetHost};

@@ -15,14 +15,15 @@ mod gateway;
 mod presets;
 mod proxy_request;
 mod refusal;
+mod refusal_notes;
 mod relay;
 mod rules;
 mod table;
 mod target_host;
 
 pub use address::{AddressProblem, check_address};
-pub use audit_line::{EgressAuditLine, EgressRecorder};
-pub use cell_network::{CellNetwork, NetworkCaller};
+pub use audit_line::{EgressAuditLine, EgressRecorder, NetworkCaller};
+pub use cell_network::CellNetwork;
 pub use dial::{NameResolver, SystemResolver};
 pub use gateway::EgressGateway;
 pub use presets::{NetworkPreset, PRESETS};

@@ -122,7 +122,7 @@ impl CallHandler for LazyBroker {
     fn serve_stream<'a>(&'a self, cell: CellId, stream: GuestStream) -> BoxFuture<'a, ()> {
         match &self.network {
             Some(network) => network.serve_stream(cell, stream),
-            None => Box::pin(std::future::ready(drop(stream))),
+            None => Box::pin(async move { drop(stream) }),
         }
     }
 }

@@ -1,0 +1,61 @@
+//! Notes of refusals for the result of a cell, because many clients hide why a proxy refused them.
+
+use std::sync::Mutex;
+
+use cove_core::sync::lock;
+
+use crate::refusal::EgressRefusal;
+
+/// Notes in one result.
+const MAX_NOTES: usize = 5;
+
+/// The refusals of one cell.
+#[derive(Default)]
+pub(crate) struct RefusalNotes(Mutex<(Vec<String>, usize)>);
+
+impl RefusalNotes {
+    /// Adds a refusal, unless the same one is there.
+    pub(crate) fn add(&self, refusal: &EgressRefusal) {
+        let mut notes = lock(&self.0);
+        let (texts, more) = &mut *notes;
+        let text = refusal.to_string();
+        if texts.contains(&text) {
+        } else if texts.len() < MAX_NOTES {
+            texts.push(text);
+        } else {
+            *more += 1;
+        }
+    }
+
+    /// Returns the notes and forgets them.
+    pub(crate) fn take(&self) -> Vec<String> {
+        let (mut texts, more) = std::mem::take(&mut *lock(&self.0));
+        if more > 0 {
+            texts.push(format!("network: {more} further requests were refused"));
+        }
+        texts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::refusal::RefusalReason;
+
+    #[test]
+    fn notes_are_few_and_each_is_there_once() {
+        let notes = RefusalNotes::default();
+        for number in [1, 1, 2, 3, 4, 5, 6, 7] {
+            notes.add(&EgressRefusal {
+                reason: RefusalReason::HostNotAllowed,
+                target: format!("h{number}.test:443"),
+                cause: "no rule".into(),
+                hint: "add one".into(),
+            });
+        }
+        let taken = notes.take();
+        assert_eq!((taken.len(), taken[5].as_str()), (6, "network: 2 further requests were refused"));
+        assert_eq!(taken[1], "network: refused h2.test:443 (no rule; add one)");
+        assert!(notes.take().is_empty());
+    }
+}
