@@ -189,7 +189,7 @@ impl NetworkDoor {
     fn break_off(&mut self, id: StreamId, send: SendToHost<'_>) -> io::Result<()> {
         let Some(connection) = self.connections.remove(&id) else { return Ok(()) };
         // If both directions have ended, the host has forgotten the stream already.
-        let is_known = !connection.is_forgotten && !(connection.code_has_ended && connection.host_has_ended);
+        let is_known = !(connection.is_forgotten || connection.code_has_ended && connection.host_has_ended);
         if is_known { send(&FromRunner::ResetStream { stream: id }, &[]) } else { Ok(()) }
     }
 
