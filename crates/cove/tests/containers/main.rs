@@ -15,6 +15,7 @@ mod image_declarations;
 mod images;
 mod inside;
 mod killed_servers;
+mod network_access;
 mod ready_containers;
 mod remote_engines;
 
