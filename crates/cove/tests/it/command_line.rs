@@ -118,7 +118,7 @@ fn help_is_short_on_a_terminal_and_long_on_request() {
     let mut without = home.command(&["-h"]);
     let mut without = on_terminal(without.env("NO_COLOR", "1"));
     let shown = without.expect("Settings: see");
-    assert!(shown.contains("Examples:\r\n  cove run -c") && shown.lines().count() <= 35, "{shown}");
+    assert!(shown.contains("Examples:\r\n  cove run -c") && shown.lines().count() <= 36, "{shown}");
     assert!(!without.has_colours() && !shown.contains("--memory"), "{shown}");
     assert_eq!(without.close().0, Some(0));
     let long = home.run(&["--help"]).expect_success();
