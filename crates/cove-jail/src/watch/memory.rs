@@ -204,11 +204,11 @@ impl MemoryWatchdog {
                 announce();
                 match largest {
                     // If pid 1 is the largest itself, no other process is worth killing first.
-                    Some(LargestProcess { can_free, process, .. })
-                        if process != init && self.victim.is_none() && total.saturating_sub(can_free) <= self.limit =>
+                    Some(largest)
+                        if largest.process != init && self.victim.is_none() && self.may_suffice(largest, total) =>
                     {
-                        self.kill(process);
-                        self.victim = Some((process, Instant::now()));
+                        self.kill(largest.process);
+                        self.victim = Some((largest.process, Instant::now()));
                     }
                     _ => {
                         self.kill_sandbox(watched);
@@ -219,6 +219,15 @@ impl MemoryWatchdog {
             }
         };
         self.next = Instant::now() + interval(room, self.longest_interval).max(cost * LOOK_SHARE);
+    }
+
+    /// True if the end of this process may bring the sandbox below its limit. It may have grown since it was read, as
+    /// the total was read later.
+    fn may_suffice(&self, largest: LargestProcess, total: u64) -> bool {
+        let is_enough = |can_free| total.saturating_sub(can_free) <= self.limit;
+        is_enough(largest.can_free)
+            || ProcessMemory::read(largest.process)
+                .is_some_and(|one| is_enough(LargestProcess::new(&one, one.anonymous).can_free))
     }
 
     fn kill_sandbox(&mut self, watched: &WatchedSandbox) {
