@@ -1,6 +1,6 @@
 //! What tests share: ways to run the real program as root and as an ordinary user, a client and a server for MCP, a
-//! backend without a sandbox, the report of skipped tests, that of figures, and
-//! numbers that a seed decides.
+//! backend without a sandbox, the report of skipped tests, that of figures,
+//! the memory of processes, and numbers that a seed decides.
 
 #![forbid(unsafe_code)]
 
@@ -13,6 +13,8 @@ pub mod engines;
 pub mod fake;
 pub mod figures;
 pub mod fixture;
+#[cfg(feature = "kit")]
+pub mod held_memory;
 #[cfg(feature = "kit")]
 pub mod mcp;
 #[cfg(feature = "kit")]

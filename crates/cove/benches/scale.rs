@@ -5,12 +5,12 @@
 //! `cargo xtask bench scale [SESSIONS [SECONDS]]`
 
 use std::collections::HashMap;
-use std::fs;
 use std::net::SocketAddr;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use cove_testkit::held_memory::{HeldMemory, process_tree};
 use cove_testkit::mcp::{ClientEra, HttpServerProcess, TestHttpClient};
 use cove_testkit::measure::{PYTHON, interleave, load, percentile, ratio};
 use serde_json::json;
@@ -154,28 +154,13 @@ fn run_at_once(server: &HttpServerProcess, sessions: usize, time: Duration) {
     );
 }
 
-/// The memory of a process and of everything that it started, in kilobytes. Pages that several share count in parts.
+/// The pages of a server and of everything that it started, in kilobytes. Those that several share count in parts.
 struct TreePss {
     root: u64,
     all: u64,
 }
 
 fn tree_pss(root: u32) -> TreePss {
-    let pids = fs::read_dir("/proc").expect("it is mounted").flatten();
-    let pids: Vec<u32> = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-    let parents: HashMap<u32, u32> = pids.iter().filter_map(|&pid| Some((pid, parent(pid)?))).collect();
-    let is_inside =
-        |pid: &&u32| std::iter::successors(Some(**pid), |pid| parents.get(pid).copied()).any(|pid| pid == root);
-    TreePss { root: pss(root), all: pids.iter().filter(is_inside).map(|&pid| pss(pid)).sum() }
-}
-
-fn parent(pid: u32) -> Option<u32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
-}
-
-fn pss(pid: u32) -> u64 {
-    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
-    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:")).unwrap_or_default();
-    line.trim().trim_end_matches("kB").trim().parse().unwrap_or(0)
+    let proportional = |pids: &[u32]| HeldMemory::of(pids).proportional;
+    TreePss { root: proportional(&[root]), all: proportional(&process_tree(root)) }
 }

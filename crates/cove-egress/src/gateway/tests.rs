@@ -47,7 +47,7 @@ impl NameResolver for ScriptedResolver {
 }
 
 /// What came of one connection.
-struct Outcome {
+struct AnsweredConnection {
     answer: String,
     line: Option<EgressAuditLine>,
     notes: String,
@@ -56,7 +56,7 @@ struct Outcome {
 }
 
 /// Sends bytes through a gateway, reads the answer to its end, and returns what came of it.
-async fn send(rules: EgressRules, resolver: ScriptedResolver, recorder: KeptLines, sent: &[u8]) -> Outcome {
+async fn send(rules: EgressRules, resolver: ScriptedResolver, recorder: KeptLines, sent: &[u8]) -> AnsweredConnection {
     let (recorder, questions) = (Arc::new(recorder), Arc::clone(&resolver.questions));
     let gateway = EgressGateway::new(rules, Arc::clone(&recorder) as _, Box::new(resolver));
     let (traffic, notes) = (SessionTraffic::default(), RefusalNotes::default());
@@ -71,7 +71,7 @@ async fn send(rules: EgressRules, resolver: ScriptedResolver, recorder: KeptLine
     };
     let (answer, ()) = tokio::join!(talk, gateway.serve(guest, (CellId(1), StreamId(2)), &traffic, &caller, &notes));
     let line = lock(&recorder.lines).pop();
-    Outcome { answer, line, notes: notes.take().join("\n"), questions: questions.load(Ordering::Relaxed) }
+    AnsweredConnection { answer, line, notes: notes.take().join("\n"), questions: questions.load(Ordering::Relaxed) }
 }
 
 fn rules(rule: EgressRule) -> EgressRules {
@@ -100,7 +100,7 @@ async fn echo_server(expected: usize) -> (u16, Arc<Mutex<Vec<Vec<u8>>>>) {
     (port, got)
 }
 
-async fn connect_and_send(rule: EgressRule, port: u16, sent: &[u8]) -> Outcome {
+async fn connect_and_send(rule: EgressRule, port: u16, sent: &[u8]) -> AnsweredConnection {
     let bytes = [format!("CONNECT allowed.test:{port} HTTP/1.1\r\n\r\n").as_bytes(), sent].concat();
     send(rules(rule), ScriptedResolver::default(), KeptLines::default(), &bytes).await
 }

@@ -15,13 +15,13 @@ use bollard::query_parameters::{
     AttachContainerOptionsBuilder, CreateContainerOptions, RemoveContainerOptionsBuilder, StartContainerOptions,
 };
 use cove_testkit::containers::TestEngine;
+use cove_testkit::held_memory::all_processes;
 use cove_testkit::measure::PYTHON_FLAGS;
 use futures_util::{Stream, StreamExt};
 use tokio::runtime::Runtime;
 
 use super::code_dialects::PRINTING;
 use super::machine::output_of;
-use super::memory::all_processes;
 use super::output_rows::{kept_row, other_row, whole_output};
 use super::processes::{KeptPython, first_byte};
 use super::{ANSWER, CODE, IMAGE, ReportRow, ReportTable};

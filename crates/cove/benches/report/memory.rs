@@ -1,13 +1,11 @@
-//! What an idle session or server holds in memory after its first cell: proportional and private pages of its processes,
-//! from proc_pid_smaps(5).
+//! What an idle session or server holds in memory after its first cell.
 
-use std::collections::HashMap;
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use cove_testkit::containers::TestEngine;
+use cove_testkit::held_memory::{HeldMemory, process_tree};
 use cove_testkit::measure::{BWRAP, PYTHON, bwrap, python};
 use serde_json::{Value, json};
 
@@ -21,14 +19,6 @@ use super::stdio_agent::{StdioAgent, UpstreamServers};
 
 /// After this an interpreter is idle.
 const UNTIL_IDLE: Duration = Duration::from_millis(500);
-
-/// What processes hold, in kilobytes.
-#[derive(Debug, Clone, Copy)]
-struct HeldMemory {
-    /// Pages that several processes share count in parts.
-    proportional: u64,
-    private: u64,
-}
 
 /// Something that is started, becomes idle, and is measured.
 struct IdleRow<'a> {
@@ -125,40 +115,4 @@ fn after_a_cell(mut agent: StdioAgent) -> StdioAgent {
     agent.time(CellTask::Answer);
     std::thread::sleep(UNTIL_IDLE);
     agent
-}
-
-impl HeldMemory {
-    fn of(pids: &[u32]) -> Self {
-        let sum = |part: fn(&Self) -> u64| pids.iter().map(|&pid| part(&Self::of_process(pid))).sum();
-        let held = Self { proportional: sum(|one| one.proportional), private: sum(|one| one.private) };
-        assert!(held.private > 0, "the memory of {pids:?} cannot be read");
-        held
-    }
-
-    fn of_process(pid: u32) -> Self {
-        let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
-        let of_key = |key: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default();
-            line.trim().trim_end_matches("kB").trim().parse().unwrap_or(0)
-        };
-        Self { proportional: of_key("Pss:"), private: of_key("Private_Clean:") + of_key("Private_Dirty:") }
-    }
-}
-
-/// Returns a process and everything that it started.
-fn process_tree(root: u32) -> Vec<u32> {
-    let pids = all_processes();
-    let parents: HashMap<u32, u32> = pids.iter().filter_map(|&pid| Some((pid, parent(pid)?))).collect();
-    let is_inside = |pid: u32| std::iter::successors(Some(pid), |pid| parents.get(pid).copied()).any(|pid| pid == root);
-    pids.into_iter().filter(|&pid| is_inside(pid)).collect()
-}
-
-pub(crate) fn all_processes() -> Vec<u32> {
-    let entries = fs::read_dir("/proc").expect("it is mounted").flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
-}
-
-fn parent(pid: u32) -> Option<u32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! The rows of the table *output*: as much text as a model never reads, from code to whoever collects it.
+//! The rows of the table *output*: as much text as a model never reads, from code to its reader.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};

@@ -79,14 +79,14 @@ fn tls_config() -> Arc<rustls::ServerConfig> {
 }
 
 /// Three servers, and rules that name two of them.
-struct Network {
+struct RuledServers {
     plain: CountingServer,
     secure: CountingServer,
     forbidden: CountingServer,
     folder: tempfile::TempDir,
 }
 
-impl Network {
+impl RuledServers {
     fn start() -> Self {
         let network = Self {
             plain: CountingServer::start("plain answer", false),
@@ -155,7 +155,7 @@ print(urllib.request.urlopen("https://secure.test:SECURE/", context=trusting).re
 #[test]
 fn code_reaches_what_the_rules_allow() {
     for who in TestUser::all("code_reaches_what_the_rules_allow") {
-        let network = Network::start();
+        let network = RuledServers::start();
         assert_eq!(network.run(who, &[], FETCH_BOTH).expect_success(), "plain answer\nsecure answer\n", "{who:?}");
         let curl = "curl -sS http://plain.test:PLAIN/ && curl -sSk https://secure.test:SECURE/";
         assert_eq!(network.run(who, &["-l", "bash"], curl).expect_success(), "plain answersecure answer");
@@ -199,7 +199,7 @@ const REFUSED: &[(&str, &str)] = &[
 #[test]
 fn everything_else_is_refused_and_reaches_no_server() {
     for who in TestUser::all("everything_else_is_refused_and_reaches_no_server") {
-        let network = Network::start();
+        let network = RuledServers::start();
         let requests: Vec<&str> = REFUSED.iter().map(|(request, _)| *request).collect();
         let code = format!(
             "import os, socket\nport = int(os.environ['https_proxy'].rsplit(':', 1)[1])\nfor request in {requests:?}:\n    \
@@ -221,7 +221,7 @@ fn everything_else_is_refused_and_reaches_no_server() {
     }
 }
 
-impl Drop for Network {
+impl Drop for RuledServers {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(self.state(TestUser::Ordinary));
     }
@@ -282,7 +282,7 @@ print(len(refused), all("403 Refused by Cove" in answer or answer in ("", "Conne
 #[test]
 fn hostile_clients_neither_get_through_nor_end_the_session() {
     let who = TestUser::all("hostile_clients_neither_get_through_nor_end_the_session")[0];
-    let network = Network::start();
+    let network = RuledServers::start();
     // The session opens again after the limit on new connections.
     let after = "import time; time.sleep(5)\nimport urllib.request\n\
                  print(urllib.request.urlopen('http://plain.test:PLAIN/').read().decode())";
@@ -312,7 +312,7 @@ fn without_rules_there_is_no_door() {
                     print(socket.socket().connect_ex(('127.0.0.1', 3128)))";
         let expected = "[]\n111\n";
         assert_eq!(cove().run(who, &["run", "--backend", "jail", "-c", code]).expect_success(), expected);
-        let network = Network::start();
+        let network = RuledServers::start();
         assert_eq!(network.run(who, &["--no-net"], code).expect_success(), expected);
     }
 }
@@ -320,7 +320,7 @@ fn without_rules_there_is_no_door() {
 #[test]
 fn connections_end_with_their_cell() {
     let who = TestUser::all("connections_end_with_their_cell")[0];
-    let network = Network::start();
+    let network = RuledServers::start();
     let open = "import os, socket\ndoor = socket.create_connection(('127.0.0.1', 3128))\n\
                 door.sendall(b'CONNECT secure.test:SECURE HTTP/1.1\\r\\n\\r\\n')\nprint(door.recv(15))";
     let open = network.fill(open);
@@ -331,7 +331,7 @@ fn connections_end_with_their_cell() {
 
 #[test]
 fn agents_see_refusals_in_the_result_of_the_cell() {
-    let network = Network::start();
+    let network = RuledServers::start();
     let who = TestUser::all("agents_see_refusals_in_the_result_of_the_cell")[0];
     let mut client = TestStdioClient::start(network.command(who, &["serve", "--backend", "jail"]), ClientEra::Modern);
     let code = "import urllib.request\ntry:\n    urllib.request.urlopen('https://evil.test/')\nexcept OSError as error:\n    print(error)";
@@ -356,7 +356,7 @@ fn agents_see_refusals_in_the_result_of_the_cell() {
 #[test]
 fn a_request_that_cannot_be_recorded_is_not_made() {
     let who = TestUser::all("a_request_that_cannot_be_recorded_is_not_made")[0];
-    let network = Network::start();
+    let network = RuledServers::start();
     let state = network.folder.path().join("file");
     fs::write(&state, "").unwrap();
     let finished = network.run(who, &["--state-dir", state.to_str().unwrap()], FETCH_BOTH);
@@ -366,7 +366,7 @@ fn a_request_that_cannot_be_recorded_is_not_made() {
 
 #[test]
 fn net_check_and_config_show_say_what_the_rules_say() {
-    let network = Network::start();
+    let network = RuledServers::start();
     let run = |args: &[&str]| FinishedProgram::from_output(network.command(TestUser::Root, args).output().unwrap());
     let port = network.plain.port;
     let allowed = run(&["net", "check", &format!("http://plain.test:{port}/x")]);
