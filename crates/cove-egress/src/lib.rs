@@ -17,6 +17,9 @@ mod proxy_request;
 mod refusal;
 mod refusal_notes;
 mod relay;
+#[cfg(test)]
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
 mod rules;
 mod table;
 mod target_host;
@@ -27,6 +30,8 @@ pub use cell_network::CellNetwork;
 pub use dial::{NameResolver, SystemResolver};
 pub use gateway::EgressGateway;
 pub use presets::{NetworkPreset, PRESETS};
+#[cfg(any(test, fuzzing))]
+pub use proxy_request::exercise::exercise as exercise_proxy_request;
 pub use refusal::{EgressRefusal, RefusalReason};
 pub use rules::{EgressRule, EgressRules, HostPattern, MAX_RULES, RequestKind, RuleProtocol, TrafficLimits};
 pub use table::parse_table;

@@ -1,6 +1,10 @@
 //! The head of a request to the proxy, read strictly: what two programs could read differently is refused. Of a plain
 //! request, the server gets only what this module writes, never the client's own bytes.
 
+#[cfg(any(test, fuzzing))]
+#[path = "../tests/exercise/proxy_request.rs"]
+pub(crate) mod exercise;
+
 use std::fmt::Write;
 
 use httparse::{EMPTY_HEADER, Header, Request, Status};
