@@ -14,7 +14,7 @@ pub mod fake;
 pub mod figures;
 pub mod fixture;
 #[cfg(feature = "kit")]
-pub mod held_memory;
+pub mod held_pages;
 #[cfg(feature = "kit")]
 pub mod mcp;
 #[cfg(feature = "kit")]

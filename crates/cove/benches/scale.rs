@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use cove_testkit::held_memory::{HeldMemory, process_tree};
+use cove_testkit::held_pages::{HeldPages, process_tree};
 use cove_testkit::mcp::{ClientEra, HttpServerProcess, TestHttpClient};
 use cove_testkit::measure::{PYTHON, interleave, load, percentile, ratio};
 use serde_json::json;
@@ -161,6 +161,6 @@ struct TreePss {
 }
 
 fn tree_pss(root: u32) -> TreePss {
-    let proportional = |pids: &[u32]| HeldMemory::of(pids).proportional;
+    let proportional = |pids: &[u32]| HeldPages::of(pids).proportional;
     TreePss { root: proportional(&[root]), all: proportional(&process_tree(root)) }
 }

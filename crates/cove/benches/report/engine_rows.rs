@@ -15,7 +15,7 @@ use bollard::query_parameters::{
     AttachContainerOptionsBuilder, CreateContainerOptions, RemoveContainerOptionsBuilder, StartContainerOptions,
 };
 use cove_testkit::containers::TestEngine;
-use cove_testkit::held_memory::all_processes;
+use cove_testkit::held_pages::all_processes;
 use cove_testkit::measure::PYTHON_FLAGS;
 use futures_util::{Stream, StreamExt};
 use tokio::runtime::Runtime;

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use cove_testkit::containers::TestEngine;
-use cove_testkit::held_memory::{HeldMemory, process_tree};
+use cove_testkit::held_pages::{HeldPages, process_tree};
 use cove_testkit::measure::{BWRAP, PYTHON, bwrap, python};
 use serde_json::{Value, json};
 
@@ -24,7 +24,7 @@ const UNTIL_IDLE: Duration = Duration::from_millis(500);
 struct IdleRow<'a> {
     owner: RowOwner,
     name: String,
-    measure: Box<dyn Fn() -> HeldMemory + 'a>,
+    measure: Box<dyn Fn() -> HeldPages + 'a>,
 }
 
 /// Starts and measures everything `repeats` times.
@@ -35,19 +35,19 @@ pub(crate) fn rows(found: &StartablePeers, docker: Option<&str>, repeats: usize)
     rows.extend(found.peers.iter().map(|&peer| {
         let name = format!("{}, the server", peer.name);
         let start = || found.start(peer, &UpstreamServers::new()).expect("it started before");
-        IdleRow::new(RowOwner::Other, &name, move || HeldMemory::of(&process_tree(after_a_cell(start()).client.pid())))
+        IdleRow::new(RowOwner::Other, &name, move || HeldPages::of(&process_tree(after_a_cell(start()).client.pid())))
     }));
     rows.iter().map(|row| row.json(repeats)).collect()
 }
 
 impl<'a> IdleRow<'a> {
-    fn new(owner: RowOwner, name: &str, measure: impl Fn() -> HeldMemory + 'a) -> Self {
+    fn new(owner: RowOwner, name: &str, measure: impl Fn() -> HeldPages + 'a) -> Self {
         Self { owner, name: name.to_owned(), measure: Box::new(measure) }
     }
 
     fn json(&self, repeats: usize) -> Value {
-        let held: Vec<HeldMemory> = (0..repeats).map(|_| (self.measure)()).collect();
-        let list = |part: fn(&HeldMemory) -> u64| held.iter().map(part).collect::<Vec<_>>();
+        let held: Vec<HeldPages> = (0..repeats).map(|_| (self.measure)()).collect();
+        let list = |part: fn(&HeldPages) -> u64| held.iter().map(part).collect::<Vec<_>>();
         json!({
             "name": self.name,
             "is_cove": self.owner == RowOwner::Cove,
@@ -67,11 +67,11 @@ fn cove_rows() -> Vec<IdleRow<'static>> {
         IdleRow::new(RowOwner::Cove, "Cove session", move || {
             let (agent, mut pids) = tree();
             pids.retain(|&pid| pid != agent.client.pid());
-            HeldMemory::of(&pids)
+            HeldPages::of(&pids)
         }),
         IdleRow::new(RowOwner::Cove, "Cove, the server with one session", move || {
             let (_agent, pids) = tree();
-            HeldMemory::of(&pids)
+            HeldPages::of(&pids)
         }),
     ]
 }
@@ -80,7 +80,7 @@ fn process_rows() -> Vec<IdleRow<'static>> {
     let kept = |mut kept: KeptPython| {
         kept.mean_time();
         std::thread::sleep(UNTIL_IDLE);
-        HeldMemory::of(&process_tree(kept.pid()))
+        HeldPages::of(&process_tree(kept.pid()))
     };
     let mut rows = vec![IdleRow::new(RowOwner::Other, "python kept running, no sandbox", move || {
         kept(KeptPython::start(python(&mut Command::new(PYTHON), LOOP)))
@@ -95,7 +95,7 @@ fn process_rows() -> Vec<IdleRow<'static>> {
 fn container_rows(address: &str) -> Vec<IdleRow<'_>> {
     let held = || {
         std::thread::sleep(UNTIL_IDLE);
-        HeldMemory::of(&process_tree(newest_container_shim(address)))
+        HeldPages::of(&process_tree(newest_container_shim(address)))
     };
     vec![
         IdleRow::new(RowOwner::Cove, "Cove container on Docker", move || {

@@ -5,13 +5,13 @@ use std::fs;
 
 /// What processes hold, in kilobytes.
 #[derive(Debug, Clone, Copy)]
-pub struct HeldMemory {
+pub struct HeldPages {
     /// Pages that several processes share count in parts.
     pub proportional: u64,
     pub private: u64,
 }
 
-impl HeldMemory {
+impl HeldPages {
     /// The pages of several processes. Panics if they cannot be read.
     pub fn of(pids: &[u32]) -> Self {
         let sum = |part: fn(&Self) -> u64| pids.iter().map(|&pid| part(&Self::of_process(pid))).sum();
