@@ -84,6 +84,8 @@ struct MeasuredWay {
     megabytes_per_second: Vec<f64>,
 }
 
+type MeasuredColumn = fn(&MeasuredWay) -> &Vec<f64>;
+
 impl MeasuredWay {
     fn add(&mut self, times: &ClientTimes, megabytes: usize) {
         self.request_micros.push(percentile(&times.requests, 0.5) * 1e6);
@@ -93,7 +95,7 @@ impl MeasuredWay {
 }
 
 fn print_table(ways: &[(&str, MeasuredWay)]) {
-    let columns: [(&str, fn(&MeasuredWay) -> &Vec<f64>); 3] = [
+    let columns: [(&str, MeasuredColumn); 3] = [
         ("request, µs", |way| &way.request_micros),
         ("new connection, µs", |way| &way.connection_micros),
         ("MB/s", |way| &way.megabytes_per_second),
@@ -105,7 +107,7 @@ fn print_table(ways: &[(&str, MeasuredWay)]) {
             println!("{name:<30} {:>10.0} {:>12.2} {:>14.2}", percentile(of(way), 0.5), to(0), to(1));
         }
     }
-    let added = |of: fn(&MeasuredWay) -> &Vec<f64>| {
+    let added = |of: MeasuredColumn| {
         let over_direct = |way: usize| -> Vec<f64> {
             of(&ways[way].1).iter().zip(of(&ways[0].1)).map(|(own, direct)| own - direct).collect()
         };
