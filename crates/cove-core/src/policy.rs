@@ -25,6 +25,9 @@ pub use mounts::{AllowedMount, requested as requested_mount};
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Policy {
     pub root: SandboxRoot,
+    /// The name of the image, for rules about some images only. A backend neither enforces nor shows it.
+    #[serde(skip)]
+    pub image: Option<String>,
     /// The python that the operator chose; None for the first one on the search path.
     pub python: Option<PathBuf>,
     pub mounts: Vec<SandboxMount>,

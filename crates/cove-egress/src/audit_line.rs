@@ -7,11 +7,13 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-/// Who makes the requests of a cell, for the audit file.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Who makes the requests of a cell, for the rules and the audit file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NetworkCaller {
     pub principal: String,
     pub session: String,
+    /// The image of the session.
+    pub image: Option<String>,
 }
 
 /// The kind of these lines; others stand in the same file.

@@ -104,7 +104,7 @@ impl EgressGateway {
             }
         };
         let end = match read {
-            Ok(request) => self.carry_out(&mut client, request, traffic, &mut open).await,
+            Ok(request) => self.carry_out(&mut client, request, (traffic, caller), &mut open).await,
             Err(refusal) => RequestEnd::Refused(refusal),
         };
         match end {
@@ -137,13 +137,13 @@ impl EgressGateway {
         &self,
         client: &mut BufReader<impl AsyncRead + AsyncWrite + Unpin + Send>,
         request: ProxyRequest,
-        traffic: &SessionTraffic,
+        (traffic, caller): (&SessionTraffic, &NetworkCaller),
         open: &mut OpenEgressLine,
     ) -> RequestEnd {
         let meter = RelayMeter::new(traffic, self.rules.limits, Arc::clone(&open.counts));
         let line = &mut open.line;
         let connected = async {
-            let rule = self.rules.decide(&request.target, request.kind())?;
+            let rule = self.rules.decide(&request.target, request.kind(), caller)?;
             line.rule = Some(rule.to_string());
             let addresses = find_addresses(rule, &request.target, &*self.resolver).await?;
             line.decision = "allowed".to_owned();

@@ -33,6 +33,6 @@ pub use presets::{NetworkPreset, PRESETS};
 #[cfg(any(test, fuzzing))]
 pub use proxy_request::exercise::exercise as exercise_proxy_request;
 pub use refusal::{EgressRefusal, RefusalReason};
-pub use rules::{EgressRule, EgressRules, HostPattern, MAX_RULES, RequestKind, RuleProtocol, TrafficLimits};
+pub use rules::{EgressRule, EgressRules, HostPattern, MAX_RULES, RequestKind, RuleProtocol, RuleScope, TrafficLimits};
 pub use table::parse_table;
 pub use target_host::{HostTarget, TargetHost};

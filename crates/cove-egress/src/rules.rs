@@ -8,6 +8,7 @@ use cove_core::spelling::nearest;
 use ipnet::IpNet;
 
 use crate::address::check_named_address;
+use crate::audit_line::NetworkCaller;
 use crate::presets::{NetworkPreset, PRESETS};
 use crate::refusal::{EgressRefusal, RefusalReason};
 use crate::target_host::{HostTarget, TargetHost, parse_port, split_port};
@@ -111,6 +112,24 @@ pub struct EgressRule {
     pub pinned: Option<IpAddr>,
     /// The preset that the rule is part of.
     pub preset: Option<&'static str>,
+    pub scope: RuleScope,
+}
+
+/// For whom a rule holds. The default is everyone.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RuleScope {
+    /// Sessions in these images; in every image if empty.
+    pub images: Vec<String>,
+    /// Sessions of these principals; of every principal if empty.
+    pub principals: Vec<String>,
+}
+
+impl RuleScope {
+    fn includes(&self, caller: &NetworkCaller) -> bool {
+        let is_image = |name: &String| caller.image.as_ref() == Some(name);
+        (self.images.is_empty() || self.images.iter().any(is_image))
+            && (self.principals.is_empty() || self.principals.contains(&caller.principal))
+    }
 }
 
 impl EgressRule {
@@ -123,7 +142,15 @@ impl EgressRule {
             })?;
         }
         let ports = if ports.is_empty() { vec![DEFAULT_PORT] } else { ports };
-        Ok(Self { host, ports, protocol: RuleProtocol::ByPort, addresses: Vec::new(), pinned: None, preset: None })
+        Ok(Self {
+            host,
+            ports,
+            protocol: RuleProtocol::ByPort,
+            addresses: Vec::new(),
+            pinned: None,
+            preset: None,
+            scope: RuleScope::default(),
+        })
     }
 
     /// Returns the rules that a preset stands for.
@@ -136,6 +163,7 @@ impl EgressRule {
             addresses: Vec::new(),
             pinned: None,
             preset: Some(preset.name),
+            scope: RuleScope::default(),
         })
     }
 
@@ -199,6 +227,11 @@ impl fmt::Display for EgressRule {
         for network in &self.addresses {
             write!(f, " in {network}")?;
         }
+        for (kind, names) in [("images", &self.scope.images), ("principals", &self.scope.principals)] {
+            if !names.is_empty() {
+                write!(f, " ({kind} {})", names.join(", "))?;
+            }
+        }
         Ok(())
     }
 }
@@ -259,8 +292,13 @@ impl EgressRules {
         Ok(())
     }
 
-    /// Returns the rule that allows a request, or why none does.
-    pub fn decide(&self, target: &HostTarget, kind: RequestKind) -> Result<&EgressRule, EgressRefusal> {
+    /// Returns the rule that allows a caller's request, or why none does.
+    pub fn decide(
+        &self,
+        target: &HostTarget,
+        kind: RequestKind,
+        caller: &NetworkCaller,
+    ) -> Result<&EgressRule, EgressRefusal> {
         let HostTarget { host, port } = target;
         let refuse = |reason, cause: String, hint: String| {
             Err(EgressRefusal { reason, target: target.to_string(), cause, hint })
@@ -270,9 +308,10 @@ impl EgressRules {
         };
         if let Some((pattern, _)) = self.deny.iter().find(denies) {
             let cause = format!("the deny rule `{pattern}` forbids this host");
-            return refuse(RefusalReason::Denied, cause, self.reachable());
+            return refuse(RefusalReason::Denied, cause, self.reachable(caller));
         }
-        let of_host: Vec<&EgressRule> = self.allow.iter().filter(|rule| rule.host.matches(host)).collect();
+        let of_caller = self.allow.iter().filter(|rule| rule.scope.includes(caller));
+        let of_host: Vec<&EgressRule> = of_caller.filter(|rule| rule.host.matches(host)).collect();
         let of_port: Vec<&EgressRule> = of_host.iter().copied().filter(|rule| rule.ports.contains(port)).collect();
         if let Some(rule) = of_port.iter().find(|rule| rule.allows(kind, *port)) {
             return Ok(rule);
@@ -297,37 +336,42 @@ impl EgressRules {
             TargetHost::Name(_) => "no egress rule allows this host",
             TargetHost::Address(_) => "no egress rule names this address",
         };
-        refuse(RefusalReason::HostNotAllowed, cause.to_owned(), format!("{}; {add}", self.reachable()))
+        refuse(RefusalReason::HostNotAllowed, cause.to_owned(), format!("{}; {add}", self.reachable(caller)))
     }
 
-    /// Says what can be reached, as in "reachable: api.example.com, preset `npm`".
-    fn reachable(&self) -> String {
-        if self.allow.is_empty() {
-            "nothing is reachable".to_owned()
-        } else {
-            format!("reachable: {}", self.reachable_hosts())
-        }
+    /// Says what a caller can reach, as in "reachable: api.example.com, preset `npm`".
+    fn reachable(&self, caller: &NetworkCaller) -> String {
+        let hosts = list_hosts(self.allow.iter().filter(|rule| rule.scope.includes(caller)));
+        if hosts.is_empty() { "nothing is reachable".to_owned() } else { format!("reachable: {hosts}") }
     }
 
-    /// Returns what can be reached, as in "api.example.com, preset `npm`": a few hosts and presets, and a count.
+    /// Returns what sessions can reach, as in "api.example.com, preset `npm`": a few hosts and presets, and a count. Leaves
+    /// out what only some principals can reach: others must not learn it.
     pub fn reachable_hosts(&self) -> String {
-        let mut all: Vec<String> = Vec::new();
-        for rule in &self.allow {
-            let shown = match rule.preset {
-                Some(preset) => format!("preset `{preset}`"),
-                None => rule.host.to_string(),
-            };
-            if !all.contains(&shown) {
-                all.push(shown);
-            }
-        }
-        let more = all.len().saturating_sub(MAX_LISTED);
-        all.truncate(MAX_LISTED);
-        if more > 0 {
-            all.push(format!("{more} more"));
-        }
-        all.join(", ")
+        list_hosts(self.allow.iter().filter(|rule| rule.scope.principals.is_empty()))
     }
+}
+
+fn list_hosts<'a>(rules: impl Iterator<Item = &'a EgressRule>) -> String {
+    let mut all: Vec<String> = Vec::new();
+    for rule in rules {
+        let mut shown = match rule.preset {
+            Some(preset) => format!("preset `{preset}`"),
+            None => rule.host.to_string(),
+        };
+        if !rule.scope.images.is_empty() {
+            shown += &format!(" (in `{}`)", rule.scope.images.join("`, `"));
+        }
+        if !all.contains(&shown) {
+            all.push(shown);
+        }
+    }
+    let more = all.len().saturating_sub(MAX_LISTED);
+    all.truncate(MAX_LISTED);
+    if more > 0 {
+        all.push(format!("{more} more"));
+    }
+    all.join(", ")
 }
 
 /// Fails for a text without a dot that looks like a misspelled preset: as a host it would silently allow nothing.

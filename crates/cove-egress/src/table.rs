@@ -9,11 +9,13 @@ use cove_core::units;
 use ipnet::IpNet;
 
 use crate::address::check_named_address;
-use crate::rules::{EgressRule, EgressRules, HostPattern, MAX_RULES, RuleProtocol};
+use crate::rules::{EgressRule, EgressRules, HostPattern, MAX_RULES, RuleProtocol, RuleScope};
 use crate::target_host::parse_port;
 
 const TABLE_KEYS: &[&str] = &["presets", "allow", "deny", "max_upload", "max_download"];
-const ALLOW_KEYS: &[&str] = &["host", "ports", "http", "tcp", "addresses", "at"];
+const ALLOW_KEYS: &[&str] = &["host", "preset", "ports", "http", "tcp", "addresses", "at", "images", "principals"];
+/// What a rule with a preset may say besides.
+const PRESET_KEYS: &[&str] = &["preset", "images", "principals"];
 const DENY_KEYS: &[&str] = &["host", "ports"];
 
 /// Returns the rules of the table. `file` is the file's name for messages. Fails at the first mistake.
@@ -32,7 +34,7 @@ pub fn parse_table(table: &DocumentNode, document: &ConfigDocument, file: &str) 
             }
             "allow" => {
                 for item in reader.list(key, node)? {
-                    rules.allow.push(reader.allow_rule(item)?);
+                    reader.add_allowed(item, &mut rules)?;
                 }
             }
             "deny" => {
@@ -127,8 +129,37 @@ impl TableReader<'_> {
         node.boolean().ok_or_else(|| self.wrong_kind(key, node, &format!("{key} = true")))
     }
 
+    /// Adds an item of `allow`: one rule, or those of a preset.
+    fn add_allowed(&self, item: &DocumentNode, rules: &mut EgressRules) -> Result<(), Failure> {
+        self.check_keys(item, "[[egress.allow]]", ALLOW_KEYS)?;
+        let first = rules.allow.len();
+        match item.get("preset") {
+            None => rules.allow.push(self.allow_rule(item)?),
+            Some(preset) => {
+                let other = members(item).find(|(key, _)| !PRESET_KEYS.contains(key));
+                if let Some((key, node)) = other {
+                    let cause = format!("a rule with `preset` has no `{key}`");
+                    let refusal = Refusal::new(cause, "write a rule for each host instead of the preset");
+                    return Err(self.failure(key, node, refusal));
+                }
+                let name = self.text("preset", preset)?;
+                rules.add_preset(name).map_err(|refusal| self.failure("preset", preset, refusal))?;
+            }
+        }
+        let scope = RuleScope { images: self.names(item, "images")?, principals: self.names(item, "principals")? };
+        rules.allow.iter_mut().skip(first).for_each(|rule| rule.scope = scope.clone());
+        Ok(())
+    }
+
+    /// Reads a list of names; none if there is no such key. An empty list would allow nobody what a reader takes for all.
+    fn names(&self, rule: &DocumentNode, key: &str) -> Result<Vec<String>, Failure> {
+        let Some(node) = rule.get(key) else { return Ok(Vec::new()) };
+        let items = node.items().filter(|items| !items.is_empty());
+        let items = items.ok_or_else(|| self.wrong_kind(key, node, &format!("{key} = [\"NAME\"]")))?;
+        items.iter().map(|item| self.text(key, item).map(str::to_owned)).collect()
+    }
+
     fn allow_rule(&self, node: &DocumentNode) -> Result<EgressRule, Failure> {
-        self.check_keys(node, "[[egress.allow]]", ALLOW_KEYS)?;
         let rule = EgressRule::new(self.host(node, "allow")?, self.ports(node)?)
             .map_err(|refusal| self.failure("allow", node, refusal))?;
         let protocol = match (self.flag(node, "http")?, self.flag(node, "tcp")?) {
@@ -191,6 +222,7 @@ allow = [
   { host = "*.data.example.com", ports = [443, 8443] },
   { host = "db.example.com", ports = [5432], tcp = true, addresses = ["10.20.0.0/16", "10.9.9.9"] },
   { host = "Models.internal", ports = [11434], http = true, at = "127.0.0.1" },
+  { preset = "npm", images = ["data", "web"], principals = ["alice"] },
 ]
 deny = [{ host = "gist.github.com" }]
 "#,
@@ -202,6 +234,7 @@ deny = [{ host = "gist.github.com" }]
             "*.data.example.com:443,8443",
             "db.example.com:5432 (any TCP) in 10.20.0.0/16 in 10.9.9.9/32",
             "models.internal:11434 (plain HTTP) at 127.0.0.1",
+            "preset npm: registry.npmjs.org (images data, web) (principals alice)",
         ];
         assert_eq!(shown, expected);
         assert_eq!((rules.limits.max_upload, rules.limits.max_download), (1 << 20, 2 << 30));
@@ -229,6 +262,10 @@ deny = [{ host = "gist.github.com" }]
             ("[egress]\nallow = [{ host = \"a.b\", at = \"169.254.169.254\" }]", "line 2", "no rule can open"),
             ("[egress]\nallow = [{ host = \"a.b\", at = \"localhost\" }]", "line 2", "not an address"),
             ("[egress]\ndeny = [{ host = \"a.b\", at = \"10.0.0.1\" }]", "line 2", "not a key of `[[egress.deny]]`"),
+            ("[egress]\nallow = [{ preset = \"npm\", ports = [1] }]", "line 2", "a rule with `preset` has no `ports`"),
+            ("[egress]\nallow = [{ preset = \"npn\" }]", "line 2", "`npn` is not a preset"),
+            ("[egress]\nallow = [{ host = \"a.b\", images = [] }]", "line 2", "`images` cannot be a list"),
+            ("[egress]\nallow = [{ host = \"a.b\", principals = \"alice\" }]", "line 2", "cannot be a string"),
             ("[egress]\nmax_upload = \"lots\"", "line 2", "not a size"),
             ("egress = 3", "line 1", "cannot be a number"),
         ];

@@ -105,7 +105,8 @@ impl Server {
             },
         });
         let network = self.gateway.as_ref().map(|gateway| {
-            let caller = NetworkCaller { principal: caller.principal.0.clone(), session: lease.id().to_string() };
+            let (principal, session) = (caller.principal.0.clone(), lease.id().to_string());
+            let caller = NetworkCaller { principal, session, image: blueprint.policy.image.clone() };
             CellNetwork::new(Arc::clone(gateway), caller, Arc::clone(&calls))
         });
         let calls = network.clone().map_or(calls, |network| network as Arc<dyn CallHandler>);

@@ -165,7 +165,7 @@ impl ImageLibrary {
             image: None,
             kind: SandboxKind::Embedded,
             reason: why.to_owned(),
-            policy: self.config.policy.clone(),
+            policy: Policy { image: Some(built_in::DEFAULT_IMAGE.to_owned()), ..self.config.policy.clone() },
         };
         if self.config.backend == BackendChoice::Jail {
             return Ok(embedded(&backend_flag(BackendChoice::Jail)));
@@ -262,6 +262,7 @@ impl ImageLibrary {
     fn with_image_values(&self, image: &Image) -> Policy {
         let all = &self.config.policy;
         Policy {
+            image: Some(image.name().to_owned()),
             limits: image.limits.apply_to(all.limits),
             readiness: image.readiness.apply_to(&all.readiness),
             ..all.clone()

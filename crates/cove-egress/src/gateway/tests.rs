@@ -60,7 +60,7 @@ async fn send(rules: EgressRules, resolver: ScriptedResolver, recorder: KeptLine
     let (recorder, questions) = (Arc::new(recorder), Arc::clone(&resolver.questions));
     let gateway = EgressGateway::new(rules, Arc::clone(&recorder) as _, Box::new(resolver));
     let (traffic, notes) = (SessionTraffic::default(), RefusalNotes::default());
-    let caller = NetworkCaller { principal: "p".into(), session: "s".into() };
+    let caller = NetworkCaller { principal: "p".into(), session: "s".into(), image: None };
     let (guest, mut code) = tokio::io::duplex(1 << 20);
     let talk = async move {
         code.write_all(sent).await.unwrap();

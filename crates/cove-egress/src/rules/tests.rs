@@ -10,7 +10,7 @@ fn rules(allow: &[&str], deny: &[&str]) -> EgressRules {
 }
 
 fn decide<'a>(rules: &'a EgressRules, target: &str, kind: RequestKind) -> Result<&'a EgressRule, EgressRefusal> {
-    rules.decide(&HostTarget::parse(target, Some(443)).unwrap(), kind)
+    rules.decide(&HostTarget::parse(target, Some(443)).unwrap(), kind, &NetworkCaller::default())
 }
 
 #[track_caller]
@@ -117,4 +117,33 @@ fn every_host_of_a_preset_is_a_rule() {
         assert_eq!(NetworkPreset::find(preset.name), Some(preset));
     }
     assert_eq!(NetworkPreset::find("pipy"), None);
+}
+
+#[test]
+fn a_rule_may_hold_for_some_images_and_principals_only() {
+    let mut rules = rules(&["all.example"], &[]);
+    for (host, images, principals) in [("data.example", &["data"][..], &[][..]), ("alice.example", &[], &["alice"])] {
+        rules.add(host).unwrap();
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        rules.allow.last_mut().unwrap().scope = RuleScope { images: names(images), principals: names(principals) };
+    }
+    let reached = |principal: &str, image: Option<&str>| {
+        let caller =
+            NetworkCaller { principal: principal.into(), image: image.map(str::to_owned), ..Default::default() };
+        let allows = |host: &&str| {
+            let target = HostTarget::parse(host, Some(443)).unwrap();
+            let decided = rules.decide(&target, RequestKind::Tunnel, &caller);
+            // What others may reach is not in the refusal.
+            let hint = decided.as_ref().map_or_else(|refusal| refusal.hint.clone(), |_| String::new());
+            assert!(!hint.contains("reachable: all.example, alice") || principal == "alice", "{hint}");
+            decided.is_ok()
+        };
+        ["all.example", "data.example", "alice.example"].into_iter().filter(allows).collect::<Vec<_>>()
+    };
+    assert_eq!(reached("bob", None), ["all.example"]);
+    assert_eq!(reached("bob", Some("data")), ["all.example", "data.example"]);
+    assert_eq!(reached("alice", Some("web")), ["all.example", "alice.example"]);
+    assert_eq!(reached("alice", Some("data")).len(), 3);
+    assert_eq!(rules.reachable_hosts(), "all.example, data.example (in `data`)");
+    assert_eq!(rules.allow[2].to_string(), "alice.example (principals alice)");
 }

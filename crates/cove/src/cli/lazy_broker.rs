@@ -75,7 +75,7 @@ impl LazyBroker {
         let status = RequestStatus { line: Arc::new(ProgressLine::new()), open: Mutex::default() };
         let gateway = open_gateway(&config.egress, config.server.state_dir.clone());
         let CallScope { principal, session, .. } = local_scope();
-        let caller = NetworkCaller { principal: principal.0, session };
+        let caller = NetworkCaller { principal: principal.0, session, image: config.policy.image.clone() };
         let network = gateway.map(|gateway| CellNetwork::new(gateway, caller, Arc::new(NoCalls)));
         Arc::new(Self { config: config.clone(), env, opened: OnceCell::new(), status: Arc::new(status), network })
     }

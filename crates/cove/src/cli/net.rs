@@ -4,7 +4,8 @@ use std::process::ExitCode;
 
 use super::CommandContext;
 use cove_core::error::{Failure, display_value};
-use cove_egress::{EgressRule, HostTarget, NetworkPreset, RequestKind};
+use cove_core::image::built_in::DEFAULT_IMAGE;
+use cove_egress::{EgressRule, HostTarget, NetworkCaller, NetworkPreset, RequestKind};
 use serde_json::json;
 
 /// Show what code may reach over the network
@@ -15,6 +16,9 @@ pub enum NetCommand {
     Check {
         /// `HOST`, `HOST:PORT`, or an `https://` or `http://` address
         host: String,
+        /// Decide as for this principal
+        #[arg(long, value_name = "NAME", default_value = "local")]
+        principal: String,
     },
     /// List the rules that hold, or those of a preset
     #[command(args = super::sandbox_settings())]
@@ -27,12 +31,12 @@ pub enum NetCommand {
 /// Returns the text to print; the exit code is 1 if the host is refused.
 pub fn run(command: NetCommand, context: &CommandContext) -> Result<(String, ExitCode), Failure> {
     match command {
-        NetCommand::Check { host } => check(&host, context),
+        NetCommand::Check { host, principal } => check(&host, principal, context),
         NetCommand::Show { preset } => show(preset.as_deref(), context).map(|text| (text, ExitCode::SUCCESS)),
     }
 }
 
-fn check(written: &str, context: &CommandContext) -> Result<(String, ExitCode), Failure> {
+fn check(written: &str, principal: String, context: &CommandContext) -> Result<(String, ExitCode), Failure> {
     let (authority, port, kind) = match (written.strip_prefix("https://"), written.strip_prefix("http://")) {
         (Some(rest), _) => (rest, 443, RequestKind::Tunnel),
         (None, Some(rest)) => (rest, 80, RequestKind::PlainHttp),
@@ -47,7 +51,9 @@ fn check(written: &str, context: &CommandContext) -> Result<(String, ExitCode), 
     let rules = &context.config.egress;
     // Without a scheme, port 80 means what a client would do with it.
     let kind = if !written.contains("://") && target.port == 80 { RequestKind::PlainHttp } else { kind };
-    let decided = rules.decide(&target, kind);
+    let image = context.config.images.standard.clone().unwrap_or_else(|| DEFAULT_IMAGE.to_owned());
+    let caller = NetworkCaller { principal, image: Some(image), ..NetworkCaller::default() };
+    let decided = rules.decide(&target, kind, &caller);
     let code = if decided.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     let text = match (decided, context.json) {
         (Ok(rule), false) => format!("allowed: {target} by the rule `{rule}`\n"),

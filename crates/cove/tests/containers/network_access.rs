@@ -64,7 +64,7 @@ fn containers_reach_what_the_rules_allow_and_nothing_else() {
         let rules = EgressRules { allow: vec![rule], ..EgressRules::default() };
         let lines = Arc::new(KeptLines::default());
         let gateway = EgressGateway::new(rules, Arc::clone(&lines) as _, Box::new(SystemResolver));
-        let caller = NetworkCaller { principal: "tests".into(), session: "s".into() };
+        let caller = NetworkCaller { principal: "tests".into(), session: "s".into(), image: None };
         let network = CellNetwork::new(gateway, caller, Arc::new(NoCalls));
 
         let backend = backend(engine, address);

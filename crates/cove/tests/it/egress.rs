@@ -1,6 +1,9 @@
 //! The network on the operator's terms, through the real program: code reaches exactly what the rules allow, and servers
 //! that no rule names see no connection.
 
+mod attacks;
+mod scopes;
+
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;

@@ -1,0 +1,17 @@
+//! Attacks on network access in the embedded sandbox.
+
+#[path = "../../egress_attacks/suite.rs"]
+mod suite;
+
+use cove_testkit::TestUser;
+
+use crate::cove;
+
+#[test]
+fn attacks_on_network_access_fail_in_the_embedded_sandbox() {
+    for who in TestUser::all("attacks_on_network_access_fail_in_the_embedded_sandbox") {
+        let mut command = cove().command(who);
+        command.args(["run", "--backend", "jail"]);
+        suite::check_attacks(&format!("{who:?}"), command);
+    }
+}
