@@ -17,7 +17,7 @@ use crate::audit_line::{EgressAuditLine, EgressRecorder, NetworkCaller, OpenEgre
 use crate::client_hello::{FirstMessage, read_client_hello};
 use crate::dial::{NameResolver, connect, find_addresses};
 use crate::proxy_request::{ProxyRequest, RequestForm, read_head};
-use crate::refusal::{EgressRefusal, RefusalReason};
+use crate::refusal::{EgressRefusal, RefusalReason, UNREADABLE};
 use crate::refusal_notes::RefusalNotes;
 use crate::relay::{RelayDirection, RelayError, RelayMeter, relay_exchange, relay_tunnel};
 use crate::rules::{EgressRule, EgressRules};
@@ -74,7 +74,7 @@ impl EgressGateway {
             Ok(Ok(None)) => return,
             Ok(Ok(Some(head))) => ProxyRequest::parse(&head),
             Ok(Err(refusal)) => Err(refusal),
-            Err(_) => Err(limit("?", "head", "the head of a request did not arrive in time")),
+            Err(_) => Err(limit(UNREADABLE, "head", "the head of a request did not arrive in time")),
         };
         let line = EgressAuditLine {
             principal: caller.principal.clone(),

@@ -10,7 +10,7 @@ use std::fmt::Write;
 use httparse::{EMPTY_HEADER, Header, Request, Status};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt};
 
-use crate::refusal::{EgressRefusal, RefusalReason};
+use crate::refusal::{EgressRefusal, RefusalReason, UNREADABLE};
 use crate::rules::RequestKind;
 use crate::target_host::HostTarget;
 
@@ -19,10 +19,11 @@ const MAX_FIELDS: usize = 100;
 /// What the line of a refusal shows of a target that it cannot understand.
 const MAX_SHOWN: usize = 100;
 /// Fields that are about one connection only. This module writes `Host` and the length itself.
-const DROPPED_FIELDS: [&str; 10] = [
+const DROPPED_FIELDS: [&str; 11] = [
     "connection",
     "content-length",
     "host",
+    "http2-settings",
     "keep-alive",
     "proxy-authenticate",
     "proxy-authorization",
@@ -69,13 +70,13 @@ impl ProxyRequest {
         let mut fields = [EMPTY_HEADER; MAX_FIELDS];
         let mut request = Request::new(&mut fields);
         match request.parse(bytes) {
-            _ if has_bare_line_break(bytes) => return Err(malformed("?", "a line ends without CR and LF")),
+            _ if has_bare_line_break(bytes) => return Err(malformed(UNREADABLE, "a line ends without CR and LF")),
             Ok(Status::Complete(length)) if length == bytes.len() => {}
-            Ok(_) => return Err(malformed("?", "its head is not whole")),
-            Err(error) => return Err(malformed("?", &error.to_string())),
+            Ok(_) => return Err(malformed(UNREADABLE, "its head is not whole")),
+            Err(error) => return Err(malformed(UNREADABLE, &error.to_string())),
         }
         let (Some(method), Some(uri), Some(version)) = (request.method, request.path, request.version) else {
-            return Err(malformed("?", "its first line is not whole"));
+            return Err(malformed(UNREADABLE, "its first line is not whole"));
         };
         match method {
             "CONNECT" => Self::tunnel(uri, request.headers),
@@ -211,7 +212,7 @@ fn malformed(shown: &str, cause: &str) -> EgressRefusal {
 
 fn refusal(reason: RefusalReason, shown: &str, cause: &str, hint: &str) -> EgressRefusal {
     // A query may hold secrets, and the guest chose every character.
-    let shown = shown.split('?').next().unwrap_or_default();
+    let shown = if shown == UNREADABLE { shown } else { shown.split('?').next().unwrap_or_default() };
     let plain = |c: char| if c.is_ascii_graphic() { c } else { '?' };
     let target = shown.chars().take(MAX_SHOWN).map(plain).collect();
     EgressRefusal { reason, target, cause: cause.to_owned(), hint: hint.to_owned() }
@@ -223,7 +224,11 @@ pub(crate) async fn read_head(client: &mut (impl AsyncBufRead + Unpin)) -> Resul
     loop {
         let Ok(ahead) = client.fill_buf().await else { return Ok(None) };
         if ahead.is_empty() {
-            return if head.is_empty() { Ok(None) } else { Err(malformed("?", "the client has gone within the head")) };
+            return if head.is_empty() {
+                Ok(None)
+            } else {
+                Err(malformed(UNREADABLE, "the client has gone within the head"))
+            };
         }
         // The end may begin in what was read before.
         let start = head.len().saturating_sub(3);
@@ -235,7 +240,7 @@ pub(crate) async fn read_head(client: &mut (impl AsyncBufRead + Unpin)) -> Resul
         client.consume(used);
         if head.len() > MAX_HEAD {
             let cause = format!("its head has more than {MAX_HEAD} bytes (limit: head)");
-            return Err(refusal(RefusalReason::Limit, "?", &cause, "send less in fields"));
+            return Err(refusal(RefusalReason::Limit, UNREADABLE, &cause, "send less in fields"));
         }
         if end.is_some() {
             return Ok(Some(head));

@@ -3,6 +3,9 @@
 
 use std::fmt;
 
+/// The target of a request that names none, or none that can be read.
+pub(crate) const UNREADABLE: &str = "?";
+
 /// Why a request was not carried out. The word for each stands in answers and audit lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RefusalReason {
@@ -89,7 +92,8 @@ impl EgressRefusal {
 impl fmt::Display for EgressRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let word = if self.reason == RefusalReason::Unreachable { "could not reach" } else { "refused" };
-        write!(f, "network: {word} {} ({}; {})", self.target, self.cause, self.hint)
+        let target = if self.target == UNREADABLE { "a request" } else { &self.target };
+        write!(f, "network: {word} {target} ({}; {})", self.cause, self.hint)
     }
 }
 

@@ -332,9 +332,12 @@ impl EgressRules {
             let cause = format!("the rule `{rule}` does not allow this port");
             return refuse(RefusalReason::PortNotAllowed, cause, add);
         }
-        let cause = match host {
-            TargetHost::Name(_) => "no egress rule allows this host",
-            TargetHost::Address(_) => "no egress rule names this address",
+        let (cause, add) = match host {
+            TargetHost::Name(_) => ("no egress rule allows this host", add),
+            TargetHost::Address(address) => {
+                let add = check_named_address(*address).map_or("no rule can open this address".to_owned(), |()| add);
+                ("no egress rule names this address", add)
+            }
         };
         refuse(RefusalReason::HostNotAllowed, cause.to_owned(), format!("{}; {add}", self.reachable(caller)))
     }

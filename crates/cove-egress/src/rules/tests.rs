@@ -72,6 +72,8 @@ fn refusals_say_which_rule_would_allow_it() {
         refusal.hint,
         "reachable: api.example.com, preset `pypi`; the operator can add `--allow-net evil.test:8443`"
     );
+    let refusal = decide(&rules, "169.254.169.254:80", RequestKind::PlainHttp).unwrap_err();
+    assert!(refusal.hint.ends_with("; no rule can open this address"), "{refusal}");
     let refusal = decide(&rules, "api.example.com:22", RequestKind::Tunnel).unwrap_err();
     assert_eq!(refusal.cause, "the rule `api.example.com` does not allow this port");
     assert_eq!(refusal.hint, "the operator can add `--allow-net api.example.com:22`");

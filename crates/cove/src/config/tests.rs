@@ -190,6 +190,7 @@ fn defaults_are_what_the_design_says() {
     assert_eq!(
         config.policy,
         Policy {
+            image: None,
             root,
             python: None,
             mounts: Vec::new(),

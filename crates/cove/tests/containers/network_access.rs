@@ -1,12 +1,16 @@
 //! Containers without a network reach what the rules allow, through the same door as the embedded sandbox.
 
+#[path = "../egress_attacks/suite.rs"]
+mod suite;
+
+use std::fs;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::Mutex;
 
 use cove_core::output::OutputCollector;
-use cove_core::policy::Policy;
+use cove_core::policy::{ImageSource, Policy};
 use cove_core::session::{Cell, CellEnd, NoCalls};
 use cove_egress::{
     CellNetwork, EgressAuditLine, EgressGateway, EgressRecorder, EgressRule, EgressRules, NetworkCaller, RuleProtocol,
@@ -17,8 +21,11 @@ use cove_testkit::measure;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
+use cove_testkit::TestUser;
+use cove_testkit::containers::recipe;
+
 use crate::container_ends::{LONG, backend, open, policy};
-use crate::for_each_engine;
+use crate::{available_engines, cove, for_each_engine};
 
 #[derive(Default)]
 struct KeptLines(Mutex<Vec<String>>);
@@ -83,4 +90,19 @@ fn containers_reach_what_the_rules_allow_and_nothing_else() {
         assert_eq!(*lines.0.lock().unwrap(), ["plain.test allowed", "evil.test refused"]);
         assert_eq!(network.take_notes().len(), 1);
     });
+}
+
+#[test]
+fn attacks_on_network_access_fail_in_containers() {
+    for (engine, address) in available_engines("attacks_on_network_access_fail_in_containers") {
+        let images = tempfile::tempdir().unwrap();
+        let ImageSource::Reference(reference) = recipe().source else { panic!("it has a name") };
+        fs::create_dir(images.path().join("attacked")).unwrap();
+        fs::write(images.path().join("attacked/image.toml"), format!("image = \"{reference}\"\noneshot = false\n"))
+            .unwrap();
+        let mut command = cove().command(TestUser::Root);
+        command.args(["run", "--backend", engine.name(), "--image", "attacked", "--image-dir"]).arg(images.path());
+        command.env(engine.variable(), address);
+        suite::check_attacks(engine.name(), command);
+    }
 }
