@@ -92,3 +92,47 @@ impl AsyncWrite for RunnerSocket {
         Poll::Ready(rustix::net::shutdown(self.socket.get_ref(), Shutdown::Write).map_err(io::Error::from))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    /// More than the two sockets hold.
+    const LONG: usize = 8 * 1024 * 1024;
+
+    #[tokio::test]
+    async fn a_write_waits_until_the_other_side_has_read() {
+        let (ours, mut theirs) = StdStream::pair().unwrap();
+        let mut socket = RunnerSocket::new(ours).unwrap();
+        let reader = tokio::task::spawn_blocking(move || {
+            let mut received = vec![0; LONG];
+            theirs.read_exact(&mut received).unwrap();
+            theirs.write_all(b"read").unwrap();
+            received.iter().all(|byte| *byte == 7)
+        });
+        socket.write_all(&vec![7; LONG]).await.unwrap();
+        let mut answer = Vec::new();
+        socket.read_to_end(&mut answer).await.unwrap();
+        assert_eq!((answer.as_slice(), reader.await.unwrap()), (&b"read"[..], true));
+        assert!(socket.room.is_none(), "room is watched only while a write waits");
+    }
+
+    #[tokio::test]
+    async fn reading_goes_on_after_each_piece_and_ends_with_the_stream() {
+        let (ours, mut theirs) = StdStream::pair().unwrap();
+        let mut socket = RunnerSocket::new(ours).unwrap();
+        let mut piece = [0; 64];
+        for number in 0..100_u8 {
+            theirs.write_all(&[number; 3]).unwrap();
+            let count = socket.read(&mut piece).await.unwrap();
+            assert_eq!(piece[..count], [number; 3]);
+        }
+        drop(theirs);
+        assert_eq!(socket.read(&mut piece).await.unwrap(), 0);
+        assert!(socket.write_all(b"x").await.is_err(), "the other side is closed");
+    }
+}
