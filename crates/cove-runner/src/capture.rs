@@ -6,7 +6,6 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use cove_protocol::OutputStream;
-use cove_protocol::limits::CHUNK;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 /// One of the two pipes.
@@ -42,9 +41,10 @@ impl OutputCapture {
         Ok(rustix::io::ioctl_fionread(&self.read)? as usize)
     }
 
-    /// Reads up to `most` bytes. Call it only when there is something to read, so that it does not block.
-    pub(crate) fn read<'a>(&self, buffer: &'a mut [u8; CHUNK], most: usize) -> io::Result<&'a [u8]> {
-        let most = most.min(CHUNK);
+    /// Reads up to `most` bytes, and no more than the buffer has room for. Call it only when there is something to read,
+    /// so that it does not block.
+    pub(crate) fn read<'a>(&self, buffer: &'a mut [u8], most: usize) -> io::Result<&'a [u8]> {
+        let most = most.min(buffer.len());
         let count = rustix::io::retry_on_intr(|| rustix::io::read(&self.read, &mut buffer[..most]))?;
         Ok(&buffer[..count])
     }

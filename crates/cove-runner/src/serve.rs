@@ -6,7 +6,8 @@
 //!
 //! 1. Messages of shims come first. A shim reports the end of a cell on its channel after the code has written its last
 //!    output, so `finish` forwards everything that is in the output pipes at that moment before it sends `Done`.
-//! 2. Then output, and then calls of code.
+//! 2. Then output, and then calls of code. In the first moments of a cell (`OUTPUT_PAUSE`) output alone does not wake the
+//!    runner, so that the output of a short cell and its end leave together; whatever else wakes it takes the output along.
 //! 3. Ended processes are reaped after the shims were read, so that the last message of a dying interpreter still
 //!    counts.
 //! 4. Standard input and the host come last, so an `Interrupt` that has crossed a `Done` on the wire finds no cell.
@@ -26,6 +27,7 @@ use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
 use cove_protocol::limits::CHUNK;
 use cove_protocol::{
@@ -124,10 +126,16 @@ struct Runner {
     cell: Option<RunningCell>,
 }
 
+/// How long the output of a new cell may wait in its pipes for the end of the cell. Every message to the host wakes each
+/// process between here and the client, which takes longer than most cells that do not end within this time.
+const OUTPUT_PAUSE: Duration = Duration::from_micros(500);
+
 /// The cell that runs now.
 struct RunningCell {
     id: CellId,
     executor: CellExecutor,
+    /// Until then output alone does not wake the runner. None once that time is over.
+    quiet_until: Option<Instant>,
     /// Bytes of output sent so far, by stream.
     sent: [u64; 2],
     /// Images sent so far.
@@ -407,7 +415,8 @@ impl Runner {
     fn begin(&mut self, id: CellId, executor: CellExecutor, fresh: bool) {
         self.calls.begin(id);
         self.door.begin(id);
-        self.cell = Some(RunningCell { id, executor, sent: [0; 2], images: 0, interrupted: false, fresh });
+        let quiet_until = Some(Instant::now() + OUTPUT_PAUSE);
+        self.cell = Some(RunningCell { id, executor, quiet_until, sent: [0; 2], images: 0, interrupted: false, fresh });
     }
 
     /// Signals the process that runs `cell`, if that cell still runs: a late interrupt must not hit the next cell.
@@ -447,12 +456,14 @@ impl Runner {
     /// Sends at most `most` bytes of one output pipe to the host. Returns how many; 0 without a cell, so that output
     /// waits in its pipe for the next one.
     fn forward(&mut self, index: usize, most: usize) -> io::Result<usize> {
-        let mut buffer = [0u8; CHUNK];
+        let Some(cell) = self.cell.as_mut() else { return Ok(0) };
         let capture = &self.captures[index];
         // `finish` may have emptied the pipe since `poll` found it readable.
         let most = most.min(capture.waiting()?);
-        let Some(cell) = self.cell.as_mut().filter(|_| most > 0) else { return Ok(0) };
-        let bytes = capture.read(&mut buffer, most)?;
+        if most == 0 {
+            return Ok(0);
+        }
+        let bytes = capture.read(&mut self.buffer, most)?;
         let output = FromRunner::Output { cell: cell.id, stream: capture.stream(), offset: cell.sent[index] };
         cell.sent[index] += bytes.len() as u64;
         self.host.push(&output, bytes)?;

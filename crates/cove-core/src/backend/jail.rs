@@ -10,6 +10,7 @@ pub mod hints;
 mod interpreters;
 mod processors;
 mod python_installation;
+mod runner_socket;
 
 use crate::error::Failure;
 use std::collections::BTreeMap;
@@ -37,6 +38,7 @@ use control::JailControl;
 use interpreters::Interpreters;
 use processors::ProcessorChooser;
 pub use python_installation::PythonInstallation;
+use runner_socket::RunnerSocket;
 
 pub struct Jail {
     /// The program to start as jail and as runner: Cove itself.
@@ -193,7 +195,7 @@ impl Jail {
         let plan = cove_jail::enter::encode_plan(&prepared.plan).map_err(|error| could_not(error.into()))?;
         control.send(&plan).await.map_err(could_not)?;
         Ok(Sandbox {
-            stream: Box::new(adopt(stream).map_err(could_not)?),
+            stream: Box::new(RunnerSocket::new(stream).map_err(could_not)?),
             control: Box::new(control),
             interpreters: prepared.interpreters,
             image_command: None,

@@ -81,6 +81,8 @@ let socket = null;
 let number = 0;
 let chunks = [];
 let size = 0;
+// Making one for every reply would take longer than the decoding.
+const decoder = new TextDecoder("utf-8", { fatal: true });
 
 // Numbers
 
@@ -133,14 +135,15 @@ function frame(request) {
     const message = `the arguments of ${where} cannot be written as JSON: ${error.message}`;
     throw problem("bad_arguments", message, { server: request.server, tool: request.tool });
   }
-  const body = Buffer.from(text);
-  if (body.length > MAX_REQUEST) {
-    const message = `the arguments are ${body.length} bytes as JSON, at most ${MAX_REQUEST} are allowed`;
+  const length = Buffer.byteLength(text);
+  if (length > MAX_REQUEST) {
+    const message = `the arguments are ${length} bytes as JSON, at most ${MAX_REQUEST} are allowed`;
     throw problem("limit", message, { hint: "split the data over several calls" });
   }
-  const head = Buffer.alloc(4);
-  head.writeUInt32BE(body.length);
-  return [head, body];
+  const framed = Buffer.alloc(4 + length);
+  framed.writeUInt32BE(length);
+  framed.write(text, 4);
+  return framed;
 }
 
 // Refuses values that JSON would change silently, and writes sets and maps as arrays and objects.
@@ -204,7 +207,7 @@ function receive(bytes) {
 function deal(body) {
   let reply;
   try {
-    reply = parse(new TextDecoder("utf-8", { fatal: true }).decode(body));
+    reply = parse(decoder.decode(body));
   } catch {
     // Reported below.
   }
@@ -250,7 +253,7 @@ async function ask(kind, fields = {}) {
       corked.cork();
       process.nextTick(() => corked.uncork());
     }
-    for (const part of request) socket.write(part);
+    socket.write(request);
   }
   const reply = await call.answered;
   if (Object.hasOwn(reply, "error")) throw failure(reply.error);

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::time::Instant;
 
 use cove_protocol::Language;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -32,6 +33,7 @@ impl Runner {
     /// Waits until something is ready. Returns all that is, in the order in which the loop has to act. Writes waiting
     /// messages to the host first, unless more can join them at once. Fails if the host does not send `Hello` in time.
     pub(super) fn wait(&mut self) -> io::Result<Vec<(PollSource, PollFlags)>> {
+        let pause = self.output_pause();
         let mut polled = Vec::new();
         for (&language, interpreter) in self.interpreters.iter().filter(|(_, one)| !one.is_cut_off) {
             let write = if interpreter.has_to_write() { PollFlags::OUT } else { PollFlags::empty() };
@@ -40,8 +42,10 @@ impl Runner {
         // Between cells, output waits in its pipe and input waits at the host.
         let input = self.input.as_ref().filter(|_| self.cell.is_some()).and_then(StdinPipe::writable);
         if self.cell.is_some() {
+            // Without events to wait for, `poll` reports nothing: this process has the other ends of the pipes too.
+            let wanted = if pause.is_some() { PollFlags::empty() } else { PollFlags::IN };
             let captures = self.captures.iter().enumerate();
-            polled.extend(captures.map(|(index, one)| (PollSource::Capture(index), one.readable(), PollFlags::IN)));
+            polled.extend(captures.map(|(index, one)| (PollSource::Capture(index), one.readable(), wanted)));
         }
         polled.extend(self.calls.sources().map(|(source, fd, wanted)| (PollSource::Calls(source), fd, wanted)));
         polled.extend(self.door.sources().map(|(source, fd, wanted)| (PollSource::Door(source), fd, wanted)));
@@ -59,11 +63,25 @@ impl Runner {
             self.host.flush()?;
             // Only `Hello` sets the input.
             let limit = self.input.is_none().then_some(Timespec { tv_sec: HELLO_TIMEOUT, tv_nsec: 0 });
-            if rustix::io::retry_on_intr(|| poll(&mut fds, limit.as_ref()))? == 0 {
+            let limit = limit.or(pause);
+            if rustix::io::retry_on_intr(|| poll(&mut fds, limit.as_ref()))? == 0 && pause.is_none() {
                 return Err(protocol_error(format!("the host sent no `hello` within {HELLO_TIMEOUT} s")));
             }
         }
         let ready = sources.into_iter().zip(fds.iter().map(PollFd::revents));
-        Ok(ready.filter(|(_, events)| !events.is_empty()).collect())
+        // In the pause nothing says whether there is output. What a cell wrote before a call must leave before the call.
+        let in_pause = |source: &PollSource| pause.is_some() && matches!(source, PollSource::Capture(_));
+        Ok(ready.filter(|(source, events)| !events.is_empty() || in_pause(source)).collect())
+    }
+
+    /// Returns how long output alone must not wake the runner, or None if it must.
+    fn output_pause(&mut self) -> Option<Timespec> {
+        let cell = self.cell.as_mut()?;
+        let left = cell.quiet_until?.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            cell.quiet_until = None;
+        }
+        cell.quiet_until?;
+        Some(Timespec { tv_sec: 0, tv_nsec: left.subsec_nanos().into() })
     }
 }

@@ -1,15 +1,22 @@
-//! Standard error for logs, behind a thread. The client that started Cove may never read standard error, and a plain
-//! write would then block the server. Records that cannot be queued are dropped and counted.
+//! Standard error for logs. The client that started Cove may never read standard error, and a plain write would then block
+//! the server. So a record is written at once only if that needs no wait, which the kernel decides with the write itself;
+//! otherwise it is queued for a thread. Records that cannot be queued are dropped and counted.
+//!
+//! `waiting` counts what the thread has yet to write. A caller writes by itself only while it holds `direct` and
+//! `waiting` is 0, and it queues the rest of a record before it lets `direct` go. So records stay whole and in order.
 
-use std::io::{self, Write};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::io::{self, IoSlice, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::io::ReadWriteFlags;
 use tracing_subscriber::fmt::MakeWriter;
 
+use cove_core::sync::lock;
 use cove_core::text::remove_hidden;
 
 /// Most records that wait to be written.
@@ -24,16 +31,43 @@ enum LogItem {
 #[derive(Clone)]
 pub(super) struct LossyStderr {
     queue: SyncSender<LogItem>,
-    dropped: Arc<AtomicU64>,
+    counts: Arc<RecordCounts>,
+    /// A copy of the descriptor, for writes that need no wait. None if there can be no copy.
+    direct: Arc<Mutex<Option<OwnedFd>>>,
+}
+
+#[derive(Default)]
+struct RecordCounts {
+    dropped: AtomicU64,
+    waiting: AtomicUsize,
+}
+
+impl RecordCounts {
+    /// True if the thread has nothing to write, not even how many records were dropped.
+    fn nothing_before(&self) -> bool {
+        self.waiting.load(Ordering::SeqCst) == 0 && self.dropped.load(Ordering::Relaxed) == 0
+    }
 }
 
 impl LossyStderr {
-    pub(super) fn new(to: impl Write + Send + 'static) -> Self {
+    pub(super) fn new(to: impl Write + AsFd + Send + 'static) -> Self {
         let (queue, records) = sync_channel(MAX_QUEUED_RECORDS);
-        let dropped = Arc::new(AtomicU64::new(0));
-        let counted = Arc::clone(&dropped);
+        let direct = Arc::new(Mutex::new(to.as_fd().try_clone_to_owned().ok()));
+        let counts: Arc<RecordCounts> = Arc::default();
+        let counted = Arc::clone(&counts);
         thread::spawn(move || write_records(&records, to, &counted));
-        Self { queue, dropped }
+        Self { queue, counts, direct }
+    }
+
+    /// Queues a record for the thread, or drops it.
+    fn queue(&self, record: &[u8]) {
+        self.counts.waiting.fetch_add(1, Ordering::SeqCst);
+        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) =
+            self.queue.try_send(LogItem::Record(record.to_vec()))
+        {
+            self.counts.waiting.fetch_sub(1, Ordering::SeqCst);
+            self.counts.dropped.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Waits until all queued records are written, at most for `patience`.
@@ -51,16 +85,17 @@ impl LossyStderr {
     }
 }
 
-fn write_records(records: &Receiver<LogItem>, mut to: impl Write, dropped: &AtomicU64) {
+fn write_records(records: &Receiver<LogItem>, mut to: impl Write, counts: &RecordCounts) {
     while let Ok(piece) = records.recv() {
         match piece {
             LogItem::Record(record) => {
-                let lost = dropped.swap(0, Ordering::Relaxed);
+                let lost = counts.dropped.swap(0, Ordering::Relaxed);
                 if lost > 0 {
                     let _ = writeln!(to, "{lost} log records were dropped: standard error was not read in time");
                 }
                 // If standard error is closed, there is no other place to report that.
-                let _ = to.write_all(remove_hidden(&String::from_utf8_lossy(&record)).as_bytes());
+                let _ = to.write_all(&record);
+                counts.waiting.fetch_sub(1, Ordering::SeqCst);
             }
             LogItem::Flush(written) => {
                 let _ = written.try_send(());
@@ -70,10 +105,17 @@ fn write_records(records: &Receiver<LogItem>, mut to: impl Write, dropped: &Atom
 }
 
 impl Write for LossyStderr {
-    /// Queues one record as a whole, or drops it.
+    /// Writes one record as a whole, or drops it.
     fn write(&mut self, record: &[u8]) -> io::Result<usize> {
-        if let Err(TrySendError::Full(_)) = self.queue.try_send(LogItem::Record(record.to_vec())) {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
+        let text = String::from_utf8_lossy(record);
+        let text = remove_hidden(&text);
+        let direct = lock(&self.direct);
+        let written = match &*direct {
+            Some(stderr) if self.counts.nothing_before() => write_at_once(stderr, text.as_bytes()),
+            Some(_) | None => 0,
+        };
+        if written < text.len() {
+            self.queue(&text.as_bytes()[written..]);
         }
         Ok(record.len())
     }
@@ -81,6 +123,12 @@ impl Write for LossyStderr {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// Writes as much as needs no wait and returns how much that is: 0 where the kernel cannot tell, as with a terminal.
+fn write_at_once(stderr: &OwnedFd, text: &[u8]) -> usize {
+    // This offset means the file's own position.
+    rustix::io::pwritev2(stderr, &[IoSlice::new(text)], u64::MAX, ReadWriteFlags::NOWAIT).unwrap_or(0)
 }
 
 impl<'a> MakeWriter<'a> for LossyStderr {

@@ -14,6 +14,7 @@ use serde_json::error::Category;
 use self::envelope::{MAX_BATCH_REQUESTS, MessageBatch, MessageEnvelope, MessageShape, ParamsKind};
 use super::request_scan::{RequestScan, ScannedMessage};
 use cove_core::error::display_value;
+use cove_core::sync::read_message;
 use cove_core::text::show_hidden;
 
 /// One parsed message of a client.
@@ -45,6 +46,10 @@ impl ErrorAnswer {
 
 /// Parses a message.
 pub(super) fn parse_line(line: &[u8]) -> ClientLine {
+    read_message(line.len(), || parse_message(line))
+}
+
+fn parse_message(line: &[u8]) -> ClientLine {
     // Some editors begin a stream with a byte order mark. JSON parsers may ignore it.
     let line = line.strip_prefix("\u{feff}".as_bytes()).unwrap_or(line).trim_ascii();
     if line.is_empty() {

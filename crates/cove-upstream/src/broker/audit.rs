@@ -12,7 +12,7 @@
 //! line leaves half of it; the next line then starts with a line break. A file that another program renamed or removed
 //! is opened again under its name.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ use super::CallScope;
 use super::request::{CallError, CallErrorKind};
 use cove_core::error::{Failure, display_path, display_value, write_hint};
 use cove_core::private_file::{UnsafeFileError, check_private_file, lock_within, open_private_append};
-use cove_core::sync::lock;
+use cove_core::sync::{lock, run_blocking};
 
 /// A file of this size is rotated.
 const MAX_FILE: u64 = 64 * 1024 * 1024;
@@ -273,8 +273,12 @@ pub struct AuditFile {
     path: PathBuf,
     file: File,
     most: u64,
+    /// Device and inode of the open file, to notice that another one has its name.
+    identity: (u64, u64),
     /// The file has room on the disk up to this length.
     reserved: u64,
+    /// The length after the last line that this process wrote.
+    line_end: u64,
 }
 
 /// Whether other processes wait for this one. Some file systems have no locks.
@@ -293,7 +297,25 @@ impl AuditFile {
 
     fn with_limit(state_dir: &Path, most: u64) -> io::Result<Self> {
         let path = audit_path(state_dir);
-        Ok(Self { file: open_append(&path)?, path, most, reserved: 0 })
+        let file = open_append(&path)?;
+        Ok(Self { identity: identify(&file.metadata()?), file, path, most, reserved: 0, line_end: 0 })
+    }
+
+    /// Opens the file that has the name now.
+    fn open_again(&mut self) -> io::Result<()> {
+        self.file = open_append(&self.path)?;
+        self.identity = identify(&self.file.metadata()?);
+        (self.reserved, self.line_end) = (0, 0);
+        Ok(())
+    }
+
+    /// Waits for other processes, and does not hold up the sessions of this one meanwhile.
+    fn lock(&self) -> io::Result<()> {
+        match self.file.try_lock() {
+            Err(TryLockError::WouldBlock) => run_blocking(|| lock_within(&self.file, LOCK_TIMEOUT)),
+            Err(TryLockError::Error(error)) => Err(error),
+            Ok(()) => Ok(()),
+        }
     }
 
     /// Appends one line and rotates the file if it is full. Fails if a file cannot be renamed, opened or written; then
@@ -302,11 +324,14 @@ impl AuditFile {
         let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');
         self.with_current_file(text.len() as u64 + 1, |audit, length, held| {
-            if audit.ends_within_a_line(length)? {
+            if length != audit.line_end && audit.ends_within_a_line(length)? {
                 text.insert(0, b'\n');
             }
             // One `write` to a file in append mode, so lines of several processes do not mix even without locks.
             let written = audit.file.write_all(&text);
+            if written.is_ok() {
+                audit.line_end = length + text.len() as u64;
+            }
             if written.is_err() && held == FileLock::Held {
                 // No other process wrote since, so this removes what this one wrote. If it fails, the next line
                 // starts with a line break.
@@ -358,7 +383,8 @@ impl AuditFile {
         bytes: u64,
         work: impl FnOnce(&mut Self, u64, FileLock) -> io::Result<T>,
     ) -> io::Result<T> {
-        if bytes > self.limit() {
+        let limit = self.limit();
+        if bytes > limit {
             return Err(io::Error::new(
                 io::ErrorKind::FileTooLarge,
                 "a line is longer than this process may write files",
@@ -366,25 +392,23 @@ impl AuditFile {
         }
         // Retries because another process may rotate the file between `open` and `lock`, and fill the next one.
         for _ in 0..5 {
-            let held = match lock_within(&self.file, LOCK_TIMEOUT) {
+            let held = match self.lock() {
                 Ok(()) => FileLock::Held,
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => return Err(error),
                 Err(_) => FileLock::Unsupported,
             };
-            let open = self.file.metadata()?;
-            let is_current =
-                fs::symlink_metadata(&self.path).is_ok_and(|now| (now.dev(), now.ino()) == (open.dev(), open.ino()));
-            if is_current && (open.len() == 0 || open.len() + bytes <= self.limit()) {
-                let done = work(self, open.len(), held);
-                let _ = self.file.unlock();
-                return done;
-            }
-            if is_current {
-                rotate(&self.path)?;
+            let named = fs::symlink_metadata(&self.path).ok().filter(|named| identify(named) == self.identity);
+            match named.map(|current| current.len()) {
+                Some(length) if length == 0 || length + bytes <= limit => {
+                    let done = work(self, length, held);
+                    let _ = self.file.unlock();
+                    return done;
+                }
+                Some(_) => rotate(&self.path)?,
+                None => {}
             }
             // Closing the file ends the lock.
-            self.file = open_append(&self.path)?;
-            self.reserved = 0;
+            self.open_again()?;
         }
         Err(io::Error::other("other processes keep replacing it"))
     }
@@ -393,6 +417,10 @@ impl AuditFile {
     fn limit(&self) -> u64 {
         getrlimit(Resource::Fsize).current.map_or(self.most, |limit| limit.min(self.most))
     }
+}
+
+fn identify(file: &fs::Metadata) -> (u64, u64) {
+    (file.dev(), file.ino())
 }
 
 pub fn audit_path(state_dir: &Path) -> PathBuf {

@@ -9,6 +9,7 @@ use super::{DEFAULT_SEARCH_LIMIT, MAX_SEARCH_LIMIT};
 
 use crate::pool::CompletionReference;
 use cove_core::error::display_value;
+use cove_core::sync::read_message;
 
 /// Approved servers that a search shows unless it names a limit.
 const DEFAULT_SERVER_LIMIT: usize = 20;
@@ -141,7 +142,8 @@ fn language<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Language, D::E
 impl BrokerRequest {
     /// Parses a request. Fails if it is not a known request in JSON, or if a search limit or an address is out of range.
     pub fn parse(request: &[u8]) -> Result<Self, CallError> {
-        let ask: Self = serde_json::from_slice(request).map_err(|error| {
+        let parsed = read_message(request.len(), || serde_json::from_slice(request));
+        let ask: Self = parsed.map_err(|error: serde_json::Error| {
             let message = format!("the request cannot be read: {}", display_value(&error.to_string()));
             CallError::new(CallErrorKind::Internal, message)
         })?;

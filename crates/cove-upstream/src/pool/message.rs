@@ -19,7 +19,7 @@ use super::call_logs::MessageOrigin;
 use super::intake::{self, MAX_BATCH_BYTES, MAX_HANDSHAKE, MAX_NOTIFICATION, MAX_SERVER_REQUEST, ServerIntake};
 use super::notifications::{CallProgress, NotificationRouter};
 use super::text;
-use cove_core::sync::lock;
+use cove_core::sync::{lock, read_message};
 
 /// Memory of one message that goes to rmcp.
 const MAX_MESSAGE_MEMORY: usize = 64 << 20;
@@ -156,6 +156,10 @@ impl MessageReader {
     /// messages for rmcp, which may be none: messages that Cove does not use are dropped. Returns `None` if the line is no
     /// message.
     pub(super) fn parse_from(&self, line: &[u8], origin: &MessageOrigin) -> Option<Vec<ServerJsonRpcMessage>> {
+        read_message(line.len(), || self.parse_any(line, origin))
+    }
+
+    fn parse_any(&self, line: &[u8], origin: &MessageOrigin) -> Option<Vec<ServerJsonRpcMessage>> {
         let line = line.trim_ascii();
         if line.starts_with(b"[") {
             return self.parse_batch(line, origin);

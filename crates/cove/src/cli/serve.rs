@@ -17,13 +17,18 @@ use cove_server::telemetry;
 use cove_server::{Server, serve_http, serve_stdio};
 use cove_upstream::broker::audit::check_audit_file;
 
-/// Enough for many sessions, because these threads only pass bytes on.
+/// Enough for many clients, because these threads only pass bytes on.
 const THREADS: usize = 4;
 
 pub fn run(context: CommandContext) -> Result<ExitCode, Failure> {
     let CommandContext { config, env, .. } = context;
     telemetry::init_logging(config.server.log_level, config.server.log_format);
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS);
+    let threads = match config.server.http.address {
+        Some(_) => std::thread::available_parallelism().map_or(1, usize::from).min(THREADS),
+        // One client. A call passes through several tasks one after another, and with more threads most of these steps
+        // would wake another thread. What takes long goes through `run_blocking`, which lets the other tasks go on.
+        None => 1,
+    };
     let runtime = runtime::multi_threaded(threads)?;
     let served = runtime.block_on(serve(config, env));
     // A thread may still be waiting for standard input that never comes.

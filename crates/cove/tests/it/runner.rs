@@ -366,6 +366,35 @@ fn runner_runs_programs_as_cells() {
     assert!(matches!(&outcome, CellOutcome::Unavailable { reason } if reason.contains("frobnicate")), "{outcome:?}");
 }
 
+/// In the first moments of a cell output alone does not wake the runner.
+#[test]
+fn output_of_a_short_cell_is_neither_lost_nor_late() {
+    for who in TestUser::all("output_of_a_short_cell_is_neither_lost_nor_late") {
+        let mut bare = BareRunner::start_greeted(who, &[]);
+        assert_eq!(bare.print(Language::Python, "import os, socket, struct, sys\nprint('ready')"), "ready\n");
+        // What a cell wrote before a call leaves before the call.
+        let calling = "line = socket.socket(socket.AF_UNIX)\nline.connect(os.environ['COVE_MCP'])\nask = b'{\"id\":1}'\n\
+                       print('before')\nline.sendall(struct.pack('>I', len(ask)) + ask)\nline.recv(1)\nprint('after')";
+        bare.begin(Language::Python, calling);
+        let (FromRunner::Output { .. }, text) = bare.receive() else { panic!("the call comes first") };
+        assert_eq!(text, b"before\n");
+        let (FromRunner::Call { call, .. }, _) = bare.receive() else { panic!("no call") };
+        bare.send(&ToRunner::Reply { call }, b"{}");
+        assert_eq!(bare.wait_for_done(), (CellOutcome::Completed {}, "after\n".into()));
+        // Output arrives while its cell goes on: this one waits for a signal.
+        bare.begin(Language::Python, "import signal\nprint('waiting')\nsignal.pause()");
+        let (FromRunner::Output { .. }, text) = bare.receive() else { panic!("no output") };
+        assert_eq!(text, b"waiting\n");
+        bare.send(&ToRunner::Interrupt { cell: CellId(bare.cell) }, b"");
+        assert_eq!(bare.wait_for_done().0, CellOutcome::Interrupted {});
+        // A crash loses nothing that was written before.
+        bare.begin(Language::Python, "os.write(1, b'out')\nos.write(2, b'err')\nos.kill(os.getpid(), 9)");
+        let (outcome, written) = bare.wait_for_done();
+        assert!(matches!(outcome, CellOutcome::InterpreterKilled { signal: 9, .. }), "{outcome:?}");
+        assert_eq!(written, "outerr");
+    }
+}
+
 #[test]
 fn runner_applies_the_filter_to_itself() {
     let test = "runner_applies_the_filter_to_itself";
