@@ -147,7 +147,8 @@ impl AttackedServers {
 /// attack that had another result than its own.
 pub(crate) fn check_attacks(environment: &str, mut command: Command) {
     let servers = AttackedServers::start();
-    let attacks = toml::from_str::<AttackList>(ATTACKS).unwrap_or_else(|problem| panic!("attacks.toml: {problem}")).attack;
+    let attacks =
+        toml::from_str::<AttackList>(ATTACKS).unwrap_or_else(|problem| panic!("attacks.toml: {problem}")).attack;
     // The user of the command makes it.
     let state = std::env::temp_dir().join(format!("cove-attacks-{}-{}", std::process::id(), servers.echo.port));
     command.env("COVE_CONFIG", servers.config()).env("COVE_STATE_DIR", &state);
@@ -165,24 +166,28 @@ pub(crate) fn check_attacks(environment: &str, mut command: Command) {
     for (number, attack) in attacks.iter().enumerate() {
         // The prelude is the first cell.
         let cell = cells.get(number + 1).unwrap_or(&Value::Null);
-        let notes: Vec<&str> =
-            cell["network"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let notes: Vec<&str> = cell["network"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         let of_cell = lines.iter().filter(|line| line["cell"] == number + 2);
         let audit: Vec<String> = of_cell
-            .map(|line| {
-                format!("{} {}", line["host"].as_str().unwrap_or("?"), line["reason"].as_str().unwrap_or("ok"))
-            })
+            .map(|line| format!("{} {}", line["host"].as_str().unwrap_or("?"), line["reason"].as_str().unwrap_or("ok")))
             .collect();
         let has_notes = notes.len() == attack.notes.len()
             && notes.iter().zip(&attack.notes).all(|(note, part)| note.contains(&servers.fill(part)));
         let prints = servers.fill(attack.prints.trim());
-        if cell["stdout"].as_str().unwrap_or_default().trim().replace('\r', "") != prints || !has_notes || audit != attack.audit {
+        if cell["stdout"].as_str().unwrap_or_default().trim().replace('\r', "") != prints
+            || !has_notes
+            || audit != attack.audit
+        {
             wrong += &format!("{}: {}\n{cell:#}\nnotes: {notes:#?}\naudit: {audit:?}\n\n", attack.id, attack.title);
         }
     }
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(wrong.is_empty() && output.status.success(), "in {environment}:\n{wrong}{stderr}");
-    assert_eq!(servers.forbidden.connections.load(Ordering::SeqCst), 0, "in {environment}: a server that no rule names");
+    assert_eq!(
+        servers.forbidden.connections.load(Ordering::SeqCst),
+        0,
+        "in {environment}: a server that no rule names"
+    );
     let got = servers.secure.got.lock().unwrap();
     assert!(!got.iter().any(|head| head.contains("evil")), "in {environment}: {got:#?}");
 }
