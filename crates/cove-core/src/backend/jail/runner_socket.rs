@@ -24,7 +24,7 @@ impl RunnerSocket {
     /// Adopts one end of a pair. Fails outside of a runtime, or if the kernel refuses.
     pub(super) fn new(socket: StdStream) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
-        Ok(Self { socket: AsyncFd::with_interest(socket.into(), Interest::READABLE)?, room: None })
+        Ok(Self { socket: watch(socket.into(), Interest::READABLE)?, room: None })
     }
 
     /// Writes what there is room for, without waiting.
@@ -36,6 +36,12 @@ impl RunnerSocket {
             }
         }
     }
+}
+
+/// Watches a descriptor. Fails outside of a runtime, or if the kernel refuses.
+#[expect(deprecated, reason = "it is unsound for types that do not keep their descriptor open; this one does")]
+fn watch(descriptor: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::with_interest(descriptor, interest)
 }
 
 impl AsyncRead for RunnerSocket {
@@ -76,7 +82,7 @@ impl AsyncWrite for RunnerSocket {
             }
             if self.room.is_none() {
                 let copy = self.socket.get_ref().try_clone()?;
-                self.room = Some(AsyncFd::with_interest(copy, Interest::WRITABLE)?);
+                self.room = Some(watch(copy, Interest::WRITABLE)?);
             }
             let Some(room) = &self.room else { continue };
             // Cleared, so that the next turn waits for a change; if there is room already, registering reported it.
