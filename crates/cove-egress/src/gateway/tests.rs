@@ -57,19 +57,32 @@ struct AnsweredConnection {
 
 /// Sends bytes through a gateway, reads the answer to its end, and returns what came of it.
 async fn send(rules: EgressRules, resolver: ScriptedResolver, recorder: KeptLines, sent: &[u8]) -> AnsweredConnection {
+    send_through(StreamDoor::Proxy {}, rules, resolver, recorder, sent).await
+}
+
+/// The same, through any door.
+async fn send_through(
+    door: StreamDoor,
+    rules: EgressRules,
+    resolver: ScriptedResolver,
+    recorder: KeptLines,
+    sent: &[u8],
+) -> AnsweredConnection {
     let (recorder, questions) = (Arc::new(recorder), Arc::clone(&resolver.questions));
     let gateway = EgressGateway::new(rules, Arc::clone(&recorder) as _, Box::new(resolver));
     let (traffic, notes) = (SessionTraffic::default(), RefusalNotes::default());
     let caller = NetworkCaller { principal: "p".into(), session: "s".into(), image: None };
     let (guest, mut code) = tokio::io::duplex(1 << 20);
     let talk = async move {
-        code.write_all(sent).await.unwrap();
+        // A refusal through the name door may come before the first byte.
+        let _ = code.write_all(sent).await;
         let mut answer = Vec::new();
         let _ = code.read_to_end(&mut answer).await;
         drop(code);
         String::from_utf8_lossy(&answer).into_owned()
     };
-    let (answer, ()) = tokio::join!(talk, gateway.serve(guest, (CellId(1), StreamId(2)), &traffic, &caller, &notes));
+    let origin = RequestOrigin { cell: CellId(1), stream: StreamId(2), door, caller: &caller, notes: &notes };
+    let (answer, ()) = tokio::join!(talk, gateway.serve(guest, &origin, &traffic));
     let line = lock(&recorder.lines).pop();
     AnsweredConnection { answer, line, notes: notes.take().join("\n"), questions: questions.load(Ordering::Relaxed) }
 }

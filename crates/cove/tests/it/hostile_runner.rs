@@ -78,7 +78,7 @@ where
 fn ends_a_runner_that_breaks_the_protocol() {
     let output = |cell, offset| FromRunner::Output { cell, stream: OutputStream::Stdout, offset };
     // No session of these tests has a door to the network.
-    let open = |cell| FromRunner::OpenStream { cell, stream: StreamId(1) };
+    let open = |cell| FromRunner::OpenStream { cell, stream: StreamId(1), door: StreamDoor::Proxy {} };
     check_lost(move |mut r, cell| async move { r.send(open(cell), b"").await }, "opened a stream out of turn");
     check_lost(
         |mut r, _| async move { r.send(FromRunner::StreamData { stream: StreamId(1) }, b"x").await },
@@ -330,7 +330,13 @@ fn reports_variables_lost_between_cells() {
 fn refuses_a_runner_of_another_version() {
     let backend = FakeBackend::new(|mut runner| async move {
         runner.receive().await;
-        let ready = cove_protocol::RunnerReady { version: 0, interpreters: vec![], received: 0, proxy_port: None };
+        let ready = cove_protocol::RunnerReady {
+            version: 0,
+            interpreters: vec![],
+            received: 0,
+            proxy_port: None,
+            name_door: false,
+        };
         runner.send(FromRunner::Ready(ready), &[]).await;
         std::future::pending::<()>().await;
     });
