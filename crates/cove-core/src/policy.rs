@@ -69,7 +69,8 @@ impl Policy {
 
     /// Returns the names that sessions of this image can reach.
     pub fn reachable_names(&self) -> impl Iterator<Item = &ReachableName> {
-        let is_here = |name: &&DoorName| name.images.is_empty() || self.image.iter().any(|own| name.images.contains(own));
+        let is_here =
+            |name: &&DoorName| name.images.is_empty() || self.image.iter().any(|own| name.images.contains(own));
         self.door_names.iter().filter(is_here).map(|name| &name.name)
     }
 
