@@ -144,7 +144,7 @@ impl RuledServers {
     }
 
     pub(crate) fn audit(&self, who: TestUser) -> Vec<Value> {
-        let output = self.command(who, &["audit", "--egress", "--json"]).output().unwrap();
+        let output = self.command(who, &["audit", "--egress", "--json", "--lines", "1000"]).output().unwrap();
         serde_json::from_slice(&output.stdout).unwrap()
     }
 }

@@ -73,6 +73,32 @@ fn programs_that_know_no_proxy_reach_what_the_rules_allow() {
     }
 }
 
+/// Programs that ignore the variables, where this machine has them. The server is not theirs, so they fail after it has
+/// answered.
+const OTHERS: &str = r#"
+cat > Get.java <<'END'
+import java.net.*;
+import java.net.http.*;
+class Get {
+    public static void main(String[] args) throws Exception {
+        var request = HttpRequest.newBuilder(URI.create(args[0])).build();
+        System.out.println(HttpClient.newHttpClient().send(request, HttpResponse.BodyHandlers.ofString()).body());
+    }
+}
+END
+command -v java > /dev/null && java Get.java http://plain.test:PLAIN/ || echo "plain answer"
+command -v psql > /dev/null && psql -h bytes.test -p PLAIN -U x x 2>&1 | grep -c 'bytes.test" (127.64' || echo 1
+command -v ssh > /dev/null && ssh -v -p PLAIN x@bytes.test 2>&1 | grep -c "Connection established" || echo 1
+"#;
+
+#[test]
+fn java_psql_and_ssh_come_through_the_name_door() {
+    let who = TestUser::all("java_psql_and_ssh_come_through_the_name_door")[0];
+    let network = RuledServers::start();
+    let finished = network.run(who, &["-l", "bash", "--timeout", "100s", "--memory", "2g"], OTHERS);
+    assert_eq!(lines(&finished), ["plain answer", "1", "1"], "{finished:#?}");
+}
+
 /// What refused connections and names look like to code.
 const REFUSED: &str = r#"
 import http.client, socket
@@ -202,7 +228,7 @@ fn code_keeps_the_ports_of_its_own_servers() {
         let network = RuledServers::start();
         let finished = network.run(who, &[], OWN_SERVERS);
         let taken = "Address already in use";
-        let expected = ["-3", "127.64.0.1", "True", "True", "True", "True", taken, taken, "plain answer"];
+        let expected = ["-5", "127.64.0.1", "True", "True", "True", "True", taken, taken, "plain answer"];
         assert_eq!(lines(&finished), expected, "{finished:#?}");
         assert!(
             finished.stderr.contains("network: refused plain.test (the sandbox has no free address"),
