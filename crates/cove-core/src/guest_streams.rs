@@ -21,7 +21,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::{Buf, BytesMut};
 use cove_protocol::limits::{CHUNK, MAX_STREAMS, STREAM_WINDOW};
-use cove_protocol::{FromRunner, StreamId, ToRunner};
+use cove_protocol::{FromRunner, StreamDoor, StreamId, ToRunner};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 
@@ -38,15 +38,17 @@ const _: () = assert!(PIECE <= CHUNK);
 pub(crate) struct StreamBreach(pub(crate) &'static str);
 
 /// All streams of one link.
+#[derive(Default)]
 pub struct StreamTable {
     state: Mutex<StreamTableState>,
     has_frames: Notify,
     traffic: Arc<SessionTraffic>,
 }
 
+#[derive(Default)]
 struct StreamTableState {
-    /// The host has asked the runner for a door.
-    has_door: bool,
+    has_proxy_door: bool,
+    has_name_door: bool,
     streams: BTreeMap<StreamId, StreamState>,
     /// Streams that have something to send, in the order of their turns.
     turns: VecDeque<StreamId>,
@@ -55,8 +57,8 @@ struct StreamTableState {
     last_opened: StreamId,
 }
 
-#[derive(Default)]
 struct StreamState {
+    door: StreamDoor,
     incoming: BytesMut,
     /// How many bytes the runner may send.
     receive_credit: usize,
@@ -75,9 +77,8 @@ struct StreamState {
 }
 
 /// Whether the host has ended its direction.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum HostEnd {
-    #[default]
     Open,
     /// `EndStream` follows the bytes in `outgoing`.
     Wanted,
@@ -85,8 +86,21 @@ enum HostEnd {
 }
 
 impl StreamState {
-    fn new() -> Self {
-        Self { receive_credit: STREAM_WINDOW, send_credit: STREAM_WINDOW, ..Self::default() }
+    fn new(door: StreamDoor) -> Self {
+        Self {
+            door,
+            incoming: BytesMut::new(),
+            receive_credit: STREAM_WINDOW,
+            consumed: 0,
+            runner_has_ended: false,
+            outgoing: BytesMut::new(),
+            send_credit: STREAM_WINDOW,
+            host_end: HostEnd::Open,
+            is_abandoned: false,
+            has_turn: false,
+            reader: None,
+            writer: None,
+        }
     }
 
     fn owes_credit(&self) -> bool {
@@ -109,27 +123,41 @@ impl StreamState {
 }
 
 impl StreamTable {
-    pub(crate) fn new(has_door: bool) -> Self {
-        let state = StreamTableState {
-            has_door,
-            streams: BTreeMap::new(),
-            turns: VecDeque::new(),
-            refused: VecDeque::new(),
-            last_opened: StreamId(0),
-        };
-        Self { state: Mutex::new(state), has_frames: Notify::new(), traffic: Arc::default() }
+    /// The runner has opened the proxy door. No stream may come through it before.
+    pub(crate) fn allow_proxy_door(&self) {
+        lock(&self.state).has_proxy_door = true;
+    }
+
+    /// The runner has opened the name door.
+    pub(crate) fn allow_name_door(&self) {
+        lock(&self.state).has_name_door = true;
+    }
+
+    pub(crate) fn has_name_door(&self) -> bool {
+        lock(&self.state).has_name_door
+    }
+
+    pub(crate) fn traffic(&self) -> &SessionTraffic {
+        &self.traffic
     }
 
     /// The runner has opened a stream. Returns false if it is refused because too many are open. Fails if the runner may
     /// not open it.
-    pub(crate) fn open(&self, id: StreamId) -> Result<bool, StreamBreach> {
+    pub(crate) fn open(&self, id: StreamId, door: &StreamDoor) -> Result<bool, StreamBreach> {
         let mut state = lock(&self.state);
-        if !state.has_door || id <= state.last_opened {
+        let has_door = match door {
+            StreamDoor::Proxy {} => state.has_proxy_door,
+            StreamDoor::Name { .. } => state.has_name_door,
+        };
+        if !has_door || id <= state.last_opened {
             return Err(StreamBreach("it opened a stream out of turn"));
+        }
+        if !door.is_well_formed() {
+            return Err(StreamBreach("it opened a stream to a name that is none"));
         }
         state.last_opened = id;
         if state.streams.len() < MAX_STREAMS {
-            state.streams.insert(id, StreamState::new());
+            state.streams.insert(id, StreamState::new(door.clone()));
             return Ok(true);
         }
         if state.refused.len() >= MAX_STREAMS {
@@ -142,7 +170,8 @@ impl StreamTable {
 
     /// Returns the stream, for the task that serves it. None if it has ended meanwhile. Call it once for each stream.
     pub(crate) fn take(self: &Arc<Self>, id: StreamId) -> Option<GuestStream> {
-        lock(&self.state).streams.contains_key(&id).then(|| GuestStream { id, table: Arc::clone(self) })
+        let door = lock(&self.state).streams.get(&id)?.door.clone();
+        Some(GuestStream { id, door, table: Arc::clone(self) })
     }
 
     /// Takes a message about a stream that was opened before. Fails if the runner may not send it.
@@ -305,12 +334,18 @@ impl StreamState {
 /// ended.
 pub struct GuestStream {
     id: StreamId,
+    door: StreamDoor,
     table: Arc<StreamTable>,
 }
 
 impl GuestStream {
     pub fn id(&self) -> StreamId {
         self.id
+    }
+
+    /// Through which door the code came. The name in it is well-formed, and the guest's own claim.
+    pub fn door(&self) -> &StreamDoor {
+        &self.door
     }
 
     /// What all streams of the session have moved.

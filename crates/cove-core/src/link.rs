@@ -38,7 +38,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::backend::ByteStream;
 use crate::error::display_value;
-use crate::guest_streams::{GuestStream, StreamBreach, StreamTable};
+use crate::guest_streams::{GuestStream, SessionTraffic, StreamBreach, StreamTable};
 use crate::sync::lock;
 
 /// Messages in each queue. The protocol allows few outstanding messages; if a queue is full, its sender waits.
@@ -120,7 +120,7 @@ impl Link {
         let (read, mut write) = tokio::io::split(stream);
         let (outgoing, mut queue) = mpsc::channel::<Vec<u8>>(QUEUE_LENGTH);
         // Writing has its own task, so that the host goes on reading while the runner does not read.
-        let streams = Arc::new(StreamTable::new(hello.proxy_door));
+        let streams = Arc::new(StreamTable::default());
         let outgoing_streams = Arc::clone(&streams);
         tokio::spawn(async move {
             loop {
@@ -140,15 +140,22 @@ impl Link {
         let window = ReplyWindow { permits: Semaphore::new(REPLY_WINDOW), unacknowledged: Mutex::default() };
         let link = Self { outgoing, pending: Arc::default(), window: Arc::new(window), streams };
         let mut reader = MessageReader { read, decoder: FrameDecoder::default(), buffer: vec![0; 128 * 1024] };
-        let (offered, proxy_door) = (hello.interpreters.clone(), hello.proxy_door);
+        let (offered, network) = (hello.interpreters.clone(), hello.network.clone());
         link.send(&ToRunner::Hello(hello), &[]).await?;
         let ready = match reader.receive().await? {
             (FromRunner::Ready(ready), _) if ready.version == VERSION => {
                 check_interpreters(&ready.interpreters, &offered)?;
-                if proxy_door != ready.proxy_port.is_some() {
+                let has_names = network.as_ref().is_some_and(|network| !network.names.is_empty());
+                if network.is_some() != ready.proxy_port.is_some() || ready.name_door && !has_names {
                     return Err(LinkError::Protocol(
                         "it opened no door to the network, or one that it was not asked for",
                     ));
+                }
+                if ready.proxy_port.is_some() {
+                    link.streams.allow_proxy_door();
+                }
+                if ready.name_door {
+                    link.streams.allow_name_door();
                 }
                 ready
             }
@@ -178,6 +185,11 @@ impl Link {
     /// Returns a stream that the runner has opened. None if it has ended meanwhile. Call it once for each stream.
     pub fn take_stream(&self, stream: StreamId) -> Option<GuestStream> {
         self.streams.take(stream)
+    }
+
+    /// What all streams of the session have moved.
+    pub fn traffic(&self) -> &SessionTraffic {
+        self.streams.traffic()
     }
 
     pub fn reply_sender(&self) -> ReplySender {
@@ -331,7 +343,7 @@ async fn dispatch_messages(
                     break breach.into();
                 }
             }
-            FromRunner::OpenStream { stream, .. } => match streams.open(*stream) {
+            FromRunner::OpenStream { stream, door, .. } => match streams.open(*stream, door) {
                 Ok(true) if cell.send(Ok(message)).await.is_err() => return,
                 Ok(_) => {}
                 Err(breach) => break breach.into(),
@@ -342,6 +354,9 @@ async fn dispatch_messages(
                     return;
                 }
             }
+            FromRunner::UnknownName { .. } | FromRunner::MoreUnknownNames { .. } if !streams.has_name_door() => {
+                break LinkError::Protocol("it reported a name without a door for names");
+            }
             FromRunner::Fault { message } => break LinkError::Fault(display_value(message)),
             FromRunner::Output { .. }
             | FromRunner::Image { .. }
@@ -349,6 +364,8 @@ async fn dispatch_messages(
             | FromRunner::MemoryKill { .. }
             | FromRunner::Call { .. }
             | FromRunner::Forget { .. }
+            | FromRunner::UnknownName { .. }
+            | FromRunner::MoreUnknownNames { .. }
             | FromRunner::Ready(_)
             | FromRunner::Pong { .. } => {
                 if cell.send(Ok(message)).await.is_err() {

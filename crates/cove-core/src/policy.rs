@@ -9,7 +9,7 @@ pub mod readiness;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cove_protocol::Language;
+use cove_protocol::{Language, NetworkSetup, ReachableName};
 use serde::Serialize;
 
 use crate::keyword::keywords;
@@ -37,6 +37,8 @@ pub struct Policy {
     /// The runner opens a proxy on the sandbox's loopback, and the host decides what it reaches. The sandbox itself has no
     /// more network than without.
     pub proxy_door: bool,
+    /// The names that the runner answers beside it, for programs that know no proxy.
+    pub door_names: Vec<DoorName>,
     /// The container runtime to use instead of the default, by its name in Docker or Podman.
     pub runtime: Option<String>,
     pub user: SandboxUser,
@@ -44,6 +46,39 @@ pub struct Policy {
     /// What a session has done before it is handed out. A backend neither enforces nor shows it.
     #[serde(skip)]
     pub readiness: SessionReadiness,
+}
+
+/// A name that the runner answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DoorName {
+    pub name: ReachableName,
+    /// In sessions of these images; of every image if empty.
+    pub images: Vec<String>,
+}
+
+impl Policy {
+    /// True if programs in the sandbox are to ask the runner for names.
+    pub fn answers_names(&self) -> bool {
+        // The names of a Compose file's services are answered by the engine, and only one can answer.
+        let source = match &self.root {
+            SandboxRoot::Image(recipe) => Some(&recipe.source),
+            SandboxRoot::Host | SandboxRoot::Tree(_) => None,
+        };
+        self.reachable_names().next().is_some() && !matches!(source, Some(ImageSource::Compose { .. }))
+    }
+
+    /// Returns the names that sessions of this image can reach.
+    pub fn reachable_names(&self) -> impl Iterator<Item = &ReachableName> {
+        let is_here =
+            |name: &&DoorName| name.images.is_empty() || self.image.iter().any(|own| name.images.contains(own));
+        self.door_names.iter().filter(is_here).map(|name| &name.name)
+    }
+
+    /// Returns what the runner opens on the sandbox's loopback, if anything.
+    pub fn network_setup(&self) -> Option<NetworkSetup> {
+        let names = if self.answers_names() { self.reachable_names().cloned().collect() } else { Vec::new() };
+        self.proxy_door.then_some(NetworkSetup { names })
+    }
 }
 
 /// Where the sandbox's system files come from.

@@ -46,7 +46,7 @@ use crate::policy::{ImageRecipe, Policy, SandboxRoot};
 use calls::CellCalls;
 use running_cell::{RunningCell, StopLadder, StopStep, read_input};
 
-pub use calls::{CallHandler, NoCalls};
+pub use calls::{CallHandler, NoCalls, UnknownName};
 pub use cell::{Cell, CellEnd, CellProcess, CellRequest, ProgramRun, StopReason, SurvivingState};
 pub use clock::{CallingCell, CellClock};
 pub use warm_up::{IMPORT_TIMEOUT, PreloadFault, ReadyStartError};
@@ -68,6 +68,8 @@ pub struct Session {
     interpreters: Vec<InterpreterPath>,
     image_command: Option<ImageCommand>,
     image_id: Option<String>,
+    /// The runner answers no names, although rules name some.
+    lacks_name_door: bool,
     /// The image of the sandbox.
     recipe: Option<ImageRecipe>,
     /// Locked by the running cell; other cells queue for it in order.
@@ -110,7 +112,7 @@ impl Session {
             stdin: if options.input.is_some() { StdinSource::Host } else { StdinSource::Empty },
             interpreters: sandbox.interpreters,
             warm: options.warm_language,
-            proxy_door: policy.proxy_door,
+            network: policy.network_setup(),
             resume: None,
         };
         let opened = tokio::time::timeout(START_TIMEOUT, Link::open(sandbox.stream, hello)).await;
@@ -122,6 +124,7 @@ impl Session {
                 interpreters: ready.interpreters,
                 image_command: sandbox.image_command,
                 image_id: sandbox.image_id,
+                lacks_name_door: policy.reachable_names().next().is_some() && !ready.name_door,
                 recipe: match &policy.root {
                     SandboxRoot::Image(recipe) => Some(recipe.clone()),
                     SandboxRoot::Host | SandboxRoot::Tree(_) => None,
@@ -185,6 +188,14 @@ impl Session {
     /// Returns the id of the image that the sandbox has, as `Backend::prepare` returns it.
     pub fn image_id(&self) -> Option<&str> {
         self.image_id.as_deref()
+    }
+
+    /// Returns what code must know of the network of this sandbox, if it lacks something.
+    pub fn network_notice(&self) -> Option<&'static str> {
+        self.lacks_name_door.then_some(
+            "this sandbox answers no host names: programs reach the network only if they obey the variables that name a \
+             proxy",
+        )
     }
 
     /// Returns how the sandbox ended, or None if the session has not noticed an end. Does not ask the sandbox.
@@ -334,8 +345,14 @@ impl Session {
                         return Err(LinkError::Protocol("it reported a memory kill of no cell, or twice"));
                     }
                 }
-                CellEvent::Message((FromRunner::OpenStream { cell, stream }, _)) => {
+                CellEvent::Message((FromRunner::OpenStream { cell, stream, .. }, _)) => {
                     running.calls.serve_stream(cell, self.link.take_stream(stream))?;
+                }
+                CellEvent::Message((FromRunner::UnknownName { cell, name }, _)) => {
+                    running.calls.report_name(cell, UnknownName::One(name), self.link.traffic())?;
+                }
+                CellEvent::Message((FromRunner::MoreUnknownNames { cell, count }, _)) => {
+                    running.calls.report_name(cell, UnknownName::More(count), self.link.traffic())?;
                 }
                 CellEvent::Message((FromRunner::Done { cell, outcome, fresh }, _)) => {
                     if cell != running.id {

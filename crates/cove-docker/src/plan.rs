@@ -311,8 +311,7 @@ fn host_config(request: &PlanRequest<'_>, facts: &EngineFacts, own_profile: bool
         readonly_rootfs: Some(true),
         tmpfs: Some(tmpfs(request, docker)?),
         shm_size: Some(bytes(SHM_SIZE)),
-        // Docker opens ping sockets to every user. This empty group range closes them.
-        sysctls: is_closed.then(|| HashMap::from([("net.ipv4.ping_group_range".to_owned(), "1 0".to_owned())])),
+        sysctls: kernel_settings(policy, docker),
         masked_paths: paths(MASKED_PATHS),
         readonly_paths: paths(&read_only),
         memory: Some(bytes(limits.memory)),
@@ -334,6 +333,18 @@ fn host_config(request: &PlanRequest<'_>, facts: &EngineFacts, own_profile: bool
         runtime: policy.runtime.clone(),
         ..HostConfig::default()
     })
+}
+
+/// Returns the settings of the container's own network namespace; None if there are none.
+fn kernel_settings(policy: &Policy, docker: bool) -> Option<HashMap<String, String>> {
+    let is_closed = policy.network == SandboxNetwork::None;
+    // Docker opens ping sockets to every user. This empty group range closes them.
+    let ping = (is_closed && docker).then_some(("net.ipv4.ping_group_range", "1 0"));
+    // The runner answers names on a low port.
+    let ports = (is_closed && policy.answers_names()).then_some(("net.ipv4.ip_unprivileged_port_start", "0"));
+    let all: HashMap<String, String> =
+        ping.into_iter().chain(ports).map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    (!all.is_empty()).then_some(all)
 }
 
 /// Disables the image's health check. Podman starts a timer for any explicit value, so the setting is sent to Podman

@@ -30,12 +30,15 @@ pub struct EgressAuditLine {
     pub session: String,
     pub cell: u64,
     pub stream: u64,
+    /// Through which door of the sandbox it came: `proxy` or `name`.
+    #[serde(skip_serializing_if = "String::is_empty", default)]
+    pub door: String,
     pub host: String,
     pub port: u16,
     /// The address that was connected to.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub address: Option<String>,
-    /// `CONNECT`, or the method of a plain request.
+    /// `CONNECT` for a connection that Cove passes on, `LOOKUP` for a name, or the method of a plain request.
     pub method: String,
     /// Of a plain request, without its query.
     #[serde(skip_serializing_if = "String::is_empty", default)]

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use cove_core::BoxFuture;
-use cove_core::guest_streams::GuestStream;
-use cove_core::session::{CallHandler, CallingCell};
+use cove_core::guest_streams::{GuestStream, SessionTraffic};
+use cove_core::session::{CallHandler, CallingCell, UnknownName};
 use cove_protocol::CellId;
 
 use crate::audit_line::NetworkCaller;
-use crate::gateway::EgressGateway;
+use crate::gateway::{EgressGateway, RequestOrigin};
 use crate::refusal_notes::RefusalNotes;
 
 /// Answers the calls of one cell through another handler, and serves its connections to the network.
@@ -37,8 +37,16 @@ impl CallHandler for CellNetwork {
 
     fn serve_stream<'a>(&'a self, cell: CellId, stream: GuestStream) -> BoxFuture<'a, ()> {
         Box::pin(async move {
-            let (id, traffic) = (stream.id(), Arc::clone(stream.traffic()));
-            self.gateway.serve(stream, (cell, id), &traffic, &self.caller, &self.notes).await;
+            let (id, door, traffic) = (stream.id(), stream.door().clone(), Arc::clone(stream.traffic()));
+            let origin = RequestOrigin { cell, stream: id, door, caller: &self.caller, notes: &self.notes };
+            self.gateway.serve(stream, &origin, &traffic).await;
         })
+    }
+
+    fn report_name(&self, cell: CellId, name: UnknownName, traffic: &SessionTraffic) {
+        match name {
+            UnknownName::One(name) => self.gateway.refuse_name(&name, cell, traffic, &self.caller, &self.notes),
+            UnknownName::More(count) => self.notes.add_further(count),
+        }
     }
 }

@@ -8,19 +8,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cove_core::guest_streams::SessionTraffic;
-use cove_protocol::{CellId, StreamId};
-use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
+use cove_protocol::{CellId, StreamDoor, StreamId};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::audit_line::{EgressAuditLine, EgressRecorder, NetworkCaller, OpenEgressLine};
 use crate::client_hello::{FirstMessage, read_client_hello};
 use crate::dial::{NameResolver, connect, find_addresses};
-use crate::proxy_request::{ProxyRequest, RequestForm, read_head};
+use crate::proxy_request::{ProxyRequest, RequestForm, malformed_host, read_head};
 use crate::refusal::{EgressRefusal, RefusalReason, UNREADABLE};
 use crate::refusal_notes::RefusalNotes;
 use crate::relay::{RelayDirection, RelayError, RelayMeter, relay_exchange, relay_tunnel};
-use crate::rules::{EgressRule, EgressRules};
+use crate::rules::{EgressRule, EgressRules, RequestKind};
 use crate::target_host::{HostTarget, TargetHost};
 
 /// How long a client may take to send a head, and to send its first message through a tunnel.
@@ -28,6 +28,8 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a client may take to read a refusal.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// The first byte of a TLS connection.
+const TLS_HANDSHAKE: u8 = 0x16;
 const TUNNEL_IS_OPEN: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 
 /// What all sessions share.
@@ -35,6 +37,35 @@ pub struct EgressGateway {
     rules: EgressRules,
     recorder: Arc<dyn EgressRecorder>,
     resolver: Box<dyn NameResolver>,
+}
+
+/// Where a request comes from.
+pub(crate) struct RequestOrigin<'a> {
+    pub(crate) cell: CellId,
+    pub(crate) stream: StreamId,
+    pub(crate) door: StreamDoor,
+    pub(crate) caller: &'a NetworkCaller,
+    pub(crate) notes: &'a RefusalNotes,
+}
+
+impl RequestOrigin<'_> {
+    fn audit_line(&self) -> EgressAuditLine {
+        let door = match self.door {
+            StreamDoor::Proxy {} => "proxy",
+            StreamDoor::Name { .. } => "name",
+        };
+        EgressAuditLine { stream: self.stream.0, door: door.to_owned(), ..refused_line(self.cell, self.caller) }
+    }
+}
+
+fn refused_line(cell: CellId, caller: &NetworkCaller) -> EgressAuditLine {
+    EgressAuditLine {
+        principal: caller.principal.clone(),
+        session: caller.session.clone(),
+        cell: cell.0,
+        decision: "refused".to_owned(),
+        ..EgressAuditLine::default()
+    }
 }
 
 /// How a request ended that was begun.
@@ -59,31 +90,17 @@ impl EgressGateway {
     pub(crate) async fn serve(
         &self,
         client: impl AsyncRead + AsyncWrite + Unpin + Send,
-        (cell, stream): (CellId, StreamId),
+        origin: &RequestOrigin<'_>,
         traffic: &SessionTraffic,
-        caller: &NetworkCaller,
-        notes: &RefusalNotes,
     ) {
         let mut client = BufReader::new(client);
         if !traffic.may_open() {
             // Without a line of its own: a flood of requests must not push older lines out of the audit file.
             let refusal = limit("the network", "rate", "the session opens connections too fast");
-            return self.refuse(client, &refusal, notes).await;
+            return self.refuse(client, &refusal, origin).await;
         }
-        let read = match timeout(HEAD_TIMEOUT, read_head(&mut client)).await {
-            Ok(Ok(None)) => return,
-            Ok(Ok(Some(head))) => ProxyRequest::parse(&head),
-            Ok(Err(refusal)) => Err(refusal),
-            Err(_) => Err(limit(UNREADABLE, "head", "the head of a request did not arrive in time")),
-        };
-        let line = EgressAuditLine {
-            principal: caller.principal.clone(),
-            session: caller.session.clone(),
-            cell: cell.0,
-            stream: stream.0,
-            decision: "refused".to_owned(),
-            ..EgressAuditLine::default()
-        };
+        let Some(read) = self.read_request(&mut client, origin).await else { return };
+        let line = origin.audit_line();
         let line = match &read {
             Ok(ProxyRequest { target, method, path, .. }) => {
                 let (host, path) = (target.host.to_string(), path.chars().take(256).collect());
@@ -99,31 +116,99 @@ impl EgressGateway {
                 let cause = "no request is made, because none can be recorded".to_owned();
                 let hint = "the operator must make the audit file writable".to_owned();
                 return self
-                    .refuse(client, &EgressRefusal { reason: RefusalReason::NotRecorded, target, cause, hint }, notes)
+                    .refuse(client, &EgressRefusal { reason: RefusalReason::NotRecorded, target, cause, hint }, origin)
                     .await;
             }
         };
         let end = match read {
-            Ok(request) => self.carry_out(&mut client, request, (traffic, caller), &mut open).await,
+            Ok(request) => self.carry_out(&mut client, request, origin, traffic, &mut open).await,
             Err(refusal) => RequestEnd::Refused(refusal),
         };
         match end {
             RequestEnd::Closed => {}
             RequestEnd::BrokenOff(refusal) => {
                 open.line.reason = Some(refusal.reason.as_str().to_owned());
-                notes.add(&refusal);
+                origin.notes.add(&refusal);
             }
             RequestEnd::Refused(refusal) => {
                 open.line.reason = Some(refusal.reason.as_str().to_owned());
                 drop(open);
-                self.refuse(client, &refusal, notes).await;
+                self.refuse(client, &refusal, origin).await;
             }
         }
     }
 
-    /// Tells the client, and the cell's result.
-    async fn refuse(&self, mut client: impl AsyncWrite + Unpin, refusal: &EgressRefusal, notes: &RefusalNotes) {
-        notes.add(refusal);
+    /// Reads what a client asks for. Returns None if it has gone before its first byte.
+    async fn read_request(
+        &self,
+        client: &mut (impl AsyncBufRead + Unpin),
+        origin: &RequestOrigin<'_>,
+    ) -> Option<Result<ProxyRequest, EgressRefusal>> {
+        let target = match &origin.door {
+            StreamDoor::Proxy {} => None,
+            // The runner has read the name; from here on only what is read here counts.
+            StreamDoor::Name { host, port } => match TargetHost::parse(host) {
+                Ok(host) => Some(HostTarget { host, port: *port }),
+                Err(problem) => return Some(Err(malformed_host(host, problem))),
+            },
+        };
+        let is_plain = |target| self.rules.decide_by_name(target, origin.caller) == Ok(RequestKind::PlainHttp);
+        if let Some(target) = target.as_ref().filter(|target| !is_plain(target)) {
+            return Some(Ok(ProxyRequest::of_tunnel(target.clone())));
+        }
+        let head = async {
+            // TLS would keep the reader of a head waiting for its end.
+            if let Some(target) = &target
+                && client.fill_buf().await.is_ok_and(|first| first.first() == Some(&TLS_HANDSHAKE))
+            {
+                return Some(Ok(ProxyRequest::of_tunnel(target.clone())));
+            }
+            match (read_head(client).await, &target) {
+                (Ok(None), _) => None,
+                (Ok(Some(head)), None) => Some(ProxyRequest::parse(&head)),
+                (Ok(Some(head)), Some(target)) => Some(ProxyRequest::parse_to_server(&head, target)),
+                (Err(refusal), _) => Some(Err(refusal)),
+            }
+        };
+        let late = |_| Some(Err(limit(UNREADABLE, "head", "the head of a request did not arrive in time")));
+        timeout(HEAD_TIMEOUT, head).await.unwrap_or_else(late)
+    }
+
+    /// Records a name that code asked for and that its runner does not answer. The name is not looked up.
+    pub(crate) fn refuse_name(
+        &self,
+        name: &str,
+        cell: CellId,
+        traffic: &SessionTraffic,
+        caller: &NetworkCaller,
+        notes: &RefusalNotes,
+    ) {
+        let refusal = match TargetHost::parse(name) {
+            Ok(host) => self.rules.refuse_name(&host, caller),
+            Err(problem) => malformed_host(name, problem),
+        };
+        notes.add(&refusal);
+        // As for connections, a flood must not push older lines out of the audit file.
+        if traffic.may_open() {
+            let line = EgressAuditLine {
+                door: "name".to_owned(),
+                host: refusal.target.clone(),
+                method: "LOOKUP".to_owned(),
+                reason: Some(refusal.reason.as_str().to_owned()),
+                ..refused_line(cell, caller)
+            };
+            if let Err(error) = OpenEgressLine::begin(Arc::clone(&self.recorder), line) {
+                tracing::error!("could not record a refused name: {error}");
+            }
+        }
+    }
+
+    /// Tells the client, and the cell's result. A client that takes Cove for the server itself gets no answer in its name.
+    async fn refuse(&self, mut client: impl AsyncWrite + Unpin, refusal: &EgressRefusal, origin: &RequestOrigin<'_>) {
+        origin.notes.add(refusal);
+        if origin.door != (StreamDoor::Proxy {}) {
+            return;
+        }
         let answer = refusal.http_answer();
         let answered = async {
             client.write_all(answer.as_bytes()).await?;
@@ -137,13 +222,14 @@ impl EgressGateway {
         &self,
         client: &mut BufReader<impl AsyncRead + AsyncWrite + Unpin + Send>,
         request: ProxyRequest,
-        (traffic, caller): (&SessionTraffic, &NetworkCaller),
+        origin: &RequestOrigin<'_>,
+        traffic: &SessionTraffic,
         open: &mut OpenEgressLine,
     ) -> RequestEnd {
         let meter = RelayMeter::new(traffic, self.rules.limits, Arc::clone(&open.counts));
         let line = &mut open.line;
         let connected = async {
-            let rule = self.rules.decide(&request.target, request.kind(), caller)?;
+            let rule = self.rules.decide(&request.target, request.kind(), origin.caller)?;
             line.rule = Some(rule.to_string());
             let addresses = find_addresses(rule, &request.target, &*self.resolver).await?;
             line.decision = "allowed".to_owned();
@@ -157,7 +243,13 @@ impl EgressGateway {
         };
         let target = &request.target;
         let done = match request.form {
-            RequestForm::Tunnel => tunnel(client, server, rule, target, &meter).await,
+            RequestForm::Tunnel => {
+                let is_proxy = origin.door == (StreamDoor::Proxy {});
+                if is_proxy && client.write_all(TUNNEL_IS_OPEN).await.is_err() {
+                    return RequestEnd::Closed;
+                }
+                tunnel(client, server, rule, target, &meter).await
+            }
             RequestForm::Plain { head, body } => {
                 let sent = meter.count(RelayDirection::Up, head.as_bytes());
                 let mut server = server;
@@ -181,8 +273,7 @@ async fn tunnel(
     target: &HostTarget,
     meter: &RelayMeter<'_>,
 ) -> Result<(), RequestEnd> {
-    client.write_all(TUNNEL_IS_OPEN).await.map_err(|_| RequestEnd::Closed)?;
-    // Some clients do not wait for the answer.
+    // Some clients of a proxy do not wait for its answer.
     let mut first = client.buffer().to_vec();
     client.consume(first.len());
     if !rule.is_unread() {
@@ -195,14 +286,18 @@ async fn tunnel(
             Ok(Ok(FirstMessage::Hello { server_name })) if is_name_of(server_name.as_deref(), &target.host) => {}
             Ok(Ok(FirstMessage::Hello { .. })) => {
                 let hint = format!("use `{}` as the server name of TLS", target.host);
-                return refuse(RefusalReason::SniMismatch, "the TLS server name is not the host of the tunnel", hint);
+                return refuse(
+                    RefusalReason::SniMismatch,
+                    "the TLS server name is not the host of the connection",
+                    hint,
+                );
             }
             Ok(Ok(FirstMessage::NotTls)) => {
                 let hint = "the operator can set `tcp = true` in the rule, for any bytes".to_owned();
-                return refuse(RefusalReason::NotTls, "the tunnel carries something other than TLS", hint);
+                return refuse(RefusalReason::NotTls, "the connection carries something other than TLS", hint);
             }
             Err(_) => {
-                return refuse(RefusalReason::NotTls, "no TLS came through the tunnel", "send a TLS hello".to_owned());
+                return refuse(RefusalReason::NotTls, "no TLS came in time", "send a TLS hello".to_owned());
             }
             Ok(Ok(FirstMessage::End) | Err(_)) => return Err(RequestEnd::Closed),
         }

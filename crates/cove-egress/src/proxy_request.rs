@@ -65,8 +65,38 @@ impl ProxyRequest {
         }
     }
 
-    /// Reads a whole head. Fails with the refusal to answer.
+    /// Reads the whole head of a request to the proxy. Fails with the refusal to answer.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, EgressRefusal> {
+        Self::read(bytes, |method, uri, fields| match method {
+            "CONNECT" => Self::tunnel(uri, fields),
+            _ => Self::plain(method, uri, fields),
+        })
+    }
+
+    /// Reads the whole head of a request to a server, whose name the client has connected to.
+    pub(crate) fn parse_to_server(bytes: &[u8], target: &HostTarget) -> Result<Self, EgressRefusal> {
+        let read = Self::read(bytes, |method, path, fields| {
+            if method == "CONNECT" || !path.starts_with('/') {
+                return Err(malformed(path, "a request to a server begins with a method and a path"));
+            }
+            Self::to_server(method, path, target.clone(), fields, path)
+        });
+        read.map_err(|refusal| {
+            let hint = "send HTTP/1.1 requests with this host in their Host field".to_owned();
+            EgressRefusal { target: target.to_string(), hint, ..refusal }
+        })
+    }
+
+    /// A connection of which Cove passes on the bytes.
+    pub(crate) fn of_tunnel(target: HostTarget) -> Self {
+        Self { target, method: "CONNECT".to_owned(), path: String::new(), form: RequestForm::Tunnel }
+    }
+
+    /// Reads a head, and passes on its method, its target as it is written, and its fields.
+    fn read(
+        bytes: &[u8],
+        make: impl FnOnce(&str, &str, &[Header<'_>]) -> Result<Self, EgressRefusal>,
+    ) -> Result<Self, EgressRefusal> {
         let mut fields = [EMPTY_HEADER; MAX_FIELDS];
         let mut request = Request::new(&mut fields);
         match request.parse(bytes) {
@@ -78,10 +108,9 @@ impl ProxyRequest {
         let (Some(method), Some(uri), Some(version)) = (request.method, request.path, request.version) else {
             return Err(malformed(UNREADABLE, "its first line is not whole"));
         };
-        match method {
-            "CONNECT" => Self::tunnel(uri, request.headers),
-            _ if version == 0 => Err(malformed(uri, "HTTP/1.0 is too old for plain requests")),
-            _ => Self::plain(method, uri, request.headers),
+        match (method, version) {
+            ("CONNECT", _) | (_, 1) => make(method, uri, request.headers),
+            _ => Err(malformed(uri, "HTTP/1.0 is too old for plain requests")),
         }
     }
 
@@ -91,7 +120,7 @@ impl ProxyRequest {
         if body_length(fields, authority)? != BodyLength::Known(0) {
             return Err(malformed(authority, "a CONNECT request has no body"));
         }
-        Ok(Self { target, method: "CONNECT".to_owned(), path: String::new(), form: RequestForm::Tunnel })
+        Ok(Self::of_tunnel(target))
     }
 
     fn plain(method: &str, uri: &str, fields: &[Header<'_>]) -> Result<Self, EgressRefusal> {
@@ -102,16 +131,27 @@ impl ProxyRequest {
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (authority, path) = rest.split_at(end);
         let target = read_target(authority, Some(80), uri)?;
-        check_host_field(fields, &target, uri)?;
+        let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+        Self::to_server(method, &path, target, fields, uri)
+    }
+
+    /// Makes a plain request. `shown` is what a refusal calls it.
+    fn to_server(
+        method: &str,
+        path: &str,
+        target: HostTarget,
+        fields: &[Header<'_>],
+        shown: &str,
+    ) -> Result<Self, EgressRefusal> {
+        check_host_field(fields, &target, shown)?;
         if path.contains('#') {
-            return Err(malformed(uri, "an address in a request has no fragment"));
+            return Err(malformed(shown, "an address in a request has no fragment"));
         }
         if fields.iter().filter(|field| field.name.eq_ignore_ascii_case("host")).count() == 0 {
-            return Err(malformed(uri, "it has no Host field"));
+            return Err(malformed(shown, "it has no Host field"));
         }
-        let body = body_length(fields, uri)?;
-        let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
-        let head = server_head(method, &path, &target, fields, body).map_err(|problem| malformed(uri, problem))?;
+        let body = body_length(fields, shown)?;
+        let head = server_head(method, path, &target, fields, body).map_err(|problem| malformed(shown, problem))?;
         let path = path.split('?').next().unwrap_or_default().to_owned();
         Ok(Self { target, method: method.to_owned(), path, form: RequestForm::Plain { head, body } })
     }
@@ -168,10 +208,13 @@ fn has_bare_line_break(bytes: &[u8]) -> bool {
 }
 
 fn read_target(authority: &str, default_port: Option<u16>, shown: &str) -> Result<HostTarget, EgressRefusal> {
-    HostTarget::parse(authority, default_port).map_err(|problem| {
-        let cause = format!("the host cannot be read: {problem}");
-        refusal(RefusalReason::MalformedHost, shown, &cause, "write a plain host name and a port")
-    })
+    HostTarget::parse(authority, default_port).map_err(|problem| malformed_host(shown, problem))
+}
+
+/// Refuses a host that is not canonical text.
+pub(crate) fn malformed_host(shown: &str, problem: &str) -> EgressRefusal {
+    let cause = format!("the host cannot be read: {problem}");
+    refusal(RefusalReason::MalformedHost, shown, &cause, "write a plain host name and a port")
 }
 
 /// Fails unless the field names the target, with or without its port, or is absent.

@@ -23,8 +23,14 @@ impl RefusalNotes {
         } else if texts.len() < MAX_NOTES {
             texts.push(text);
         } else {
-            *more += 1;
+            *more = more.saturating_add(1);
         }
+    }
+
+    /// Counts further refusals, of which the guest told the number only.
+    pub(crate) fn add_further(&self, count: u64) {
+        let (_, more) = &mut *lock(&self.0);
+        *more = more.saturating_add(usize::try_from(count).unwrap_or(usize::MAX));
     }
 
     /// Returns the notes and forgets them.

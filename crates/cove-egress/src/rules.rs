@@ -4,7 +4,10 @@ use std::fmt;
 use std::net::IpAddr;
 
 use cove_core::error::Refusal;
+use cove_core::policy::DoorName;
 use cove_core::spelling::nearest;
+use cove_protocol::ReachableName;
+use cove_protocol::limits::{MAX_PATTERN_BYTES, MAX_PATTERN_PORTS};
 use ipnet::IpNet;
 
 use crate::address::check_named_address;
@@ -340,6 +343,57 @@ impl EgressRules {
             }
         };
         refuse(RefusalReason::HostNotAllowed, cause.to_owned(), format!("{}; {add}", self.reachable(caller)))
+    }
+
+    /// Returns how a connection to a name is read: without a request, only the rule says what a client is about to send.
+    /// Fails with why no rule allows it.
+    pub(crate) fn decide_by_name(
+        &self,
+        target: &HostTarget,
+        caller: &NetworkCaller,
+    ) -> Result<RequestKind, EgressRefusal> {
+        let refusal = match self.decide(target, RequestKind::Tunnel, caller) {
+            Ok(_) => return Ok(RequestKind::Tunnel),
+            Err(refusal) => refusal,
+        };
+        let plain = self.decide(target, RequestKind::PlainHttp, caller);
+        plain.map(|_| RequestKind::PlainHttp).map_err(|_| refusal)
+    }
+
+    /// Returns why a name is not answered in a sandbox of this caller.
+    pub(crate) fn refuse_name(&self, host: &TargetHost, caller: &NetworkCaller) -> EgressRefusal {
+        let target = HostTarget { host: host.clone(), port: DEFAULT_PORT };
+        let mut known = self.allow.iter().filter(|rule| rule.scope.includes(caller) && rule.host.matches(host));
+        let (cause, hint) = match (self.decide(&target, RequestKind::Tunnel, caller), known.next()) {
+            (Err(refusal), None) => return EgressRefusal { target: host.to_string(), ..refusal },
+            (_, Some(rule)) if !rule.scope.principals.is_empty() => (
+                "no sandbox answers the names of rules for some principals only (limit: names)",
+                "use a program that obeys the variables that name a proxy",
+            ),
+            (Ok(_) | Err(_), _) => (
+                "the sandbox has no free address or port for this name (limit: names)",
+                "let servers inside listen on 127.0.0.1 only; a session can use 4096 names",
+            ),
+        };
+        let (cause, hint) = (cause.to_owned(), hint.to_owned());
+        EgressRefusal { reason: RefusalReason::Limit, target: host.to_string(), cause, hint }
+    }
+
+    /// Returns the names that runners answer, with the ports of their rules. Leaves out what only some principals can
+    /// reach: a session may start before its principal is known, and others must not learn of those names. None if there
+    /// are more than a runner takes.
+    pub fn door_names(&self) -> Option<Vec<DoorName>> {
+        let is_name = |rule: &&EgressRule| !matches!(&rule.host, HostPattern::Exact(TargetHost::Address(_)));
+        let named = self.allow.iter().filter(is_name).filter(|rule| rule.scope.principals.is_empty());
+        let names: Vec<DoorName> = named
+            .map(|rule| DoorName {
+                name: ReachableName { pattern: rule.host.to_string(), ports: rule.ports.clone() },
+                images: rule.scope.images.clone(),
+            })
+            .collect();
+        let bytes: usize = names.iter().map(|it| it.name.pattern.len()).sum();
+        let ports: usize = names.iter().map(|it| it.name.ports.len()).sum();
+        (bytes <= MAX_PATTERN_BYTES && ports <= MAX_PATTERN_PORTS).then_some(names)
     }
 
     /// Says what a caller can reach, as in "reachable: api.example.com, preset `npm`".

@@ -250,7 +250,7 @@ fn enter(
         send_diagnosis(parent)?;
     }
     let root = mount::build_root(plan, sources)?;
-    namespaces::limit_user(plan)?;
+    namespaces::set_limits(plan)?;
     pivot::into_root(root, &plan.working_directory)?;
     rlimit::apply(plan)?;
     fds::keep_stream_only()?;

@@ -24,6 +24,7 @@ pub struct JailSpec {
     pub user: SandboxUser,
     pub limits: SandboxLimits,
     pub filter: FilterMode,
+    pub names: NameLookup,
     /// Variables for all code, beside those that every sandbox has.
     pub environment: BTreeMap<String, String>,
     /// Our own program on the host. It becomes the first process of the sandbox, in the role of runner.
@@ -37,11 +38,22 @@ pub enum FilterMode {
     OffToTestTheOtherLayers,
 }
 
+/// Who answers programs that look up a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NameLookup {
+    /// The sandbox's own `/etc/hosts` and nothing else.
+    FilesOnly,
+    /// The runner too, on the sandbox's loopback. It and the code may use every port there.
+    Runner,
+}
+
 /// Everything that `enter` does.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JailPlan {
     pub identity: UserMapping,
     pub hostname: String,
+    pub names: NameLookup,
     /// Set in the new user namespace.
     pub user_limits: Vec<UserLimit>,
     /// The sandbox's root: an empty tmpfs of this size, which becomes read-only once the entries are in it.
@@ -208,6 +220,8 @@ const FEWER_FILES: u64 = 512;
 /// fanotify(7) is not for code in a sandbox. Older kernels do not have these limits.
 const FANOTIFY_LIMITS: &[&str] = &["max_fanotify_groups", "max_fanotify_marks"];
 const MIB: u64 = 1024 * 1024;
+/// The `resolv.conf` of a sandbox whose runner answers names.
+const RESOLVER: &str = "nameserver 127.0.0.1\n";
 
 /// Returns the plan for a sandbox. Fails if this machine cannot enforce what `spec` asks for.
 pub fn plan(spec: &JailSpec, facts: &HostFacts) -> Result<JailPlan, PlanError> {
@@ -222,6 +236,7 @@ pub fn plan(spec: &JailSpec, facts: &HostFacts) -> Result<JailPlan, PlanError> {
         rlimits: process_limits(&outside, facts, &spec.limits),
         identity: UserMapping { inside: spec.user, outside },
         hostname: HOST_NAME.into(),
+        names: spec.names,
         root: TmpfsOptions { size: 4 * MIB, inodes: 1024, mode: 0o755 },
         landlock: landlock_rules(&entries),
         entries,
@@ -309,7 +324,7 @@ fn entries(spec: &JailSpec, facts: &HostFacts) -> Result<Vec<PlanEntry>, PlanErr
         }
     }
     if spec.root == JailRoot::Host {
-        entries.extend(generated_etc(spec.user));
+        entries.extend(generated_etc(spec));
         entries.extend(facts.etc.iter().map(|path| read_only(path, path)));
     }
     entries.push(read_only(&spec.runner, Path::new(RUNNER_PROGRAM)));
@@ -345,16 +360,20 @@ fn tmpfs(path: &str, size: u64, mode: u32) -> PlanEntry {
 }
 
 /// Returns the files of `/etc` that name the sandbox's own user and host, in place of the host's.
-fn generated_etc(user: SandboxUser) -> Vec<PlanEntry> {
-    let SandboxUser { uid, gid } = user;
+fn generated_etc(spec: &JailSpec) -> Vec<PlanEntry> {
+    let SandboxUser { uid, gid } = spec.user;
+    let (lookup, resolver) = match spec.names {
+        NameLookup::FilesOnly => ("files", ""),
+        NameLookup::Runner => ("files dns", RESOLVER),
+    };
     let file = |name: &str, content: String| PlanEntry::File { path: Path::new("/etc").join(name), content };
     vec![
         file("group", format!("sandbox:x:{gid}:\n")),
         file("hostname", format!("{HOST_NAME}\n")),
         file("hosts", format!("127.0.0.1 localhost {HOST_NAME}\n::1 localhost {HOST_NAME}\n")),
-        file("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n".into()),
+        file("nsswitch.conf", format!("passwd: files\ngroup: files\nhosts: {lookup}\n")),
         file("passwd", format!("sandbox:x:{uid}:{gid}:sandbox:{WORKSPACE}:/bin/sh\n")),
-        file("resolv.conf", String::new()),
+        file("resolv.conf", resolver.into()),
     ]
 }
 

@@ -28,7 +28,7 @@ pub struct RequestId(pub u64);
 pub struct CallId(pub u64);
 
 /// A connection of code to the network. The runner counts streams from 1 and never reuses an id within a session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct StreamId(pub u64);
 

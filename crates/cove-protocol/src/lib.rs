@@ -9,6 +9,7 @@ pub mod file_name;
 pub mod id;
 pub mod limits;
 pub mod message;
+pub mod network;
 pub mod resume;
 
 pub use codec::{DecodeError, EncodeError, FrameDecoder, encode};
@@ -19,4 +20,5 @@ pub use message::{
     CellOutcome, CodeCell, CodeQuestion, CommandError, FromRunner, HostHello, ImageFormat, InterpreterPath, Language,
     MessageForm, OutputStream, ProgramCell, ResumePoint, RunnerReady, StdinSource, ToRunner, VERSION, WireMessage,
 };
+pub use network::{NetworkSetup, ReachableName, StreamDoor, is_host_name, is_reported_name};
 pub use resume::{PushError, ResumeError, ResumeInbox, ResumeOutbox};

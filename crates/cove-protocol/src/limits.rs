@@ -46,5 +46,14 @@ pub const MAX_STREAMS: usize = 128;
 /// The bytes of one stream and direction that one side may send before the other has passed them on. All streams
 /// together so have at most 8 MiB in each direction on either side.
 pub const STREAM_WINDOW: usize = 64 * 1024;
-/// The port of the door on the sandbox's loopback, if no other program has it.
+/// A host name.
+pub const MAX_HOST_NAME: usize = 253;
+/// The bytes of all patterns in `NetworkSetup`, and the ports of all of them together: small enough for `MAX_META`.
+pub const MAX_PATTERN_BYTES: usize = 64 * 1024;
+pub const MAX_PATTERN_PORTS: usize = 4096;
+/// Names that a runner gives an address to.
+pub const MAX_NAMES: usize = 4096;
+/// Unknown names that a runner reports for one cell. It counts further ones.
+pub const MAX_UNKNOWN_NAMES: usize = 64;
+/// The port of the proxy door on the sandbox's loopback, if no other program has it.
 pub const PROXY_PORT: u16 = 3128;

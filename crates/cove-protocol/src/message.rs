@@ -12,11 +12,13 @@
 //! - `Put`, `Get` and `List` may come at any time. Each gets exactly one answer, which carries the same `RequestId`.
 //! - Each `Call` gets one `Reply`, unless its cell ends first or the runner sends `Forget`. A `Reply` may cross either
 //!   of these on the wire, and the runner then drops it. See `limits::FREE_REPLY` for how `Taken` bounds long replies.
-//! - Streams carry connections of code to the network, if `HostHello::proxy_door` asked for them. The runner sends
+//! - Streams carry connections of code to the network, if `HostHello::network` asked for them. The runner sends
 //!   `OpenStream` while a cell runs, with ids that increase, and has at most `MAX_STREAMS` open. Each side may send
 //!   `STREAM_WINDOW` bytes of `StreamData` at first, and further ones for each `StreamCredit` that it gets. `EndStream`
 //!   ends one direction; `ResetStream` ends both, without an answer. `Done` ends all streams of its cell. Messages of
 //!   streams that have ended may cross their end on the wire, and are dropped.
+//! - The runner sends `UnknownName` at most `MAX_UNKNOWN_NAMES` times for each cell, and `MoreUnknownNames` at most once,
+//!   and only if it has opened the name door.
 //!
 //! Variants without fields are written `Bye {}`, never `Bye`: serde lets unknown fields pass on a unit variant of an
 //! internally tagged enum, even under `deny_unknown_fields`.
@@ -30,11 +32,12 @@ use serde::{Deserialize, Serialize};
 use crate::file::{FileEntry, FileProblem};
 use crate::id::{CallId, CellId, RequestId, StreamId};
 use crate::limits::{MAX_COMMAND, MAX_COMMAND_BYTES, MAX_PATH};
+use crate::network::{NetworkSetup, StreamDoor};
 
 /// The version of the protocol, increased whenever a peer of the previous version could misunderstand a message: also
 /// when a field keeps its type and changes its meaning, as `path` and `name` did in version 5 (escapes of
 /// [`escape_name`](crate::escape_name)). Both sides must have exactly the same.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// How the codec and `resume` treat a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,6 +114,8 @@ impl WireMessage for FromRunner {
             Self::Forget { .. } => ("forget", MessageForm::Plain),
             Self::Taken { .. } => ("taken", MessageForm::Plain),
             Self::OpenStream { .. } => ("open_stream", MessageForm::Plain),
+            Self::UnknownName { .. } => ("unknown_name", MessageForm::Plain),
+            Self::MoreUnknownNames { .. } => ("more_unknown_names", MessageForm::Plain),
             Self::StreamData { .. } => ("stream_data", MessageForm::WithPayload),
             Self::StreamCredit { .. } => ("stream_credit", MessageForm::Plain),
             Self::EndStream { .. } => ("end_stream", MessageForm::Plain),
@@ -201,8 +206,12 @@ pub enum FromRunner {
     /// A reply of more than `FREE_REPLY` bytes has left the runner's memory: the code has read it, or the runner has
     /// dropped it. The host may use its room in the reply window again.
     Taken { call: CallId },
-    /// Code of the cell has connected to the door.
-    OpenStream { cell: CellId, stream: StreamId },
+    /// Code of the cell has connected to a door.
+    OpenStream { cell: CellId, stream: StreamId, door: StreamDoor },
+    /// Code of the cell has asked for a name that the runner does not answer. Each name once for a cell.
+    UnknownName { cell: CellId, name: String },
+    /// Code of the cell has asked for this many further names.
+    MoreUnknownNames { cell: CellId, count: u64 },
     /// The payload is the next piece of the stream: 1 to `CHUNK` bytes, and no more than the sender has credit for.
     StreamData { stream: StreamId },
     /// The sender has passed on this many bytes of the stream, so the other side may send as many more.
@@ -228,9 +237,9 @@ pub struct HostHello {
     pub interpreters: Vec<InterpreterPath>,
     /// An interpreter to start at once, before the first cell needs it.
     pub warm: Option<Language>,
-    /// The runner shall listen on the sandbox's loopback and forward connections as streams. It tells programs where by
-    /// the variables that name a proxy.
-    pub proxy_door: bool,
+    /// The runner shall listen on the sandbox's loopback and forward connections as streams: through the proxy door, of
+    /// which it tells programs by variables, and through the name door, which programs find by asking for a name.
+    pub network: Option<NetworkSetup>,
     /// Set on a new stream to a runner that had another stream before.
     pub resume: Option<ResumePoint>,
 }
@@ -260,8 +269,10 @@ pub struct RunnerReady {
     pub interpreters: Vec<InterpreterPath>,
     /// How many counted messages the runner has received; 0 on a first stream.
     pub received: u64,
-    /// The port of the door, if `HostHello::proxy_door` asked for one and the runner could open it.
+    /// The port of the proxy door, if `HostHello::network` asked for one and the runner could open it.
     pub proxy_port: Option<u16>,
+    /// The runner answers the names of `NetworkSetup`. False if there are none, or if it could not listen.
+    pub name_door: bool,
 }
 
 /// A cell of code, which an interpreter runs.

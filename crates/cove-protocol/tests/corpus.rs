@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use cove_protocol::limits::{MAX_FRAME, MAX_META};
 use cove_protocol::{
     CallId, CellId, CellOutcome, CodeCell, CodeQuestion, FromRunner, HostHello, InterpreterPath, Language,
-    OutputStream, ProgramCell, RequestId, ResumePoint, RunnerReady, StdinSource, StreamId, ToRunner, VERSION,
-    WireMessage, encode,
+    NetworkSetup, OutputStream, ProgramCell, ReachableName, RequestId, ResumePoint, RunnerReady, StdinSource,
+    StreamDoor, StreamId, ToRunner, VERSION, WireMessage, encode,
 };
 
 #[path = "exercise/decode.rs"]
@@ -42,20 +42,22 @@ fn encoded<M: WireMessage>(message: M, payload: &[u8]) -> Vec<u8> {
 fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let interpreters = vec![InterpreterPath { language: Language::Python, program: "/usr/bin/python3".into() }];
     let taken = interpreters.clone();
-    let ready = RunnerReady { version: VERSION, interpreters: taken, received: 0, proxy_port: Some(3128) };
+    let ready =
+        RunnerReady { version: VERSION, interpreters: taken, received: 0, proxy_port: Some(3128), name_door: true };
     let ready = encoded(FromRunner::Ready(ready), b"");
     let cell = CellId(1);
     let output = encoded(FromRunner::Output { cell, stream: OutputStream::Stderr, offset: 7 }, b"\x1b[1mhi\0\xff");
     let raised = CellOutcome::Raised { exception: "ValueError".into(), message: "\"ä\"\n".into() };
     let done = |outcome| encoded(FromRunner::Done { cell, outcome, fresh: false }, b"");
     let pong = encoded(FromRunner::Pong { nonce: u64::MAX, received: 3 }, b"");
+    let names = vec![ReachableName { pattern: "*.a.test".into(), ports: vec![443] }];
     let hello = encoded(
         ToRunner::Hello(HostHello {
             version: VERSION,
             stdin: StdinSource::Host,
             interpreters,
             warm: Some(Language::Python),
-            proxy_door: true,
+            network: Some(NetworkSetup { names }),
             resume: Some(ResumePoint { received: 2 }),
         }),
         b"",
@@ -74,8 +76,12 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let called = [call, encoded(FromRunner::Forget { call: id }, b""), encoded(FromRunner::Taken { call: id }, b"")];
     let reply = encoded(ToRunner::Reply { call: id }, br#"{"ok":[]}"#);
     let stream = StreamId(4);
+    let door = StreamDoor::Name { host: "a.test".into(), port: 443 };
     let streamed = [
-        encoded(FromRunner::OpenStream { cell, stream }, b""),
+        encoded(FromRunner::OpenStream { cell, stream, door: StreamDoor::Proxy {} }, b""),
+        encoded(FromRunner::OpenStream { cell, stream, door }, b""),
+        encoded(FromRunner::UnknownName { cell, name: "evil.test".into() }, b""),
+        encoded(FromRunner::MoreUnknownNames { cell, count: 7 }, b""),
         encoded(FromRunner::StreamData { stream }, b"CONNECT a.example:443 HTTP/1.1\r\n\r\n"),
         encoded(FromRunner::StreamCredit { stream, bytes: 39 }, b""),
         encoded(FromRunner::EndStream { stream }, b""),

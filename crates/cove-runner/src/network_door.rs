@@ -1,5 +1,6 @@
-//! The door to the network: a socket on the sandbox's loopback that programs take for an HTTP proxy. The runner reads
-//! nothing of what they send: each connection becomes a stream of bytes to the host, which decides what it may reach.
+//! The doors to the network, on the sandbox's loopback: a socket that programs take for an HTTP proxy, and for programs
+//! that know no proxy an address for each name (`name_door`). The runner reads nothing of what they send: each connection
+//! becomes a stream of bytes to the host, which decides what it may reach.
 //!
 //! Bounds: at most `MAX_STREAMS` connections are accepted, and further ones wait in the listen queue. The runner reads a
 //! connection only while it has credit from the host, and gives the host credit only for bytes that it has written, so
@@ -9,6 +10,10 @@
 //! cell has left; the host does the same at `Done`, so no messages are needed. Messages of the host about a connection
 //! that is gone may have crossed its end, and are dropped.
 
+mod dns_message;
+mod dns_sockets;
+mod name_door;
+
 use std::collections::BTreeMap;
 use std::collections::VecDeque;
 use std::io;
@@ -17,11 +22,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use cove_protocol::limits::{CHUNK, MAX_STREAMS, PROXY_PORT, STREAM_WINDOW};
-use cove_protocol::{CellId, FromRunner, StreamId};
+use cove_protocol::{CellId, FromRunner, NetworkSetup, StreamDoor, StreamId};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt};
 
+use self::name_door::{NameDoor, NameReport, NameSource};
 use crate::calls::SendToHost;
 use crate::protocol_error;
 
@@ -30,21 +36,23 @@ const PROXY_VARIABLES: [&str; 6] = ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "h
 /// Hosts that programs reach without a proxy: servers that the code itself has started.
 const DIRECT_HOSTS: &str = "localhost,127.0.0.1,::1";
 
-/// The door and its connections.
+/// The doors and their connections.
 #[derive(Default)]
 pub(crate) struct NetworkDoor {
     listener: Option<OwnedFd>,
     port: u16,
+    names: Option<NameDoor>,
     connections: BTreeMap<StreamId, DoorConnection>,
     last_stream: u64,
     cell: Option<CellId>,
     buffer: Vec<u8>,
 }
 
-/// A descriptor of the door that the loop polls.
+/// A descriptor of the doors that the loop polls.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum DoorSource {
     Listener,
+    Names(NameSource),
     Connection(StreamId),
 }
 
@@ -68,12 +76,27 @@ struct DoorConnection {
 struct BrokenConnection;
 
 impl NetworkDoor {
-    /// Opens the door and returns its port, or None if the kernel refuses.
-    pub(crate) fn open(&mut self) -> Option<u16> {
+    /// Opens the doors as far as the kernel allows them.
+    pub(crate) fn open(&mut self, setup: NetworkSetup) {
+        if self.open_proxy_door().is_some() && !setup.names.is_empty() {
+            self.names = NameDoor::open(setup).ok();
+        }
+    }
+
+    fn open_proxy_door(&mut self) -> Option<()> {
         // Another program may have the usual port, in a container that shares its network with others.
         let (listener, port) = listen(PROXY_PORT).or_else(|_| listen(0)).ok()?;
         (self.listener, self.port, self.buffer) = (Some(listener), port, vec![0; CHUNK]);
-        Some(port)
+        Some(())
+    }
+
+    /// Returns the port of the proxy door, or None if it is not open.
+    pub(crate) fn proxy_port(&self) -> Option<u16> {
+        self.listener.as_ref().map(|_| self.port)
+    }
+
+    pub(crate) fn answers_names(&self) -> bool {
+        self.names.is_some()
     }
 
     /// Returns the variables that lead programs to the door; none if there is no door.
@@ -84,35 +107,61 @@ impl NetworkDoor {
         let address = format!("http://127.0.0.1:{}", self.port);
         let proxies = PROXY_VARIABLES.map(|name| (name, address.clone()));
         let direct = ["NO_PROXY", "no_proxy"].map(|name| (name, DIRECT_HOSTS.to_owned()));
-        // Node ignores the others without it.
-        proxies.into_iter().chain(direct).chain([("NODE_USE_ENV_PROXY", "1".to_owned())]).collect()
+        // Node ignores the others without it. It makes each start slower, and the name door serves node as well.
+        let node = (!self.answers_names()).then(|| ("NODE_USE_ENV_PROXY", "1".to_owned()));
+        proxies.into_iter().chain(direct).chain(node).collect()
     }
 
     /// Returns the descriptors to poll, and for what.
     pub(crate) fn sources(&self) -> impl Iterator<Item = (DoorSource, BorrowedFd<'_>, PollFlags)> {
         let has_room = self.connections.len() < MAX_STREAMS;
-        let listener = self.listener.as_ref().filter(|_| has_room);
-        let listener = listener.map(|it| (DoorSource::Listener, it.as_fd(), PollFlags::IN));
+        let listener = self.listener.as_ref().map(|it| (DoorSource::Listener, it.as_fd()));
+        let named =
+            self.names.iter().flat_map(|door| door.listeners().map(|(source, fd)| (DoorSource::Names(source), fd)));
+        let listeners = listener.into_iter().chain(named).filter(move |_| has_room);
+        let asked =
+            self.names.iter().flat_map(NameDoor::dns_sources).map(|(source, fd)| (DoorSource::Names(source), fd));
+        let readable = listeners.chain(asked).map(|(source, fd)| (source, fd, PollFlags::IN));
         // A connection that wants nothing is not polled: its end would wake every turn.
         let connections =
             self.connections.iter().map(|(&id, it)| (DoorSource::Connection(id), it.socket.as_fd(), it.wanted()));
-        listener.into_iter().chain(connections.filter(|(_, _, wanted)| !wanted.is_empty()))
+        readable.chain(connections.filter(|(_, _, wanted)| !wanted.is_empty()))
     }
 
     pub(crate) fn begin(&mut self, cell: CellId) {
         self.cell = Some(cell);
+        if let Some(names) = &mut self.names {
+            names.begin();
+        }
     }
 
-    /// The cell ends: closes all its connections.
-    pub(crate) fn end(&mut self) {
-        self.cell = None;
+    /// The cell ends: closes all its connections. Fails if the host cannot be written to.
+    pub(crate) fn end(&mut self, send: SendToHost<'_>) -> io::Result<()> {
         std::mem::take(&mut self.connections).into_values().for_each(DoorConnection::close);
+        let report = self.names.as_mut().and_then(NameDoor::end);
+        match (self.cell.take(), report) {
+            (Some(cell), Some(report)) => send(&report_message(cell, report), &[]),
+            _ => Ok(()),
+        }
     }
 
     /// Acts on what `poll` has found at a descriptor. Fails if the host cannot be written to.
     pub(crate) fn handle(&mut self, source: DoorSource, found: PollFlags, send: SendToHost<'_>) -> io::Result<()> {
         match source {
             DoorSource::Listener => self.accept(send),
+            DoorSource::Names(NameSource::Listener { number, port }) => {
+                match self.names.as_ref().and_then(|names| names.accept(number, port)) {
+                    Some((socket, door)) => self.admit(socket.into(), door, send),
+                    None => Ok(()),
+                }
+            }
+            DoorSource::Names(NameSource::Dns(source)) => match (&mut self.names, self.cell) {
+                (Some(names), Some(cell)) => {
+                    names.answer(source, &mut |report| send(&report_message(cell, report), &[]))
+                }
+                (Some(names), None) => names.answer(source, &mut |_| Ok(())),
+                (None, _) => Ok(()),
+            },
             DoorSource::Connection(id) => {
                 if found.intersects(PollFlags::OUT | PollFlags::HUP | PollFlags::ERR) {
                     self.write(id, send)?;
@@ -129,14 +178,20 @@ impl NetworkDoor {
     fn accept(&mut self, send: SendToHost<'_>) -> io::Result<()> {
         let Some(listener) = &self.listener else { return Ok(()) };
         // One in each turn of the loop: code that connects without end must not block it.
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let Ok(socket) = rustix::net::accept_with(listener, flags) else { return Ok(()) };
+        match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            Ok(socket) => self.admit(socket, StreamDoor::Proxy {}, send),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Makes a stream of a connection, unless no cell runs.
+    fn admit(&mut self, socket: OwnedFd, door: StreamDoor, send: SendToHost<'_>) -> io::Result<()> {
         let Some(cell) = self.cell else { return Ok(()) };
         let _ = sockopt::set_tcp_nodelay(&socket, true);
         self.last_stream += 1;
         let stream = StreamId(self.last_stream);
         self.connections.insert(stream, DoorConnection::new(socket));
-        send(&FromRunner::OpenStream { cell, stream }, &[])
+        send(&FromRunner::OpenStream { cell, stream, door }, &[])
     }
 
     /// Reads once: code that never stops writing must not block the runner.
@@ -297,6 +352,13 @@ impl DoorConnection {
         if !self.is_shut {
             let _ = sockopt::set_socket_linger(&self.socket, Some(Duration::ZERO));
         }
+    }
+}
+
+fn report_message(cell: CellId, report: NameReport) -> FromRunner {
+    match report {
+        NameReport::One(name) => FromRunner::UnknownName { cell, name },
+        NameReport::More(count) => FromRunner::MoreUnknownNames { cell, count },
     }
 }
 

@@ -314,7 +314,9 @@ impl Runner {
             }
         }
         // Before any code runs, which could take the port.
-        let proxy_port = if hello.proxy_door { self.door.open() } else { None };
+        if let Some(network) = hello.network {
+            self.door.open(network);
+        }
         // Before the answer, so that the interpreter starts while the answer travels.
         if let Some(language) = hello.warm
             && self.programs.contains_key(&language)
@@ -324,7 +326,13 @@ impl Runner {
         }
         let chosen = self.programs.iter();
         let chosen = chosen.map(|(&language, program)| InterpreterPath { language, program: program.clone() });
-        let ready = RunnerReady { version: VERSION, interpreters: chosen.collect(), received: 0, proxy_port };
+        let ready = RunnerReady {
+            version: VERSION,
+            interpreters: chosen.collect(),
+            received: 0,
+            proxy_port: self.door.proxy_port(),
+            name_door: self.door.answers_names(),
+        };
         self.host.push(&FromRunner::Ready(ready), &[])?;
         // After the answer, so that the host does not wait for it.
         self.calls.listen();
@@ -444,7 +452,7 @@ impl Runner {
             }
         }
         self.calls.end(&mut |message, payload| self.host.push(message, payload))?;
-        self.door.end();
+        self.door.end(&mut |message, payload| self.host.push(message, payload))?;
         let Some(cell) = self.cell.take() else { return Ok(()) };
         // If the kernel has killed the process of the cell itself, its outcome says so and the counter has been read.
         if self.oom_counter.has_killed() == Some(true) {

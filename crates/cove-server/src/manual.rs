@@ -12,10 +12,7 @@ pub fn text(config: &ServerSetup) -> String {
     let limits = &config.policy.limits;
     let network = match &config.policy.network {
         SandboxNetwork::None if config.policy.proxy_door => {
-            format!(
-                "network through a proxy that the environment names: {}; nothing else",
-                config.egress.reachable_hosts()
-            )
+            format!("network: {}; nothing else", config.egress.reachable_hosts())
         }
         SandboxNetwork::None => "no network except the sandbox's own loopback".to_owned(),
         SandboxNetwork::Named(name) => format!("the network `{name}`"),

@@ -61,11 +61,12 @@ pub(super) fn with_notices(answer: Result<ToolResult, impl Into<Failure>>, lease
         .fold(answer, |answer, note| answer.with_block(ResultBlock::Note(format!("note: {note}"))))
 }
 
-/// Returns notices about the session: how its predecessor ended, and what was prepared for it.
+/// Returns notices about the session: how its predecessor ended, what was prepared for it, and what its network lacks.
 pub(super) fn session_notices(lease: &SessionLease) -> Vec<String> {
     let replaced =
         lease.take_predecessor_end().map(|before| format!("the session before this one {before}; this is a new one"));
-    replaced.into_iter().chain(lease.note().map(str::to_owned)).collect()
+    let others = [lease.note(), lease.network_notice()].into_iter().flatten().map(str::to_owned);
+    replaced.into_iter().chain(others).collect()
 }
 
 impl From<Failure> for ToolResult {

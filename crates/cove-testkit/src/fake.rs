@@ -248,7 +248,7 @@ impl FakeRunner {
 
     /// Sends `RunnerReady` with these interpreters.
     pub async fn send_ready(&mut self, interpreters: Vec<InterpreterPath>) {
-        let ready = RunnerReady { version: VERSION, interpreters, received: 0, proxy_port: None };
+        let ready = RunnerReady { version: VERSION, interpreters, received: 0, proxy_port: None, name_door: false };
         self.send(FromRunner::Ready(ready), &[]).await;
     }
 

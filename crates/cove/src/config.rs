@@ -262,6 +262,14 @@ impl Config {
             })?;
         }
         self.policy.proxy_door = self.egress.allow_anything();
+        match self.egress.door_names() {
+            Some(names) => self.policy.door_names = names,
+            None => self.warnings.push(
+                "the egress rules have more names and ports than a sandbox answers; programs there must obey the \
+                 variables that name a proxy"
+                    .to_owned(),
+            ),
+        }
         if self.policy.proxy_door && self.images.compose_allowed.contains(&ComposeRisk::HostNetwork) {
             return Err(Failure::usage("could not use `allow-compose host-network` with egress rules")
                 .because("the door of such a container would be open to every program of this machine")

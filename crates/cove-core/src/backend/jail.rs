@@ -22,7 +22,7 @@ use std::process::Stdio;
 use std::sync::Mutex;
 
 use cove_jail::facts::are_open_to_others;
-use cove_jail::plan::{FilterMode, HostIds};
+use cove_jail::plan::{FilterMode, HostIds, NameLookup};
 use cove_jail::{HostFacts, JailPlan, JailRoot, JailSpec};
 use cove_protocol::{InterpreterPath, Language};
 use tokio::net::UnixStream;
@@ -163,6 +163,7 @@ impl Jail {
             user: policy.user,
             limits: policy.limits,
             filter: self.filter,
+            names: if policy.answers_names() { NameLookup::Runner } else { NameLookup::FilesOnly },
             environment: BTreeMap::new(),
             runner: self.program.clone(),
         }

@@ -5,10 +5,17 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::*;
 
 const ID: StreamId = StreamId(1);
+const PROXY: StreamDoor = StreamDoor::Proxy {};
+
+fn table_with_door() -> Arc<StreamTable> {
+    let table = Arc::new(StreamTable::default());
+    table.allow_proxy_door();
+    table
+}
 
 fn opened() -> (Arc<StreamTable>, GuestStream) {
-    let table = Arc::new(StreamTable::new(true));
-    assert_eq!(table.open(ID), Ok(true));
+    let table = table_with_door();
+    assert_eq!(table.open(ID, &PROXY), Ok(true));
     let stream = table.take(ID).unwrap();
     (table, stream)
 }
@@ -62,7 +69,7 @@ async fn writes_no_more_than_the_runner_has_room_for() {
 #[tokio::test]
 async fn streams_take_turns() {
     let (table, mut first) = opened();
-    assert_eq!(table.open(StreamId(2)), Ok(true));
+    assert_eq!(table.open(StreamId(2), &PROXY), Ok(true));
     let mut second = table.take(StreamId(2)).unwrap();
     first.write_all(&vec![0; STREAM_WINDOW]).await.unwrap();
     second.write_all(b"short").await.unwrap();
@@ -111,16 +118,30 @@ async fn a_stream_that_has_ended_fails_and_its_late_messages_are_dropped() {
     tokio::task::yield_now().await;
     table.clear();
     assert!(reading.await.unwrap().is_err(), "the end of the cell wakes who waits");
-    assert!(table.open(ID).is_err(), "an id is used once");
+    assert!(table.open(ID, &PROXY).is_err(), "an id is used once");
 }
 
 #[tokio::test]
 async fn too_many_streams_are_refused_and_far_too_many_break_the_protocol() {
-    let table = Arc::new(StreamTable::new(true));
-    let mut opened = (1..).map(|id| table.open(StreamId(id)));
+    let table = table_with_door();
+    let mut opened = (1..).map(|id| table.open(StreamId(id), &PROXY));
     assert!(opened.by_ref().take(MAX_STREAMS).all(|one| one == Ok(true)));
     assert!(opened.by_ref().take(MAX_STREAMS).all(|one| one == Ok(false)));
     assert!(opened.next().unwrap().is_err());
     assert_eq!(frames(&table).len(), MAX_STREAMS);
-    assert!(Arc::new(StreamTable::new(false)).open(ID).is_err(), "a door that was not asked for");
+    assert!(StreamTable::default().open(ID, &PROXY).is_err(), "a door that was not asked for");
+}
+
+#[test]
+fn streams_to_names_need_the_name_door_and_a_name() {
+    let named = |host: &str| StreamDoor::Name { host: host.to_owned(), port: 443 };
+    let table = table_with_door();
+    assert!(table.open(ID, &named("a.test")).is_err(), "the runner has no such door");
+    table.allow_name_door();
+    for host in ["", "A.test", "a.test.", "a b", "evil\0.test", &"a.".repeat(150), &"a".repeat(300)] {
+        assert!(table.open(ID, &named(host)).is_err(), "{host:?}");
+    }
+    assert!(table.open(ID, &StreamDoor::Name { host: "a.test".into(), port: 0 }).is_err());
+    assert_eq!(table.open(ID, &named("a.test")), Ok(true));
+    assert_eq!(table.take(ID).unwrap().door(), &named("a.test"));
 }

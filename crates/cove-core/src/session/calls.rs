@@ -21,14 +21,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
-use cove_protocol::limits::{FREE_REPLY, MAX_CALL, MAX_CALLS, MAX_CALLS_BYTES, MAX_MESSAGE, MAX_REPLY};
-use cove_protocol::{CallId, CellId};
+use cove_protocol::limits::{
+    FREE_REPLY, MAX_CALL, MAX_CALLS, MAX_CALLS_BYTES, MAX_MESSAGE, MAX_REPLY, MAX_UNKNOWN_NAMES,
+};
+use cove_protocol::{CallId, CellId, is_reported_name};
 use serde_json::json;
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::clock::{CallingCell, CellClock};
 use crate::BoxFuture;
-use crate::guest_streams::GuestStream;
+use crate::guest_streams::{GuestStream, SessionTraffic};
 use crate::link::{LinkError, ReplySender};
 use crate::sync::lock;
 
@@ -49,6 +51,17 @@ pub trait CallHandler: Send + Sync {
         drop(stream);
         Box::pin(std::future::ready(()))
     }
+
+    /// Records that code asked for a name that it cannot reach.
+    fn report_name(&self, _cell: CellId, _name: UnknownName, _traffic: &SessionTraffic) {}
+}
+
+/// A name that code asked for and that the runner does not answer, as the runner reports it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UnknownName {
+    One(String),
+    /// This many further ones.
+    More(u64),
 }
 
 /// Answers every call with an error, for sessions without MCP servers.
@@ -80,6 +93,8 @@ pub(super) struct CellCalls {
     tasks: JoinSet<()>,
     /// A task for each stream.
     streams: JoinSet<()>,
+    /// Names that the runner has reported.
+    reported_names: usize,
     open: Arc<Mutex<OpenCalls>>,
     started_count: usize,
     /// Set by `stop`. Calls that begin afterwards get the reply `cancelled`.
@@ -110,6 +125,7 @@ impl CellCalls {
             replies,
             tasks: JoinSet::new(),
             streams: JoinSet::new(),
+            reported_names: 0,
             open: Arc::default(),
             started_count: 0,
             stopped: false,
@@ -168,6 +184,25 @@ impl CellCalls {
             let calls = Arc::clone(&self.calls);
             self.streams.spawn(async move { calls.serve_stream(cell, stream).await });
         }
+        Ok(())
+    }
+
+    /// Passes on the report of a name. Fails if the runner reports more than it may, or for another cell.
+    pub(super) fn report_name(
+        &mut self,
+        cell: CellId,
+        name: UnknownName,
+        traffic: &SessionTraffic,
+    ) -> Result<(), LinkError> {
+        let may_report = match &name {
+            UnknownName::One(name) => self.reported_names < MAX_UNKNOWN_NAMES && is_reported_name(name),
+            UnknownName::More(count) => self.reported_names == MAX_UNKNOWN_NAMES && *count > 0,
+        };
+        if cell != self.cell.id || !may_report {
+            return Err(LinkError::Protocol("it reported a name out of turn"));
+        }
+        self.reported_names += 1;
+        self.calls.report_name(cell, name, traffic);
         Ok(())
     }
 

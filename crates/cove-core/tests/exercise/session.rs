@@ -196,8 +196,13 @@ async fn follow_script(stream: DuplexStream, script: Vec<u8>, heard: Arc<Mutex<H
         std::future::pending::<()>().await;
     };
     let python = InterpreterPath { language: Language::Python, program: "/python".into() };
-    let ready =
-        FromRunner::Ready(RunnerReady { version: VERSION, interpreters: vec![python], received: 0, proxy_port: None });
+    let ready = FromRunner::Ready(RunnerReady {
+        version: VERSION,
+        interpreters: vec![python],
+        received: 0,
+        proxy_port: None,
+        name_door: false,
+    });
     let speaking = async {
         let mut state = ScriptState::default();
         let mut bytes = Vec::new();

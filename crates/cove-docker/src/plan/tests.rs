@@ -2,8 +2,9 @@
 
 use super::super::libpod::PodmanFacts;
 use super::*;
-use cove_core::policy::{ImageRecipe, ImageSource};
+use cove_core::policy::{DoorName, ImageRecipe, ImageSource};
 use cove_core::policy::{SandboxMount as PolicyMount, SandboxRoot, SandboxUser};
+use cove_protocol::ReachableName;
 
 pub(crate) fn facts(engine: Engine) -> EngineFacts {
     EngineFacts {
@@ -181,6 +182,26 @@ fn plan_isolates_the_container_from_the_host() {
     assert!(security[1].starts_with("seccomp={\"") && !security[1].contains('\n'));
     let text = serde_json::to_string(&body(Engine::Docker)).unwrap();
     assert!(!text.contains("docker.sock") && !text.contains("x.sock"), "the socket is mounted nowhere");
+}
+
+#[test]
+fn a_container_whose_runner_answers_names_has_open_low_ports() {
+    let name = ReachableName { pattern: "a.test".into(), ports: vec![443] };
+    let door_names = vec![DoorName { name, images: Vec::new() }];
+    let with_names = Policy { proxy_door: true, door_names, ..policy() };
+    for engine in [Engine::Docker, Engine::Podman] {
+        let plan = plan_policy(&with_names, &facts(engine)).unwrap();
+        assert!(plan.to_string().contains("where the runner answers names and every port is free to use"), "{plan}");
+        let host = plan.body.host_config.unwrap();
+        assert_eq!(host.sysctls.unwrap()["net.ipv4.ip_unprivileged_port_start"], "0");
+        assert_eq!(
+            host.dns.is_some(),
+            engine == Engine::Docker,
+            "Podman writes no resolv.conf, and programs ask 127.0.0.1"
+        );
+        let without = body(engine).host_config.unwrap();
+        assert!(!without.sysctls.unwrap_or_default().contains_key("net.ipv4.ip_unprivileged_port_start"));
+    }
 }
 
 #[test]

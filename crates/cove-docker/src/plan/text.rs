@@ -25,6 +25,10 @@ impl fmt::Display for ContainerPlan {
             None => writeln!(f, "user        {}, the same for all containers", text(&body.user))?,
         }
         match host.network_mode.as_deref() {
+            Some("none") if opens_low_ports(host) => writeln!(
+                f,
+                "network     none but its own loopback, where the runner answers names and every port is free to use"
+            )?,
             Some("none") => writeln!(f, "network     none but its own loopback")?,
             name => writeln!(f, "network     {}, as the operator chose", name.unwrap_or_default())?,
         }
@@ -67,6 +71,10 @@ impl fmt::Display for ContainerPlan {
         let command: Vec<&str> = body.entrypoint.iter().chain(&body.cmd).flatten().map(String::as_str).collect();
         write!(f, "program     {} in {}", command.join(" "), text(&body.working_dir))
     }
+}
+
+fn opens_low_ports(host: &HostConfig) -> bool {
+    host.sysctls.iter().flatten().any(|(name, _)| name == "net.ipv4.ip_unprivileged_port_start")
 }
 
 /// Returns the masked paths, grouped by top folder. Docker gets them as a list, Podman as a security option.

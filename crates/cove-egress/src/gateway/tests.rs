@@ -57,19 +57,32 @@ struct AnsweredConnection {
 
 /// Sends bytes through a gateway, reads the answer to its end, and returns what came of it.
 async fn send(rules: EgressRules, resolver: ScriptedResolver, recorder: KeptLines, sent: &[u8]) -> AnsweredConnection {
+    send_through(StreamDoor::Proxy {}, rules, resolver, recorder, sent).await
+}
+
+/// The same, through any door.
+async fn send_through(
+    door: StreamDoor,
+    rules: EgressRules,
+    resolver: ScriptedResolver,
+    recorder: KeptLines,
+    sent: &[u8],
+) -> AnsweredConnection {
     let (recorder, questions) = (Arc::new(recorder), Arc::clone(&resolver.questions));
     let gateway = EgressGateway::new(rules, Arc::clone(&recorder) as _, Box::new(resolver));
     let (traffic, notes) = (SessionTraffic::default(), RefusalNotes::default());
     let caller = NetworkCaller { principal: "p".into(), session: "s".into(), image: None };
     let (guest, mut code) = tokio::io::duplex(1 << 20);
     let talk = async move {
-        code.write_all(sent).await.unwrap();
+        // A refusal through the name door may come before the first byte.
+        let _ = code.write_all(sent).await;
         let mut answer = Vec::new();
         let _ = code.read_to_end(&mut answer).await;
         drop(code);
         String::from_utf8_lossy(&answer).into_owned()
     };
-    let (answer, ()) = tokio::join!(talk, gateway.serve(guest, (CellId(1), StreamId(2)), &traffic, &caller, &notes));
+    let origin = RequestOrigin { cell: CellId(1), stream: StreamId(2), door, caller: &caller, notes: &notes };
+    let (answer, ()) = tokio::join!(talk, gateway.serve(guest, &origin, &traffic));
     let line = lock(&recorder.lines).pop();
     AnsweredConnection { answer, line, notes: notes.take().join("\n"), questions: questions.load(Ordering::Relaxed) }
 }
@@ -237,4 +250,129 @@ async fn what_cannot_be_recorded_is_not_done() {
     let outcome = send(rules(pinned(port)), ScriptedResolver::default(), full, request.as_bytes()).await;
     assert!(outcome.answer.starts_with("HTTP/1.1 503 ") && outcome.line.is_none(), "{}", outcome.answer);
     assert!(lock(&got).is_empty());
+}
+
+/// Sends bytes through the name door, as the runner would pass them on.
+async fn send_to_name(host: &str, port: u16, rules: EgressRules, sent: &[u8]) -> AnsweredConnection {
+    let door = StreamDoor::Name { host: host.to_owned(), port };
+    send_through(door, rules, ScriptedResolver::default(), KeptLines::default(), sent).await
+}
+
+#[tokio::test]
+async fn the_name_door_carries_tls_with_the_name_and_nothing_else() {
+    let hello = client_hello("allowed.test");
+    let (port, got) = echo_server(hello.len()).await;
+    let outcome = send_to_name("allowed.test", port, rules(pinned(port)), &hello).await;
+    assert_eq!((outcome.answer.as_bytes(), lock(&got).len()), (String::from_utf8_lossy(&hello).as_bytes(), 1));
+    let line = outcome.line.unwrap();
+    assert_eq!((line.door.as_str(), line.method.as_str(), line.decision.as_str()), ("name", "CONNECT", "allowed"));
+    lock(&got).clear();
+    for (sent, reason) in [
+        (client_hello("evil.test"), "sni-mismatch"),
+        (b"SSH-2.0-x\r\n".to_vec(), "not-tls"),
+        (b"GET / HTTP/1.1\r\nHost: allowed.test\r\n\r\n".to_vec(), "not-tls"),
+        (b"CONNECT allowed.test:443 HTTP/1.1\r\n\r\n".to_vec(), "not-tls"),
+    ] {
+        let outcome = send_to_name("allowed.test", port, rules(pinned(port)), &sent).await;
+        assert_eq!((outcome.line.unwrap().reason.as_deref(), outcome.answer.as_str()), (Some(reason), ""));
+        assert!(outcome.notes.contains("network: refused allowed.test"), "{}", outcome.notes);
+    }
+    assert!(lock(&got).iter().all(Vec::is_empty), "no byte arrives");
+    let tcp = EgressRule { protocol: crate::rules::RuleProtocol::Tcp, ..pinned(port) };
+    let long = vec![b'x'; hello.len()];
+    assert_eq!(send_to_name("allowed.test", port, rules(tcp), &long).await.answer.as_bytes(), long);
+}
+
+#[tokio::test]
+async fn the_host_does_not_trust_the_name_of_the_runner() {
+    for (host, port, reason) in [
+        ("evil.test", 443, "host-not-allowed"),
+        ("allowed.test", 22, "port-not-allowed"),
+        ("allowed.test", 80, "port-not-allowed"),
+        ("127.0.0.1", 443, "host-not-allowed"),
+        ("169.254.169.254", 80, "host-not-allowed"),
+        ("0x7f.1", 443, "malformed-host"),
+        ("127.1", 443, "malformed-host"),
+        ("a..b", 443, "malformed-host"),
+    ] {
+        let outcome = send_to_name(host, port, rules(EgressRule::parse("allowed.test").unwrap()), b"").await;
+        assert_eq!((outcome.answer.as_str(), outcome.questions), ("", 0), "no answer in the name of `{host}`");
+        let line = outcome.line.unwrap();
+        assert_eq!((line.decision.as_str(), line.reason.as_deref()), ("refused", Some(reason)), "{host}:{port}");
+        assert_eq!(outcome.notes.lines().count(), 1);
+    }
+    let resolver = ScriptedResolver { first: vec!["10.0.0.1".parse().unwrap()], ..ScriptedResolver::default() };
+    let door = StreamDoor::Name { host: "allowed.test".to_owned(), port: 443 };
+    let rules = rules(EgressRule::parse("allowed.test").unwrap());
+    let outcome = send_through(door, rules, resolver, KeptLines::default(), &client_hello("allowed.test")).await;
+    assert_eq!((outcome.line.unwrap().reason.as_deref(), outcome.questions), (Some("private-address"), 1));
+}
+
+#[tokio::test]
+async fn plain_http_through_the_name_door_is_read_strictly() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let heads = Arc::new(Mutex::new(Vec::new()));
+    let heard = Arc::clone(&heads);
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut got = vec![0; 4096];
+            let length = stream.read(&mut got).await.unwrap_or(0);
+            lock(&heard).push(String::from_utf8_lossy(&got[..length]).into_owned());
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
+        }
+    });
+    let rule = EgressRule { protocol: crate::rules::RuleProtocol::Http, ..pinned(port) };
+    let host = format!("Host: allowed.test:{port}\r\n");
+    let request = format!("GET /a?b HTTP/1.1\r\n{host}Connection: keep-alive\r\n\r\nGET /c HTTP/1.1\r\n\r\n");
+    let outcome = send_to_name("allowed.test", port, rules(rule.clone()), request.as_bytes()).await;
+    assert!(outcome.answer.ends_with("ok"), "{}", outcome.answer);
+    assert_eq!(*lock(&heads), [format!("GET /a?b HTTP/1.1\r\n{host}Connection: close\r\n\r\n")]);
+    let line = outcome.line.unwrap();
+    assert_eq!((line.method.as_str(), line.path.as_str(), line.status), ("GET", "/a", Some(200)));
+    lock(&heads).clear();
+    for (head, reason) in [
+        ("GET / HTTP/1.1\r\nHost: evil.test\r\n\r\n", "malformed-request"),
+        ("GET / HTTP/1.1\r\n\r\n", "malformed-request"),
+        ("GET http://evil.test/ HTTP/1.1\r\nHost: allowed.test\r\n\r\n", "malformed-request"),
+        ("GET http://allowed.test/ HTTP/1.1\r\nHost: allowed.test\r\n\r\n", "malformed-request"),
+        ("CONNECT evil.test:443 HTTP/1.1\r\nHost: allowed.test\r\n\r\n", "malformed-request"),
+        ("OPTIONS * HTTP/1.1\r\nHost: allowed.test\r\n\r\n", "malformed-request"),
+        (
+            "POST / HTTP/1.1\r\nHost: allowed.test\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "malformed-request",
+        ),
+        ("\x16\x03\x01\x02\x00\x01", "protocol-not-allowed"),
+    ] {
+        let outcome = send_to_name("allowed.test", port, rules(rule.clone()), head.as_bytes()).await;
+        assert_eq!((outcome.line.unwrap().reason.as_deref(), outcome.answer.as_str()), (Some(reason), ""), "{head:?}");
+    }
+    assert!(lock(&heads).is_empty(), "nothing of it arrives");
+}
+
+#[test]
+fn refused_names_are_recorded_and_a_flood_is_counted() {
+    let recorder = Arc::new(KeptLines::default());
+    let questions = ScriptedResolver::default();
+    let asked = Arc::clone(&questions.questions);
+    let gateway = EgressGateway::new(rules(pinned(443)), Arc::clone(&recorder) as _, Box::new(questions));
+    let (traffic, notes) = (SessionTraffic::default(), RefusalNotes::default());
+    let caller = NetworkCaller { principal: "p".into(), session: "s".into() };
+    let refuse = |name: &str| gateway.refuse_name(name, CellId(1), &traffic, &caller, &notes);
+    for name in ["evil.test", "evil?.allowed.test", "127.1", "allowed.test"] {
+        refuse(name);
+    }
+    let reasons: Vec<Option<String>> = lock(&recorder.lines).iter().map(|line| line.reason.clone()).collect();
+    let expected = ["host-not-allowed", "malformed-host", "malformed-host", "limit"];
+    assert_eq!(reasons.iter().map(|reason| reason.as_deref().unwrap()).collect::<Vec<_>>(), expected);
+    assert_eq!(
+        (lock(&recorder.lines)[0].method.as_str(), lock(&recorder.lines)[0].host.as_str()),
+        ("LOOKUP", "evil.test")
+    );
+    (0..5000).for_each(|number| refuse(&format!("x{number}.evil.test")));
+    assert!(lock(&recorder.lines).len() < 400, "a flood leaves few lines");
+    notes.add_further(u64::MAX);
+    let taken = notes.take();
+    assert!(taken.len() == 6 && taken[0].starts_with("network: refused evil.test (no egress rule"), "{taken:?}");
+    assert_eq!(asked.load(Ordering::Relaxed), 0, "no name is looked up");
 }

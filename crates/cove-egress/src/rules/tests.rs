@@ -148,4 +148,44 @@ fn a_rule_may_hold_for_some_images_and_principals_only() {
     assert_eq!(reached("alice", Some("data")).len(), 3);
     assert_eq!(rules.reachable_hosts(), "all.example, data.example (in `data`)");
     assert_eq!(rules.allow[2].to_string(), "alice.example (principals alice)");
+    let names = rules.door_names().unwrap();
+    assert!(names.iter().all(|it| it.name.pattern != "alice.example"), "a runner does not know its principal");
+    assert_eq!(names[1].images, ["data"]);
+    let host = TargetHost::parse("alice.example").unwrap();
+    let refused = |principal: &str| {
+        let caller = NetworkCaller { principal: principal.into(), ..Default::default() };
+        rules.refuse_name(&host, &caller).reason
+    };
+    assert_eq!((refused("alice"), refused("bob")), (RefusalReason::Limit, RefusalReason::HostNotAllowed));
+}
+
+#[test]
+fn runners_match_names_as_rules_do() {
+    let rules =
+        rules(&["api.example.com", "*.data.example.com:8443", "**.deep.example.com", "192.0.2.7", "debian"], &[]);
+    let names = rules.door_names().unwrap();
+    assert!(names.iter().all(|it| it.name.pattern != "192.0.2.7"), "an address has no name");
+    for host in [
+        "api.example.com",
+        "xapi.example.com",
+        "x.api.example.com",
+        "data.example.com",
+        "x.data.example.com",
+        "x.y.data.example.com",
+        "deep.example.com",
+        "a.deep.example.com",
+        "a.b.deep.example.com",
+        "deb.debian.org",
+        "x.org",
+    ] {
+        let is_answered = names.iter().any(|it| it.name.matches(host));
+        let refusal = rules.refuse_name(&TargetHost::parse(host).unwrap(), &NetworkCaller::default());
+        let reason = if is_answered { RefusalReason::Limit } else { RefusalReason::HostNotAllowed };
+        assert_eq!((refusal.target.as_str(), refusal.reason), (host, reason));
+    }
+    let many = EgressRules {
+        allow: vec![EgressRule::parse(&format!("{}.test", ["a"; 100].join("."))).unwrap(); 1000],
+        ..rules
+    };
+    assert_eq!(many.door_names(), None, "more than a runner takes");
 }

@@ -9,6 +9,7 @@ fn spec() -> JailSpec {
         user: SandboxUser { uid: 65534, gid: 65534 },
         limits: SandboxLimits { memory: 512 * MIB, cpus: 1.0, pids: 256, workspace: 256 * MIB, tmp: 64 * MIB },
         filter: FilterMode::On,
+        names: NameLookup::FilesOnly,
         environment: BTreeMap::new(),
         runner: "/opt/cove".into(),
     }
@@ -98,6 +99,16 @@ fn plans_for_an_ordinary_user_on_the_root_of_the_host() {
     environment COLUMNS HOME LANG LOGNAME MPLBACKEND MPLCONFIGDIR OMP_NUM_THREADS OPENBLAS_NUM_THREADS PATH TMPDIR TZ USER
     program     /.cove/cove runner in /workspace
     ");
+}
+
+#[test]
+fn a_sandbox_whose_runner_answers_names_asks_it() {
+    let spec = JailSpec { names: NameLookup::Runner, ..spec() };
+    let text = explain(&spec, &facts(1000));
+    let network =
+        "network     none but its own loopback, where the runner answers names and every port is free to use\n";
+    assert!(text.contains(network) && text.contains("/etc/nsswitch.conf  generated, 44 bytes"), "{text}");
+    assert!(text.contains("/etc/resolv.conf  generated, 21 bytes"), "{text}");
 }
 
 #[test]

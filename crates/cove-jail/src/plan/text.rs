@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{BindAccess, HostIds, JailPlan, LandlockRules, PlanEntry, SandboxUser, TmpfsOptions};
+use super::{BindAccess, HostIds, JailPlan, LandlockRules, NameLookup, PlanEntry, SandboxUser, TmpfsOptions};
 use crate::facts::CgroupFacts;
 use crate::guest::MAX_LOCKS;
 
@@ -23,7 +23,11 @@ impl fmt::Display for JailPlan {
         };
         writeln!(f, "user        {uid}:{gid}, on this machine {outside}")?;
         writeln!(f, "namespaces  user mount pid net ipc uts cgroup; none can be made inside")?;
-        writeln!(f, "network     none but its own loopback")?;
+        let names = match self.names {
+            NameLookup::FilesOnly => "",
+            NameLookup::Runner => ", where the runner answers names and every port is free to use",
+        };
+        writeln!(f, "network     none but its own loopback{names}")?;
         writeln!(f, "privileges  no capabilities, no new privileges")?;
         match &self.seccomp {
             Some(program) => writeln!(f, "syscalls    {}", program.summary())?,

@@ -140,7 +140,7 @@ fn refuses_bad_json() {
     check_json(r#"{"type":"need_input","type":"need_input"}"#, "duplicate field `type` at line 1 column 27");
     check_json(
         r#"{"type":"bye"}"#,
-        "unknown variant `bye`, expected one of `ready`, `output`, `image`, `need_input`, `memory_kill`, `done`, `answer`, `stored`, `file`, `listing`, `refused`, `call`, `forget`, `taken`, `open_stream`, `stream_data`, `stream_credit`, `end_stream`, `reset_stream`, `pong`, `fault` at line 1 column 13",
+        "unknown variant `bye`, expected one of `ready`, `output`, `image`, `need_input`, `memory_kill`, `done`, `answer`, `stored`, `file`, `listing`, `refused`, `call`, `forget`, `taken`, `open_stream`, `unknown_name`, `more_unknown_names`, `stream_data`, `stream_credit`, `end_stream`, `reset_stream`…",
     );
     check_json(r#"{"type":"pong","nonce":1.5,"received":0}"#, "invalid type: floating point `1.5`, expected u64");
     check_json(r#"{"type":"pong","nonce":-1,"received":0}"#, "invalid value: integer `-1`, expected u64");
@@ -153,7 +153,11 @@ fn refuses_bad_json() {
     );
     check_json(
         r#"{"type":"ready","version":1,"interpreters":[],"received":0,"x":1}"#,
-        "unknown field `x`, expected one of `version`, `interpreters`, `received`, `proxy_port`",
+        "unknown field `x`, expected one of `version`, `interpreters`, `received`, `proxy_port`, `name_door`",
+    );
+    check_json(
+        r#"{"type":"open_stream","cell":1,"stream":1,"door":{"kind":"back"}}"#,
+        "unknown variant `back`, expected `proxy` or `name`",
     );
     check_json(&format!("{{\"type\":{}", "[".repeat(1000)), {
         "invalid type: sequence, expected variant identifier at line 1 column 8"
@@ -264,7 +268,7 @@ fn messages_know_their_type_on_the_wire() {
         }
     }
     check::<ToRunner>(&[
-        r#"{"type":"hello","version":1,"stdin":"empty","interpreters":[],"warm":null,"proxy_door":true,"resume":null}"#,
+        r#"{"type":"hello","version":1,"stdin":"empty","interpreters":[],"warm":null,"network":{"names":[]},"resume":null}"#,
         r#"{"type":"run","cell":1,"language":"sh","name":"","args":[]}"#,
         r#"{"type":"start","cell":1,"command":[]}"#,
         r#"{"type":"interrupt","cell":1}"#,
@@ -282,7 +286,7 @@ fn messages_know_their_type_on_the_wire() {
         r#"{"type":"bye"}"#,
     ]);
     check::<FromRunner>(&[
-        r#"{"type":"ready","version":1,"interpreters":[],"received":1,"proxy_port":3128}"#,
+        r#"{"type":"ready","version":1,"interpreters":[],"received":1,"proxy_port":3128,"name_door":true}"#,
         OUTPUT,
         r#"{"type":"image","cell":1,"format":"png"}"#,
         NEED_INPUT,
@@ -294,7 +298,9 @@ fn messages_know_their_type_on_the_wire() {
         r#"{"type":"call","cell":1,"call":1}"#,
         r#"{"type":"forget","call":1}"#,
         r#"{"type":"taken","call":1}"#,
-        r#"{"type":"open_stream","cell":1,"stream":1}"#,
+        r#"{"type":"open_stream","cell":1,"stream":1,"door":{"kind":"proxy"}}"#,
+        r#"{"type":"unknown_name","cell":1,"name":"a"}"#,
+        r#"{"type":"more_unknown_names","cell":1,"count":1}"#,
         r#"{"type":"stream_data","stream":1}"#,
         r#"{"type":"stream_credit","stream":1,"bytes":1}"#,
         r#"{"type":"end_stream","stream":1}"#,

@@ -2,8 +2,8 @@
 
 use cove_protocol::{
     CallId, CellId, CellOutcome, CodeCell, CodeQuestion, FileEntry, FileKind, FileProblem, FromRunner, HostHello,
-    ImageFormat, InterpreterPath, Language, OutputStream, ProgramCell, RequestId, ResumePoint, RunnerReady,
-    StdinSource, StreamId, ToRunner,
+    ImageFormat, InterpreterPath, Language, NetworkSetup, OutputStream, ProgramCell, ReachableName, RequestId,
+    ResumePoint, RunnerReady, StdinSource, StreamDoor, StreamId, ToRunner,
 };
 use proptest::option;
 use proptest::prelude::*;
@@ -62,6 +62,19 @@ fn without<M>(message: M) -> (M, Vec<u8>) {
     (message, Vec::new())
 }
 
+fn network() -> impl Strategy<Value = NetworkSetup> {
+    let name = (text(), prop::collection::vec(any::<u16>(), 0..3))
+        .prop_map(|(pattern, ports)| ReachableName { pattern, ports });
+    prop::collection::vec(name, 0..3).prop_map(|names| NetworkSetup { names })
+}
+
+fn door() -> impl Strategy<Value = StreamDoor> {
+    prop_oneof![
+        Just(StreamDoor::Proxy {}),
+        (text(), any::<u16>()).prop_map(|(host, port)| StreamDoor::Name { host, port }),
+    ]
+}
+
 /// An `Output` message that its number tells apart from others.
 pub(crate) fn output(offset: u64) -> (FromRunner, Vec<u8>) {
     without(FromRunner::Output { cell: CellId(1), stream: OutputStream::Stdout, offset })
@@ -73,11 +86,11 @@ pub(crate) fn to_runner() -> impl Strategy<Value = (ToRunner, Vec<u8>)> {
         select(&[StdinSource::Empty, StdinSource::Host][..]),
         prop::collection::vec(interpreter(), 0..3),
         option::of(language()),
-        any::<bool>(),
+        option::of(network()),
         option::of(any::<u64>().prop_map(|received| ResumePoint { received })),
     )
-        .prop_map(|(version, stdin, interpreters, warm, proxy_door, resume)| {
-            without(ToRunner::Hello(HostHello { version, stdin, interpreters, warm, proxy_door, resume }))
+        .prop_map(|(version, stdin, interpreters, warm, network, resume)| {
+            without(ToRunner::Hello(HostHello { version, stdin, interpreters, warm, network, resume }))
         });
     let run = (cell(), language(), text(), prop::collection::vec(text(), 0..3), payload())
         .prop_map(|(cell, language, name, args, code)| (ToRunner::Run(CodeCell { cell, language, name, args }), code));
@@ -126,9 +139,9 @@ fn outcome() -> impl Strategy<Value = CellOutcome> {
 
 pub(crate) fn from_runner() -> impl Strategy<Value = (FromRunner, Vec<u8>)> {
     let port = option::of(any::<u16>());
-    let ready = (any::<u32>(), prop::collection::vec(interpreter(), 0..3), any::<u64>(), port).prop_map(
-        |(version, interpreters, received, proxy_port)| {
-            without(FromRunner::Ready(RunnerReady { version, interpreters, received, proxy_port }))
+    let ready = (any::<u32>(), prop::collection::vec(interpreter(), 0..3), any::<u64>(), port, any::<bool>()).prop_map(
+        |(version, interpreters, received, proxy_port, name_door)| {
+            without(FromRunner::Ready(RunnerReady { version, interpreters, received, proxy_port, name_door }))
         },
     );
     let stream = select(&[OutputStream::Stdout, OutputStream::Stderr][..]);
@@ -161,7 +174,13 @@ pub(crate) fn from_runner() -> impl Strategy<Value = (FromRunner, Vec<u8>)> {
         (cell(), call(), payload()).prop_map(|(cell, call, bytes)| (FromRunner::Call { cell, call }, bytes)),
         call().prop_map(|call| without(FromRunner::Forget { call })),
         call().prop_map(|call| without(FromRunner::Taken { call })),
-        (cell(), stream_id()).prop_map(|(cell, stream)| without(FromRunner::OpenStream { cell, stream })),
+        (cell(), stream_id(), door()).prop_map(|(cell, stream, door)| without(FromRunner::OpenStream {
+            cell,
+            stream,
+            door
+        })),
+        (cell(), text()).prop_map(|(cell, name)| without(FromRunner::UnknownName { cell, name })),
+        (cell(), any::<u64>()).prop_map(|(cell, count)| without(FromRunner::MoreUnknownNames { cell, count })),
         (stream_id(), payload()).prop_map(|(stream, bytes)| (FromRunner::StreamData { stream }, bytes)),
         (stream_id(), any::<u32>()).prop_map(|(stream, bytes)| without(FromRunner::StreamCredit { stream, bytes })),
         stream_id().prop_map(|stream| without(FromRunner::EndStream { stream })),

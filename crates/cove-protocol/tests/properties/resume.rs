@@ -121,7 +121,7 @@ impl PeerPair {
             stdin: StdinSource::Empty,
             interpreters: vec![],
             warm: None,
-            proxy_door: false,
+            network: None,
             resume,
         };
         self.host.send_uncounted(ToRunner::Hello(hello));
@@ -148,7 +148,13 @@ impl PeerPair {
             let received = self.runner.inbox.received();
             match message {
                 ToRunner::Hello(hello) => {
-                    let ready = RunnerReady { version: VERSION, interpreters: vec![], received, proxy_port: None };
+                    let ready = RunnerReady {
+                        version: VERSION,
+                        interpreters: vec![],
+                        received,
+                        proxy_port: None,
+                        name_door: false,
+                    };
                     self.runner.send_uncounted(FromRunner::Ready(ready));
                     self.runner.replay(hello.resume.map_or(0, |resume| resume.received));
                 }

@@ -16,7 +16,7 @@ struct DoorBench {
 impl DoorBench {
     fn new() -> Self {
         let mut door = NetworkDoor::default();
-        door.open().unwrap();
+        door.open(NetworkSetup::default());
         door.begin(CellId(3));
         Self { door, sent: Vec::new() }
     }
@@ -58,6 +58,10 @@ impl DoorBench {
         let received = self.with_host(|door, send| door.receive(StreamId(id), bytes, send));
         self.settle();
         received
+    }
+
+    fn end(&mut self) {
+        self.with_host(|door, send| door.end(send)).unwrap();
     }
 
     fn end_stream(&mut self, id: u64) {
@@ -148,7 +152,7 @@ fn half_an_answer_is_an_error_for_the_code() {
     let error = code.read_to_end(&mut Vec::new()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     let mut other = bench.connect();
-    bench.door.end();
+    bench.end();
     assert_eq!(other.read_to_end(&mut Vec::new()).unwrap_err().kind(), ErrorKind::ConnectionReset);
 }
 
@@ -166,7 +170,7 @@ fn code_that_goes_away_resets_its_stream() {
 #[test]
 fn between_cells_connections_are_closed_and_beyond_the_limit_they_wait() {
     let mut bench = DoorBench::new();
-    bench.door.end();
+    bench.end();
     let mut code = bench.connect();
     assert_eq!(code.read(&mut [0]).unwrap(), 0);
     assert_eq!(bench.take(), [] as [&str; 0]);

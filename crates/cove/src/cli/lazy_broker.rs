@@ -12,10 +12,10 @@ use super::tables::print_remark;
 use crate::config::Config;
 use cove_core::BoxFuture;
 use cove_core::error::escape_control;
-use cove_core::guest_streams::GuestStream;
+use cove_core::guest_streams::{GuestStream, SessionTraffic};
 use cove_core::process_env::ProcessEnv;
 use cove_core::session::registry::Principal;
-use cove_core::session::{CallHandler, CallingCell, NoCalls};
+use cove_core::session::{CallHandler, CallingCell, NoCalls, UnknownName};
 use cove_core::sync::lock;
 use cove_egress::{CellNetwork, NetworkCaller};
 use cove_server::{manual, open_gateway};
@@ -123,6 +123,12 @@ impl CallHandler for LazyBroker {
         match &self.network {
             Some(network) => network.serve_stream(cell, stream),
             None => Box::pin(async move { drop(stream) }),
+        }
+    }
+
+    fn report_name(&self, cell: CellId, name: UnknownName, traffic: &SessionTraffic) {
+        if let Some(network) = &self.network {
+            network.report_name(cell, name, traffic);
         }
     }
 }

@@ -91,6 +91,7 @@ async fn run_cells(args: RunArgs, context: CommandContext) -> Result<u8, Failure
     let Some(session) = start_interruptibly(&*backend, &config.policy, options).await? else {
         return Ok(INTERRUPTED);
     };
+    session.network_notice().into_iter().for_each(|notice| print_remark(format!("warning: {notice}")));
     let calls = LazyBroker::new(config, env);
     let mut exit_code = 0;
     for source in cells {

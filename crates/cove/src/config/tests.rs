@@ -197,6 +197,7 @@ fn defaults_are_what_the_design_says() {
             packages: Default::default(),
             network,
             proxy_door: false,
+            door_names: Vec::new(),
             runtime: None,
             user,
             limits,

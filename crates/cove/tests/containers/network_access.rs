@@ -1,4 +1,4 @@
-//! Containers without a network reach what the rules allow, through the same door as the embedded sandbox.
+//! Containers without a network reach what the rules allow, through the same doors as the embedded sandbox.
 
 #[path = "../egress_attacks/suite.rs"]
 mod suite;
@@ -22,7 +22,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
 use cove_testkit::TestUser;
-use cove_testkit::containers::recipe;
+use cove_testkit::containers::{TestEngine, recipe};
 
 use crate::container_ends::{LONG, backend, open, policy};
 use crate::{available_engines, cove, for_each_engine};
@@ -55,40 +55,82 @@ for address in [("192.0.2.1", 80), ("172.17.0.1", PORT)]:
         pass
 "#;
 
+/// For programs that know no proxy.
+const CODE_BY_NAME: &str = r#"
+import http.client, os, socket
+connection = http.client.HTTPConnection("plain.test", PORT)
+connection.request("GET", "/")
+print(connection.getresponse().read().decode())
+try:
+    socket.getaddrinfo("evil.test", 443)
+except OSError as error:
+    print(type(error).__name__, error.errno)
+print(socket.getaddrinfo("plain.test", 443)[0][4][0], "NODE_USE_ENV_PROXY" in os.environ)
+"#;
+
+/// What came of code with a rule for `plain.test` on this machine.
+struct NetworkedCell {
+    output: String,
+    lines: Vec<String>,
+    notes: Vec<String>,
+    notice: Option<&'static str>,
+}
+
+/// Runs code in a container. `PORT` in it becomes that of a server.
+async fn run_with_rule(engine: TestEngine, address: &str, code: &str) -> NetworkedCell {
+    let listener = TcpListener::bind("0.0.0.0:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = stream.read(&mut [0; 4096]).await;
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nplain answer").await;
+        }
+    });
+    let rule = EgressRule::parse(&format!("plain.test:{port}")).unwrap();
+    let rule = EgressRule { protocol: RuleProtocol::Http, pinned: Some(IpAddr::from([127, 0, 0, 1])), ..rule };
+    let rules = EgressRules { allow: vec![rule], ..EgressRules::default() };
+    let door_names = rules.door_names().unwrap();
+    let lines = Arc::new(KeptLines::default());
+    let gateway = EgressGateway::new(rules, Arc::clone(&lines) as _, Box::new(SystemResolver));
+    let caller = NetworkCaller { principal: "tests".into(), session: "s".into(), image: None };
+    let network = CellNetwork::new(gateway, caller, Arc::new(NoCalls));
+
+    let backend = backend(engine, address);
+    let policy = Policy { proxy_door: true, door_names, ..policy() };
+    let session = open(&backend, &policy, "network").await.unwrap();
+    let mut collector = OutputCollector::new(20_000_usize, None);
+    let code = code.replace("PORT", &port.to_string());
+    let cell = Cell { language: Language::Python, timeout: LONG, ..measure::cell(&measure::config(), &code) };
+    let calls = Arc::clone(&network) as _;
+    let end = session.run_with_calls(cell, |shown| collector.push(shown), std::future::pending(), calls).await;
+    let notice = session.network_notice();
+    session.stop().await;
+    let collected = collector.finish();
+    assert_eq!(end, CellEnd::Completed { forgotten: false }, "{engine:?}: {}", collected.stderr.text);
+    let lines = lines.0.lock().unwrap().clone();
+    NetworkedCell { output: collected.stdout.text, lines, notes: network.take_notes(), notice }
+}
+
 #[test]
 fn containers_reach_what_the_rules_allow_and_nothing_else() {
     for_each_engine("containers_reach_what_the_rules_allow_and_nothing_else", async |engine, address, _| {
-        let listener = TcpListener::bind("0.0.0.0:0").await.unwrap();
-        let port = listener.local_addr().unwrap().port();
-        tokio::spawn(async move {
-            while let Ok((mut stream, _)) = listener.accept().await {
-                let _ = stream.read(&mut [0; 4096]).await;
-                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nplain answer").await;
-            }
-        });
-        let rule = EgressRule::parse(&format!("plain.test:{port}")).unwrap();
-        let rule = EgressRule { protocol: RuleProtocol::Http, pinned: Some(IpAddr::from([127, 0, 0, 1])), ..rule };
-        let rules = EgressRules { allow: vec![rule], ..EgressRules::default() };
-        let lines = Arc::new(KeptLines::default());
-        let gateway = EgressGateway::new(rules, Arc::clone(&lines) as _, Box::new(SystemResolver));
-        let caller = NetworkCaller { principal: "tests".into(), session: "s".into(), image: None };
-        let network = CellNetwork::new(gateway, caller, Arc::new(NoCalls));
-
-        let backend = backend(engine, address);
-        let session = open(&backend, &Policy { proxy_door: true, ..policy() }, "network").await.unwrap();
-        let mut collector = OutputCollector::new(20_000_usize, None);
-        let code = CODE.replace("PORT", &port.to_string());
-        let cell = Cell { language: Language::Python, timeout: LONG, ..measure::cell(&measure::config(), &code) };
-        let calls = Arc::clone(&network) as _;
-        let end = session.run_with_calls(cell, |shown| collector.push(shown), std::future::pending(), calls).await;
-        session.stop().await;
-        let collected = collector.finish();
-        assert_eq!(end, CellEnd::Completed { forgotten: false }, "{engine:?}: {}", collected.stderr.text);
-        let text = collected.stdout.text;
+        let cell = run_with_rule(engine, address, CODE).await;
+        let text = cell.output;
         assert!(text.starts_with("plain answer\nHTTP Error 403: Refused by Cove"), "{engine:?}: {text}");
         assert!(!text.contains("reached"), "{engine:?}: {text}");
-        assert_eq!(*lines.0.lock().unwrap(), ["plain.test allowed", "evil.test refused"]);
-        assert_eq!(network.take_notes().len(), 1);
+        assert_eq!(cell.lines, ["plain.test allowed", "evil.test refused"]);
+        assert_eq!(cell.notes.len(), 1);
+    });
+}
+
+#[test]
+fn containers_answer_the_names_that_rules_allow() {
+    for_each_engine("containers_answer_the_names_that_rules_allow", async |engine, address, _| {
+        let cell = run_with_rule(engine, address, CODE_BY_NAME).await;
+        assert_eq!(cell.notice, None, "{engine:?}");
+        assert_eq!(cell.output, "plain answer\ngaierror -2\n127.64.0.1 False\n", "{engine:?}");
+        assert_eq!(cell.lines, ["plain.test allowed", "evil.test refused"]);
+        assert_eq!(cell.notes.len(), 1);
     });
 }
 

@@ -23,8 +23,8 @@ use serde_json::{Value, json};
 use crate::{cove, wait_until};
 
 /// A server on this machine that answers every request with `answer`, and counts connections.
-struct CountingServer {
-    port: u16,
+pub(crate) struct CountingServer {
+    pub(crate) port: u16,
     connections: Arc<AtomicUsize>,
 }
 
@@ -52,7 +52,7 @@ impl CountingServer {
         Self { port, connections }
     }
 
-    fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
 }
@@ -82,15 +82,15 @@ fn tls_config() -> Arc<rustls::ServerConfig> {
 }
 
 /// Three servers, and rules that name two of them.
-struct RuledServers {
-    plain: CountingServer,
-    secure: CountingServer,
-    forbidden: CountingServer,
+pub(crate) struct RuledServers {
+    pub(crate) plain: CountingServer,
+    pub(crate) secure: CountingServer,
+    pub(crate) forbidden: CountingServer,
     folder: tempfile::TempDir,
 }
 
 impl RuledServers {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let network = Self {
             plain: CountingServer::start("plain answer", false),
             secure: CountingServer::start("secure answer", true),
@@ -100,8 +100,9 @@ impl RuledServers {
         let rules = format!(
             "[egress]\nallow = [\n  {{ host = \"plain.test\", ports = [{}], http = true, at = \"127.0.0.1\" }},\n  \
              {{ host = \"secure.test\", ports = [{}], at = \"127.0.0.1\" }},\n  {{ host = \"*.nowhere.invalid\" }},\n  \
-             {{ host = \"localhost\", ports = [{}] }},\n]\n",
-            network.plain.port, network.secure.port, network.forbidden.port
+             {{ host = \"localhost\", ports = [{}] }},\n  \
+             {{ host = \"bytes.test\", ports = [{}], tcp = true, at = \"127.0.0.1\" }},\n]\n",
+            network.plain.port, network.secure.port, network.forbidden.port, network.plain.port
         );
         fs::write(network.config(), rules).unwrap();
         let readable = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
@@ -123,7 +124,7 @@ impl RuledServers {
         }
     }
 
-    fn command(&self, who: TestUser, args: &[&str]) -> Command {
+    pub(crate) fn command(&self, who: TestUser, args: &[&str]) -> Command {
         let mut command = cove().command(who);
         command.env("COVE_CONFIG", self.config()).env("COVE_STATE_DIR", self.state(who)).args(args);
         command
@@ -136,14 +137,14 @@ impl RuledServers {
     }
 
     /// Runs cells: those of the arguments, and then this one.
-    fn run(&self, who: TestUser, args: &[&str], code: &str) -> FinishedProgram {
+    pub(crate) fn run(&self, who: TestUser, args: &[&str], code: &str) -> FinishedProgram {
         let code = self.fill(code);
         let output = self.command(who, &["run", "--backend", "jail"]).args(args).args(["-c", &code]).output().unwrap();
         FinishedProgram::from_output(output)
     }
 
-    fn audit(&self, who: TestUser) -> Vec<Value> {
-        let output = self.command(who, &["audit", "--egress", "--json"]).output().unwrap();
+    pub(crate) fn audit(&self, who: TestUser) -> Vec<Value> {
+        let output = self.command(who, &["audit", "--egress", "--json", "--lines", "1000"]).output().unwrap();
         serde_json::from_slice(&output.stdout).unwrap()
     }
 }

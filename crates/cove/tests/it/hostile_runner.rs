@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use cove_core::backend::{MemoryKiller, SandboxEnd};
 use cove_core::output::CellOutput;
-use cove_core::policy::{Policy, SandboxLimits};
+use cove_core::policy::{DoorName, Policy, SandboxLimits};
 use cove_core::session::{
     Cell, CellEnd, CellProcess, NoCalls, ProgramRun, Session, SessionOptions, StopReason, SurvivingState,
 };
 use cove_protocol::limits::MAX_ANSWER;
 use cove_protocol::{
-    CellId, CellOutcome, CodeQuestion, FromRunner, InterpreterPath, Language, OutputStream, StreamId, ToRunner,
+    CellId, CellOutcome, CodeQuestion, FromRunner, InterpreterPath, Language, OutputStream, ReachableName, StreamDoor,
+    StreamId, ToRunner,
 };
 use cove_testkit::FakeBackend;
 use cove_testkit::fake::FakeRunner;
@@ -78,7 +79,7 @@ where
 fn ends_a_runner_that_breaks_the_protocol() {
     let output = |cell, offset| FromRunner::Output { cell, stream: OutputStream::Stdout, offset };
     // No session of these tests has a door to the network.
-    let open = |cell| FromRunner::OpenStream { cell, stream: StreamId(1) };
+    let open = |cell| FromRunner::OpenStream { cell, stream: StreamId(1), door: StreamDoor::Proxy {} };
     check_lost(move |mut r, cell| async move { r.send(open(cell), b"").await }, "opened a stream out of turn");
     check_lost(
         |mut r, _| async move { r.send(FromRunner::StreamData { stream: StreamId(1) }, b"x").await },
@@ -100,6 +101,74 @@ fn ends_a_runner_that_breaks_the_protocol() {
     check_lost(
         |mut r, _| async move { r.send(FromRunner::Fault { message: "tired".into() }, &[]).await },
         "could not go on",
+    );
+}
+
+/// The same for a runner that has opened both doors.
+fn check_lost_beside_doors<F>(says: impl Fn(FakeRunner, CellId) -> F + Send + Sync + Copy + 'static, why: &str)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let backend = FakeBackend::new(move |mut runner| async move {
+        let Some((ToRunner::Hello(hello), _)) = runner.receive().await else { panic!("no hello") };
+        let interpreters = hello.interpreters[..1].to_vec();
+        let (version, proxy_port, name_door) = (cove_protocol::VERSION, Some(3128), true);
+        let ready = cove_protocol::RunnerReady { version, interpreters, received: 0, proxy_port, name_door };
+        runner.send(FromRunner::Ready(ready), &[]).await;
+        let (cell, _) = runner.next_cell().await.unwrap();
+        says(runner, cell).await;
+        std::future::pending::<()>().await;
+    });
+    let name = ReachableName { pattern: "a.test".into(), ports: vec![443] };
+    let door_names = vec![DoorName { name, images: Vec::new() }];
+    let policy = Policy { proxy_door: true, door_names, ..policy() };
+    let end = block_on(async {
+        let session = Session::start(&backend, &policy, SessionOptions::default()).await.unwrap();
+        session.run(cell(), |_| {}, std::future::pending()).await
+    });
+    let CellEnd::SandboxEnded(SandboxEnd::Lost(reason)) = &end else { panic!("{why}: {end:?}") };
+    assert!(reason.contains(why) && backend.kills() == 1, "{why}: {reason}");
+}
+
+#[test]
+fn ends_a_runner_that_lies_about_names() {
+    async fn open(mut runner: FakeRunner, cell: CellId, host: String, port: u16) {
+        let door = StreamDoor::Name { host, port };
+        runner.send(FromRunner::OpenStream { cell, stream: StreamId(1), door }, b"").await;
+    }
+    let none = "a name that is none";
+    check_lost_beside_doors(|r, cell| open(r, cell, "a".repeat(300), 443), none);
+    check_lost_beside_doors(|r, cell| open(r, cell, "EVIL.test".into(), 443), none);
+    check_lost_beside_doors(|r, cell| open(r, cell, "evil\0.a.test".into(), 443), none);
+    check_lost_beside_doors(|r, cell| open(r, cell, String::new(), 443), none);
+    check_lost_beside_doors(|r, cell| open(r, cell, "a.test".into(), 0), none);
+    check_lost_beside_doors(|r, _| open(r, CellId(9), "a.test".into(), 443), "opened a stream out of turn");
+    let unknown_door = br#"{"type":"open_stream","cell":1,"stream":1,"door":{"kind":"back"}}"#;
+    check_lost_beside_doors(
+        move |mut r, _| async move {
+            let length = (unknown_door.len() as u32).to_be_bytes();
+            let frame = (unknown_door.len() as u32 + 5).to_be_bytes();
+            r.send_bytes(&[&frame[..], &[0], &length, unknown_door].concat()).await;
+        },
+        "what it may not",
+    );
+    async fn report(mut runner: FakeRunner, cell: CellId, names: &[String]) {
+        for name in names {
+            runner.send(FromRunner::UnknownName { cell, name: name.clone() }, b"").await;
+        }
+    }
+    let turn = "reported a name out of turn";
+    check_lost_beside_doors(|r, cell| async move { report(r, cell, &["a".repeat(300)]).await }, turn);
+    check_lost_beside_doors(|r, cell| async move { report(r, cell, &["a b".into()]).await }, turn);
+    check_lost_beside_doors(|r, _| async move { report(r, CellId(9), &["a.test".into()]).await }, turn);
+    check_lost_beside_doors(|r, cell| async move { report(r, cell, &vec!["a.test".into(); 65]).await }, turn);
+    check_lost_beside_doors(
+        |mut r, cell| async move { r.send(FromRunner::MoreUnknownNames { cell, count: 1 }, b"").await },
+        turn,
+    );
+    check_lost(
+        |mut r, cell| async move { r.send(FromRunner::UnknownName { cell, name: "a.test".into() }, b"").await },
+        "a name without a door",
     );
 }
 
@@ -330,7 +399,13 @@ fn reports_variables_lost_between_cells() {
 fn refuses_a_runner_of_another_version() {
     let backend = FakeBackend::new(|mut runner| async move {
         runner.receive().await;
-        let ready = cove_protocol::RunnerReady { version: 0, interpreters: vec![], received: 0, proxy_port: None };
+        let ready = cove_protocol::RunnerReady {
+            version: 0,
+            interpreters: vec![],
+            received: 0,
+            proxy_port: None,
+            name_door: false,
+        };
         runner.send(FromRunner::Ready(ready), &[]).await;
         std::future::pending::<()>().await;
     });

@@ -22,6 +22,7 @@ mod interpreters;
 mod layers;
 mod leftovers;
 mod memory;
+mod name_door;
 mod packages;
 mod parameter_headers;
 mod pins;

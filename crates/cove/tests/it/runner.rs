@@ -53,7 +53,7 @@ impl BareRunner {
             stdin: StdinSource::Empty,
             interpreters,
             warm: None,
-            proxy_door: false,
+            network: None,
             resume: None,
         };
         self.send(&ToRunner::Hello(hello), b"");

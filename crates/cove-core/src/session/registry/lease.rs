@@ -195,6 +195,12 @@ impl SessionLease {
         self.note.as_deref()
     }
 
+    /// Returns what code must know of the network of this sandbox, to the first caller only.
+    pub fn network_notice(&self) -> Option<&'static str> {
+        let oneshot = self.oneshot.as_ref().map(|(session, _)| session);
+        oneshot.or_else(|| self.use_guard.entry.session.get()).filter(|_| self.is_new)?.network_notice()
+    }
+
     /// Returns why the previous session of that name ended, to the first caller only.
     pub fn take_predecessor_end(&self) -> Option<EndReason> {
         lock(&self.use_guard.entry.predecessor_end).take()
