@@ -357,7 +357,7 @@ fn refused_names_are_recorded_and_a_flood_is_counted() {
     let asked = Arc::clone(&questions.questions);
     let gateway = EgressGateway::new(rules(pinned(443)), Arc::clone(&recorder) as _, Box::new(questions));
     let (traffic, notes) = (SessionTraffic::default(), RefusalNotes::default());
-    let caller = NetworkCaller { principal: "p".into(), session: "s".into() };
+    let caller = NetworkCaller { principal: "p".into(), session: "s".into(), image: None };
     let refuse = |name: &str| gateway.refuse_name(name, CellId(1), &traffic, &caller, &notes);
     for name in ["evil.test", "evil?.allowed.test", "127.1", "allowed.test"] {
         refuse(name);
