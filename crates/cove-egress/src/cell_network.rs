@@ -8,7 +8,7 @@ use cove_core::session::{CallHandler, CallingCell, UnknownName};
 use cove_protocol::CellId;
 
 use crate::audit_line::NetworkCaller;
-use crate::gateway::{EgressGateway, RequestOrigin};
+use crate::gateway::{EgressGateway, EgressOrigin};
 use crate::refusal_notes::RefusalNotes;
 
 /// Answers the calls of one cell through another handler, and serves its connections to the network.
@@ -38,7 +38,7 @@ impl CallHandler for CellNetwork {
     fn serve_stream<'a>(&'a self, cell: CellId, stream: GuestStream) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let (id, door, traffic) = (stream.id(), stream.door().clone(), Arc::clone(stream.traffic()));
-            let origin = RequestOrigin { cell, stream: id, door, caller: &self.caller, notes: &self.notes };
+            let origin = EgressOrigin { cell, stream: id, door, caller: &self.caller, notes: &self.notes };
             self.gateway.serve(stream, &origin, &traffic).await;
         })
     }

@@ -40,7 +40,7 @@ pub struct EgressGateway {
 }
 
 /// Where a request comes from.
-pub(crate) struct RequestOrigin<'a> {
+pub(crate) struct EgressOrigin<'a> {
     pub(crate) cell: CellId,
     pub(crate) stream: StreamId,
     pub(crate) door: StreamDoor,
@@ -48,7 +48,7 @@ pub(crate) struct RequestOrigin<'a> {
     pub(crate) notes: &'a RefusalNotes,
 }
 
-impl RequestOrigin<'_> {
+impl EgressOrigin<'_> {
     fn audit_line(&self) -> EgressAuditLine {
         let door = match self.door {
             StreamDoor::Proxy {} => "proxy",
@@ -90,7 +90,7 @@ impl EgressGateway {
     pub(crate) async fn serve(
         &self,
         client: impl AsyncRead + AsyncWrite + Unpin + Send,
-        origin: &RequestOrigin<'_>,
+        origin: &EgressOrigin<'_>,
         traffic: &SessionTraffic,
     ) {
         let mut client = BufReader::new(client);
@@ -142,7 +142,7 @@ impl EgressGateway {
     async fn read_request(
         &self,
         client: &mut (impl AsyncBufRead + Unpin),
-        origin: &RequestOrigin<'_>,
+        origin: &EgressOrigin<'_>,
     ) -> Option<Result<ProxyRequest, EgressRefusal>> {
         let target = match &origin.door {
             StreamDoor::Proxy {} => None,
@@ -204,7 +204,7 @@ impl EgressGateway {
     }
 
     /// Tells the client, and the cell's result. A client that takes Cove for the server itself gets no answer in its name.
-    async fn refuse(&self, mut client: impl AsyncWrite + Unpin, refusal: &EgressRefusal, origin: &RequestOrigin<'_>) {
+    async fn refuse(&self, mut client: impl AsyncWrite + Unpin, refusal: &EgressRefusal, origin: &EgressOrigin<'_>) {
         origin.notes.add(refusal);
         if origin.door != (StreamDoor::Proxy {}) {
             return;
@@ -222,7 +222,7 @@ impl EgressGateway {
         &self,
         client: &mut BufReader<impl AsyncRead + AsyncWrite + Unpin + Send>,
         request: ProxyRequest,
-        origin: &RequestOrigin<'_>,
+        origin: &EgressOrigin<'_>,
         traffic: &SessionTraffic,
         open: &mut OpenEgressLine,
     ) -> RequestEnd {

@@ -27,7 +27,7 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt};
 
-use self::name_door::{NameDoor, NameReport, NameSource};
+use self::name_door::{NameDoor, NameDoorSource, NameReport};
 use crate::calls::SendToHost;
 use crate::protocol_error;
 
@@ -52,7 +52,7 @@ pub(crate) struct NetworkDoor {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum DoorSource {
     Listener,
-    Names(NameSource),
+    Names(NameDoorSource),
     Connection(StreamId),
 }
 
@@ -149,13 +149,13 @@ impl NetworkDoor {
     pub(crate) fn handle(&mut self, source: DoorSource, found: PollFlags, send: SendToHost<'_>) -> io::Result<()> {
         match source {
             DoorSource::Listener => self.accept(send),
-            DoorSource::Names(NameSource::Listener { number, port }) => {
+            DoorSource::Names(NameDoorSource::Listener { number, port }) => {
                 match self.names.as_ref().and_then(|names| names.accept(number, port)) {
                     Some((socket, door)) => self.admit(socket.into(), door, send),
                     None => Ok(()),
                 }
             }
-            DoorSource::Names(NameSource::Dns(source)) => match (&mut self.names, self.cell) {
+            DoorSource::Names(NameDoorSource::Dns(source)) => match (&mut self.names, self.cell) {
                 (Some(names), Some(cell)) => {
                     names.answer(source, &mut |report| send(&report_message(cell, report), &[]))
                 }

@@ -81,7 +81,7 @@ async fn send_through(
         drop(code);
         String::from_utf8_lossy(&answer).into_owned()
     };
-    let origin = RequestOrigin { cell: CellId(1), stream: StreamId(2), door, caller: &caller, notes: &notes };
+    let origin = EgressOrigin { cell: CellId(1), stream: StreamId(2), door, caller: &caller, notes: &notes };
     let (answer, ()) = tokio::join!(talk, gateway.serve(guest, &origin, &traffic));
     let line = lock(&recorder.lines).pop();
     AnsweredConnection { answer, line, notes: notes.take().join("\n"), questions: questions.load(Ordering::Relaxed) }

@@ -69,7 +69,7 @@ struct NameReports {
 
 /// A socket of the door that the loop polls.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum NameSource {
+pub(crate) enum NameDoorSource {
     Dns(DnsSource),
     Listener { number: usize, port: u16 },
 }
@@ -95,15 +95,15 @@ impl NameDoor {
     }
 
     /// Returns the sockets that answer names.
-    pub(super) fn dns_sources(&self) -> impl Iterator<Item = (NameSource, BorrowedFd<'_>)> {
-        self.sockets.sources().map(|(source, fd)| (NameSource::Dns(source), fd))
+    pub(super) fn dns_sources(&self) -> impl Iterator<Item = (NameDoorSource, BorrowedFd<'_>)> {
+        self.sockets.sources().map(|(source, fd)| (NameDoorSource::Dns(source), fd))
     }
 
     /// Returns the sockets that accept connections.
-    pub(super) fn listeners(&self) -> impl Iterator<Item = (NameSource, BorrowedFd<'_>)> {
+    pub(super) fn listeners(&self) -> impl Iterator<Item = (NameDoorSource, BorrowedFd<'_>)> {
         self.book.listening.iter().flat_map(|&number| {
             let listeners = self.book.names[number].listeners.iter();
-            listeners.map(move |(port, listener)| (NameSource::Listener { number, port: *port }, listener.as_fd()))
+            listeners.map(move |(port, listener)| (NameDoorSource::Listener { number, port: *port }, listener.as_fd()))
         })
     }
 
