@@ -11,6 +11,7 @@
 //! they may have crossed its end on the wire. Dropping a `GuestStream` before both directions have ended resets the
 //! stream, after the bytes that were written before `shutdown`.
 
+mod session_network;
 mod session_traffic;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -27,6 +28,7 @@ use tokio::sync::Notify;
 
 use crate::sync::lock;
 
+pub use session_network::{SessionNetwork, SessionNetworks};
 pub use session_traffic::SessionTraffic;
 
 /// The payload of one frame: short enough that a frame of another stream need not wait long.
@@ -43,6 +45,7 @@ pub struct StreamTable {
     state: Mutex<StreamTableState>,
     has_frames: Notify,
     traffic: Arc<SessionTraffic>,
+    network: Option<Arc<SessionNetwork>>,
 }
 
 #[derive(Default)]
@@ -123,6 +126,11 @@ impl StreamState {
 }
 
 impl StreamTable {
+    /// The table of a session with this network.
+    pub(crate) fn new(network: Option<SessionNetwork>) -> Self {
+        Self { network: network.map(Arc::new), ..Self::default() }
+    }
+
     /// The runner has opened the proxy door. No stream may come through it before.
     pub(crate) fn allow_proxy_door(&self) {
         lock(&self.state).has_proxy_door = true;
@@ -351,6 +359,11 @@ impl GuestStream {
     /// What all streams of the session have moved.
     pub fn traffic(&self) -> &Arc<SessionTraffic> {
         &self.table.traffic
+    }
+
+    /// What was made for the session when its sandbox started.
+    pub fn network(&self) -> Option<&Arc<SessionNetwork>> {
+        self.table.network.as_ref()
     }
 
     /// Calls a function with the entry, and gives the stream its turn afterwards. Fails if the stream has ended.

@@ -38,7 +38,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::backend::ByteStream;
 use crate::error::display_value;
-use crate::guest_streams::{GuestStream, SessionTraffic, StreamBreach, StreamTable};
+use crate::guest_streams::{GuestStream, SessionNetwork, SessionTraffic, StreamBreach, StreamTable};
 use crate::sync::lock;
 
 /// Messages in each queue. The protocol allows few outstanding messages; if a queue is full, its sender waits.
@@ -116,11 +116,12 @@ impl Link {
     pub async fn open(
         stream: Box<dyn ByteStream>,
         hello: HostHello,
+        session_network: Option<SessionNetwork>,
     ) -> Result<(Self, CellMessages, RunnerReady), LinkError> {
         let (read, mut write) = tokio::io::split(stream);
         let (outgoing, mut queue) = mpsc::channel::<Vec<u8>>(QUEUE_LENGTH);
         // Writing has its own task, so that the host goes on reading while the runner does not read.
-        let streams = Arc::new(StreamTable::default());
+        let streams = Arc::new(StreamTable::new(session_network));
         let outgoing_streams = Arc::clone(&streams);
         tokio::spawn(async move {
             loop {

@@ -77,7 +77,7 @@ impl Policy {
     /// Returns what the runner opens on the sandbox's loopback, if anything.
     pub fn network_setup(&self) -> Option<NetworkSetup> {
         let names = if self.answers_names() { self.reachable_names().cloned().collect() } else { Vec::new() };
-        self.proxy_door.then_some(NetworkSetup { names })
+        self.proxy_door.then_some(NetworkSetup { names, ..NetworkSetup::default() })
     }
 }
 

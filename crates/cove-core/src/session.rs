@@ -30,8 +30,8 @@ use std::time::Duration;
 
 use cove_protocol::limits::CHUNK;
 use cove_protocol::{
-    CallId, CellId, CellOutcome, CodeCell, FromRunner, HostHello, InterpreterPath, Language, ProgramCell, StdinSource,
-    ToRunner, VERSION,
+    CallId, CellId, CellOutcome, CodeCell, FromRunner, HostHello, InterpreterPath, Language, NetworkSetup, ProgramCell,
+    StdinSource, ToRunner, VERSION,
 };
 use tokio::io::AsyncRead;
 use tokio::sync::{Mutex, Semaphore};
@@ -39,6 +39,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::backend::{Backend, ImageCommand, MemoryKiller, SandboxControl, SandboxEnd, SandboxOwner};
 use crate::error::{Failure, display_value};
+use crate::guest_streams::SessionNetwork;
 use crate::link::{CellMessages, Link, LinkError, SendPermit, encode_frame};
 use crate::output::CellOutput;
 use crate::policy::{ImageRecipe, Policy, SandboxRoot};
@@ -100,6 +101,8 @@ pub struct SessionOptions {
     pub warm_language: Option<Language>,
     /// The labels that the backend puts on the sandbox.
     pub owner: SandboxOwner,
+    /// The network of the session, if the host keeps something for it.
+    pub network: Option<SessionNetwork>,
 }
 
 impl Session {
@@ -107,15 +110,21 @@ impl Session {
     /// does not answer within `START_TIMEOUT` or breaks the protocol; the sandbox is killed then.
     pub async fn start(backend: &dyn Backend, policy: &Policy, options: SessionOptions) -> Result<Self, Failure> {
         let mut sandbox = backend.start(policy, &options.owner).await?;
+        let network = options.network;
         let hello = HostHello {
             version: VERSION,
             stdin: if options.input.is_some() { StdinSource::Host } else { StdinSource::Empty },
             interpreters: sandbox.interpreters,
             warm: options.warm_language,
-            network: policy.network_setup(),
+            network: policy.network_setup().map(|setup| match &network {
+                Some(SessionNetwork { authority, variables, .. }) => {
+                    NetworkSetup { authority: authority.clone(), variables: variables.clone(), ..setup }
+                }
+                None => setup,
+            }),
             resume: None,
         };
-        let opened = tokio::time::timeout(START_TIMEOUT, Link::open(sandbox.stream, hello)).await;
+        let opened = tokio::time::timeout(START_TIMEOUT, Link::open(sandbox.stream, hello, network)).await;
         let failed = Failure::operator("could not reach the runner in the sandbox");
         match opened {
             Ok(Ok((link, messages, ready))) => Ok(Self {

@@ -38,19 +38,22 @@ pub struct EgressAuditLine {
     /// The address that was connected to.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub address: Option<String>,
-    /// `CONNECT` for a connection that Cove passes on, `LOOKUP` for a name, or the method of a plain request.
+    /// `CONNECT` for a connection that Cove passes on, `LOOKUP` for a name, or the method of a request that Cove could read.
     pub method: String,
-    /// Of a plain request, without its query.
+    /// Of a request that Cove could read, without its query.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     pub path: String,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub rule: Option<String>,
+    /// Names of the credentials that Cove added.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub credential: Option<String>,
     /// `allowed` or `refused`.
     pub decision: String,
     /// Why it was refused, or why it ended early.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reason: Option<String>,
-    /// The status of the answer to a plain request.
+    /// The status of the answer to a request that Cove could read.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub status: Option<u16>,
     pub bytes_up: u64,

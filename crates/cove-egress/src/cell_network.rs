@@ -8,7 +8,7 @@ use cove_core::session::{CallHandler, CallingCell, UnknownName};
 use cove_protocol::CellId;
 
 use crate::audit_line::NetworkCaller;
-use crate::gateway::{EgressGateway, EgressOrigin};
+use crate::gateway::{EgressGateway, EgressOrigin, SessionContext};
 use crate::refusal_notes::RefusalNotes;
 
 /// Answers the calls of one cell through another handler, and serves its connections to the network.
@@ -16,12 +16,12 @@ pub struct CellNetwork {
     gateway: Arc<EgressGateway>,
     caller: NetworkCaller,
     calls: Arc<dyn CallHandler>,
-    notes: RefusalNotes,
+    notes: Arc<RefusalNotes>,
 }
 
 impl CellNetwork {
     pub fn new(gateway: Arc<EgressGateway>, caller: NetworkCaller, calls: Arc<dyn CallHandler>) -> Arc<Self> {
-        Arc::new(Self { gateway, caller, calls, notes: RefusalNotes::default() })
+        Arc::new(Self { gateway, caller, calls, notes: Arc::default() })
     }
 
     /// Returns a line for each refusal since the last call, at most five and a count.
@@ -37,9 +37,13 @@ impl CallHandler for CellNetwork {
 
     fn serve_stream<'a>(&'a self, cell: CellId, stream: GuestStream) -> BoxFuture<'a, ()> {
         Box::pin(async move {
-            let (id, door, traffic) = (stream.id(), stream.door().clone(), Arc::clone(stream.traffic()));
+            let (id, door) = (stream.id(), stream.door().clone());
+            let session = SessionContext {
+                traffic: Arc::clone(stream.traffic()),
+                identity: self.gateway.identity(stream.network()),
+            };
             let origin = EgressOrigin { cell, stream: id, door, caller: &self.caller, notes: &self.notes };
-            self.gateway.serve(stream, &origin, &traffic).await;
+            self.gateway.serve(stream, &origin, session).await;
         })
     }
 

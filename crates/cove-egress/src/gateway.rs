@@ -4,10 +4,11 @@
 //! written before anything is connected. The server gets its first byte only after the client's first message has named
 //! the same server as its request.
 
-use std::sync::Arc;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cove_core::guest_streams::SessionTraffic;
+use cove_core::guest_streams::{SessionNetwork, SessionNetworks, SessionTraffic};
 use cove_protocol::{CellId, StreamDoor, StreamId};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
@@ -16,11 +17,16 @@ use tokio::time::timeout;
 use crate::audit_line::{EgressAuditLine, EgressRecorder, NetworkCaller, OpenEgressLine};
 use crate::client_hello::{FirstMessage, read_client_hello};
 use crate::dial::{NameResolver, connect, find_addresses};
+use crate::gateway_services::GatewayServices;
+use crate::inspected_connection::InspectedConnection;
+use crate::origin_connection::OriginTrust;
 use crate::proxy_request::{ProxyRequest, RequestForm, malformed_host, read_head};
 use crate::refusal::{EgressRefusal, RefusalReason, UNREADABLE};
 use crate::refusal_notes::RefusalNotes;
 use crate::relay::{RelayDirection, RelayError, RelayMeter, relay_exchange, relay_tunnel};
 use crate::rules::{EgressRule, EgressRules, RequestKind};
+use crate::secret_value::{CredentialCache, CredentialValues, NoValues};
+use crate::session_identity::SessionIdentity;
 use crate::target_host::{HostTarget, TargetHost};
 
 /// How long a client may take to send a head, and to send its first message through a tunnel.
@@ -28,15 +34,21 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a client may take to read a refusal.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// What an audit line has of a rule.
+const MAX_SHOWN_RULE: usize = 200;
 /// The first byte of a TLS connection.
 const TLS_HANDSHAKE: u8 = 0x16;
 const TUNNEL_IS_OPEN: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 
 /// What all sessions share.
 pub struct EgressGateway {
-    rules: EgressRules,
-    recorder: Arc<dyn EgressRecorder>,
-    resolver: Box<dyn NameResolver>,
+    services: GatewayServices,
+}
+
+/// What belongs to the session of a connection.
+pub(crate) struct SessionContext {
+    pub(crate) traffic: Arc<SessionTraffic>,
+    pub(crate) identity: Arc<SessionIdentity>,
 }
 
 /// Where a request comes from.
@@ -45,7 +57,7 @@ pub(crate) struct EgressOrigin<'a> {
     pub(crate) stream: StreamId,
     pub(crate) door: StreamDoor,
     pub(crate) caller: &'a NetworkCaller,
-    pub(crate) notes: &'a RefusalNotes,
+    pub(crate) notes: &'a Arc<RefusalNotes>,
 }
 
 impl EgressOrigin<'_> {
@@ -68,6 +80,12 @@ fn refused_line(cell: CellId, caller: &NetworkCaller) -> EgressAuditLine {
     }
 }
 
+/// What the rules say about a request.
+enum DecidedRequest<'a> {
+    Connected(&'a EgressRule, TcpStream),
+    Inspected(Vec<IpAddr>),
+}
+
 /// How a request ended that was begun.
 enum RequestEnd {
     /// The client still waits for its answer.
@@ -75,23 +93,43 @@ enum RequestEnd {
     /// The client is past its answer.
     BrokenOff(EgressRefusal),
     Closed,
+    /// TLS ends here, and each request is decided. Addresses of the host that were judged.
+    Inspected(HostTarget, Vec<IpAddr>),
 }
 
 impl EgressGateway {
     pub fn new(rules: EgressRules, recorder: Arc<dyn EgressRecorder>, resolver: Box<dyn NameResolver>) -> Arc<Self> {
-        Arc::new(Self { rules, recorder, resolver })
+        Self::with_credentials(rules, recorder, resolver, Arc::new(NoValues))
+    }
+
+    /// Does the same as `new`. `values` reads the values of credentials.
+    pub fn with_credentials(
+        rules: EgressRules,
+        recorder: Arc<dyn EgressRecorder>,
+        resolver: Box<dyn NameResolver>,
+        values: Arc<dyn CredentialValues>,
+    ) -> Arc<Self> {
+        let credentials = CredentialCache::new(values);
+        let origin_trust = OriginTrust::default();
+        Arc::new(Self { services: GatewayServices { rules, recorder, resolver, credentials, origin_trust } })
+    }
+
+    /// Returns the identity that was made for a session when it started. A session without one makes no inspected request.
+    pub(crate) fn identity(&self, network: Option<&Arc<SessionNetwork>>) -> Arc<SessionIdentity> {
+        let made = network.and_then(|network| Arc::clone(&network.state).downcast().ok());
+        made.unwrap_or_else(|| Arc::new(SessionIdentity::default()))
     }
 
     pub fn rules(&self) -> &EgressRules {
-        &self.rules
+        &self.services.rules
     }
 
     /// Serves a connection until it ends. Dropping the future ends it, and its audit line is written all the same.
     pub(crate) async fn serve(
         &self,
-        client: impl AsyncRead + AsyncWrite + Unpin + Send,
+        client: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         origin: &EgressOrigin<'_>,
-        traffic: &SessionTraffic,
+        SessionContext { traffic, identity }: SessionContext,
     ) {
         let mut client = BufReader::new(client);
         if !traffic.may_open() {
@@ -109,7 +147,8 @@ impl EgressGateway {
             Err(refusal) => EgressAuditLine { host: refusal.target.clone(), ..line },
         };
         let target = read.as_ref().map_or_else(|refusal| refusal.target.clone(), |request| request.target.to_string());
-        let mut open = match OpenEgressLine::begin(Arc::clone(&self.recorder), line) {
+        let mut template = line.clone();
+        let mut open = match OpenEgressLine::begin(Arc::clone(&self.services.recorder), line) {
             Ok(open) => open,
             Err(error) => {
                 tracing::error!("could not record a network request: {error}; none is made until it can");
@@ -120,12 +159,33 @@ impl EgressGateway {
                     .await;
             }
         };
+        let meter = RelayMeter::new(traffic, self.services.rules.limits, Arc::clone(&open.counts));
         let end = match read {
-            Ok(request) => self.carry_out(&mut client, request, origin, traffic, &mut open).await,
+            Ok(request) => self.carry_out(&mut client, request, origin, &meter, &mut open).await,
             Err(refusal) => RequestEnd::Refused(refusal),
         };
         match end {
             RequestEnd::Closed => {}
+            RequestEnd::Inspected(target, addresses) => {
+                template.rule = open.line.rule.clone();
+                open.line.decision = "allowed".to_owned();
+                let first_line = Mutex::new(Some(open));
+                let notes = Arc::clone(origin.notes);
+                let services = &self.services;
+                let caller = origin.caller.clone();
+                let connection = InspectedConnection {
+                    services,
+                    caller,
+                    target,
+                    identity,
+                    addresses,
+                    meter,
+                    notes,
+                    template,
+                    first_line,
+                };
+                connection.serve(client).await;
+            }
             RequestEnd::BrokenOff(refusal) => {
                 open.line.reason = Some(refusal.reason.as_str().to_owned());
                 origin.notes.add(&refusal);
@@ -152,7 +212,7 @@ impl EgressGateway {
                 Err(problem) => return Some(Err(malformed_host(host, problem))),
             },
         };
-        let is_plain = |target| self.rules.decide_by_name(target, origin.caller) == Ok(RequestKind::PlainHttp);
+        let is_plain = |target| self.services.rules.decide_by_name(target, origin.caller) == Ok(RequestKind::PlainHttp);
         if let Some(target) = target.as_ref().filter(|target| !is_plain(target)) {
             return Some(Ok(ProxyRequest::of_tunnel(target.clone())));
         }
@@ -184,7 +244,7 @@ impl EgressGateway {
         notes: &RefusalNotes,
     ) {
         let refusal = match TargetHost::parse(name) {
-            Ok(host) => self.rules.refuse_name(&host, caller),
+            Ok(host) => self.services.rules.refuse_name(&host, caller),
             Err(problem) => malformed_host(name, problem),
         };
         notes.add(&refusal);
@@ -197,7 +257,7 @@ impl EgressGateway {
                 reason: Some(refusal.reason.as_str().to_owned()),
                 ..refused_line(cell, caller)
             };
-            if let Err(error) = OpenEgressLine::begin(Arc::clone(&self.recorder), line) {
+            if let Err(error) = OpenEgressLine::begin(Arc::clone(&self.services.recorder), line) {
                 tracing::error!("could not record a refused name: {error}");
             }
         }
@@ -223,45 +283,56 @@ impl EgressGateway {
         client: &mut BufReader<impl AsyncRead + AsyncWrite + Unpin + Send>,
         request: ProxyRequest,
         origin: &EgressOrigin<'_>,
-        traffic: &SessionTraffic,
+        meter: &RelayMeter,
         open: &mut OpenEgressLine,
     ) -> RequestEnd {
-        let meter = RelayMeter::new(traffic, self.rules.limits, Arc::clone(&open.counts));
         let line = &mut open.line;
         let connected = async {
-            let rule = self.rules.decide(&request.target, request.kind(), origin.caller)?;
-            line.rule = Some(rule.to_string());
-            let addresses = find_addresses(rule, &request.target, &*self.resolver).await?;
+            let rule = self.services.rules.decide(&request.target, request.kind(), origin.caller)?;
+            line.rule = Some(rule.to_string().chars().take(MAX_SHOWN_RULE).collect());
+            let addresses = find_addresses(rule, &request.target, &*self.services.resolver).await?;
+            if rule.inspection.is_some() && request.kind() == RequestKind::Tunnel {
+                return Ok(DecidedRequest::Inspected(addresses));
+            }
             line.decision = "allowed".to_owned();
             let (server, address) = connect(&request.target, &addresses).await?;
             line.address = Some(address.to_string());
-            Ok((rule, server))
+            Ok(DecidedRequest::Connected(rule, server))
         };
-        let (rule, server) = match connected.await {
+        let connected = match connected.await {
             Ok(connected) => connected,
             Err(refusal) => return RequestEnd::Refused(refusal),
         };
+        // Through the name door, the client has asked for no answer.
+        let is_asked = request.kind() == RequestKind::Tunnel && origin.door == (StreamDoor::Proxy {});
+        if is_asked && client.write_all(TUNNEL_IS_OPEN).await.is_err() {
+            return RequestEnd::Closed;
+        }
+        let (rule, server) = match connected {
+            DecidedRequest::Connected(rule, server) => (rule, server),
+            DecidedRequest::Inspected(addresses) => return RequestEnd::Inspected(request.target, addresses),
+        };
         let target = &request.target;
         let done = match request.form {
-            RequestForm::Tunnel => {
-                let is_proxy = origin.door == (StreamDoor::Proxy {});
-                if is_proxy && client.write_all(TUNNEL_IS_OPEN).await.is_err() {
-                    return RequestEnd::Closed;
-                }
-                tunnel(client, server, rule, target, &meter).await
-            }
+            RequestForm::Tunnel => tunnel(client, server, rule, target, meter).await,
             RequestForm::Plain { head, body } => {
                 let sent = meter.count(RelayDirection::Up, head.as_bytes());
                 let mut server = server;
                 let exchange = async {
                     sent?;
                     server.write_all(head.as_bytes()).await?;
-                    relay_exchange(client, server, body, &meter).await
+                    relay_exchange(client, server, body, meter).await
                 };
                 exchange.await.map_err(|error| end_of_relay(error, target))
             }
         };
         done.err().unwrap_or(RequestEnd::Closed)
+    }
+}
+
+impl SessionNetworks for EgressGateway {
+    fn create(&self) -> SessionNetwork {
+        SessionIdentity::new(self.rules()).into_network(self.rules())
     }
 }
 
@@ -271,7 +342,7 @@ async fn tunnel(
     mut server: TcpStream,
     rule: &EgressRule,
     target: &HostTarget,
-    meter: &RelayMeter<'_>,
+    meter: &RelayMeter,
 ) -> Result<(), RequestEnd> {
     // Some clients of a proxy do not wait for its answer.
     let mut first = client.buffer().to_vec();
@@ -283,7 +354,7 @@ async fn tunnel(
             Err(RequestEnd::BrokenOff(EgressRefusal { reason, target, cause, hint }))
         };
         match read {
-            Ok(Ok(FirstMessage::Hello { server_name })) if is_name_of(server_name.as_deref(), &target.host) => {}
+            Ok(Ok(FirstMessage::Hello { server_name })) if target.host.is_server_name(server_name.as_deref()) => {}
             Ok(Ok(FirstMessage::Hello { .. })) => {
                 let hint = format!("use `{}` as the server name of TLS", target.host);
                 return refuse(
@@ -310,15 +381,6 @@ async fn tunnel(
         relay_tunnel(client, server, meter).await
     };
     relayed.await.map_err(|error| end_of_relay(error, target))
-}
-
-/// True if the client asks for the host of the tunnel. For an address, clients send no name.
-fn is_name_of(server_name: Option<&str>, host: &TargetHost) -> bool {
-    match (server_name, host) {
-        (Some(name), host) => TargetHost::parse(name).is_ok_and(|named| named == *host),
-        (None, TargetHost::Address(_)) => true,
-        (None, TargetHost::Name(_)) => false,
-    }
 }
 
 fn end_of_relay(error: RelayError, target: &HostTarget) -> RequestEnd {

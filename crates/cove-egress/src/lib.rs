@@ -7,11 +7,20 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod answer_scrubber;
 mod audit_line;
 mod cell_network;
 mod client_hello;
+mod credential;
+mod credential_table;
 mod dial;
 mod gateway;
+mod gateway_services;
+mod inspected_body;
+mod inspected_connection;
+mod inspected_request;
+mod inspected_upgrade;
+mod origin_connection;
 mod presets;
 mod proxy_request;
 mod refusal;
@@ -20,19 +29,32 @@ mod relay;
 #[cfg(test)]
 #[path = "../../../fuzz/replay.rs"]
 mod replay;
+mod request_decision;
+mod request_limits;
+mod request_path;
+mod request_record;
 mod rules;
+mod secret_value;
+mod session_authority;
+mod session_identity;
+mod strict_heads;
 mod table;
 mod target_host;
 
 pub use address::{AddressProblem, check_address};
 pub use audit_line::{EgressAuditLine, EgressRecorder, NetworkCaller};
 pub use cell_network::CellNetwork;
+pub use credential::{CredentialSlot, EgressCredential};
+pub use credential_table::parse_credentials;
 pub use dial::{NameResolver, SystemResolver};
 pub use gateway::EgressGateway;
 pub use presets::{NetworkPreset, PRESETS};
 #[cfg(any(test, fuzzing))]
 pub use proxy_request::exercise::exercise as exercise_proxy_request;
 pub use refusal::{EgressRefusal, RefusalReason};
+pub use request_limits::RequestLimits;
+pub use request_path::PathPattern;
 pub use rules::{EgressRule, EgressRules, HostPattern, MAX_RULES, RequestKind, RuleProtocol, RuleScope, TrafficLimits};
+pub use secret_value::{CredentialValues, SecretValue};
 pub use table::parse_table;
 pub use target_host::{HostTarget, TargetHost};

@@ -15,11 +15,11 @@ use crate::rules::RequestKind;
 use crate::target_host::HostTarget;
 
 pub(crate) const MAX_HEAD: usize = 64 * 1024;
-const MAX_FIELDS: usize = 100;
+pub(crate) const MAX_FIELDS: usize = 100;
 /// What the line of a refusal shows of a target that it cannot understand.
 const MAX_SHOWN: usize = 100;
 /// Fields that are about one connection only. This module writes `Host` and the length itself.
-const DROPPED_FIELDS: [&str; 11] = [
+pub(crate) const DROPPED_FIELDS: [&str; 11] = [
     "connection",
     "content-length",
     "host",
@@ -198,7 +198,7 @@ fn server_head(
     Ok(head)
 }
 
-fn has_bare_line_break(bytes: &[u8]) -> bool {
+pub(crate) fn has_bare_line_break(bytes: &[u8]) -> bool {
     let mut before = 0;
     bytes.iter().any(|&byte| {
         let is_bare = (byte == b'\n') != (before == b'\r');
@@ -229,7 +229,7 @@ fn check_host_field(fields: &[Header<'_>], target: &HostTarget, shown: &str) -> 
     if names_target { Ok(()) } else { Err(malformed(shown, "its Host field names another host")) }
 }
 
-fn body_length(fields: &[Header<'_>], shown: &str) -> Result<BodyLength, EgressRefusal> {
+pub(crate) fn body_length(fields: &[Header<'_>], shown: &str) -> Result<BodyLength, EgressRefusal> {
     let find = |name: &'static str| fields.iter().filter(move |field| field.name.eq_ignore_ascii_case(name));
     let (lengths, encodings) = (find("content-length").count(), find("transfer-encoding").count());
     if lengths + encodings > 1 {

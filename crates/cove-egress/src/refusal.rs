@@ -18,6 +18,20 @@ pub enum RefusalReason {
     PrivateAddress,
     NotTls,
     SniMismatch,
+    MethodNotAllowed,
+    PathNotAllowed,
+    /// A request inside TLS names another host than the connection.
+    HostMismatch,
+    /// A placeholder stands where its credential does not belong.
+    CredentialMisplaced,
+    /// The value of a credential could not be read.
+    CredentialMissing,
+    /// The client does not accept the certificate of the session.
+    CertificateRefused,
+    /// The certificate of the server is not trusted.
+    UntrustedServer,
+    /// The answer is compressed, so that it cannot be searched for the credential.
+    EncodedAnswer,
     Limit,
     /// The rules allow it, but the name does not resolve or the host does not answer.
     Unreachable,
@@ -37,6 +51,14 @@ impl RefusalReason {
             Self::PrivateAddress => "private-address",
             Self::NotTls => "not-tls",
             Self::SniMismatch => "sni-mismatch",
+            Self::MethodNotAllowed => "method-not-allowed",
+            Self::PathNotAllowed => "path-not-allowed",
+            Self::HostMismatch => "host-mismatch",
+            Self::CredentialMisplaced => "credential-misplaced",
+            Self::CredentialMissing => "credential-missing",
+            Self::CertificateRefused => "certificate-refused",
+            Self::UntrustedServer => "untrusted-server",
+            Self::EncodedAnswer => "encoded-answer",
             Self::Limit => "limit",
             Self::Unreachable => "unreachable",
             Self::NotRecorded => "not-recorded",
@@ -47,7 +69,9 @@ impl RefusalReason {
     pub fn status(self) -> (u16, &'static str) {
         match self {
             Self::MalformedHost | Self::MalformedRequest => (400, "Refused by Cove"),
+            Self::HostMismatch => (421, "Refused by Cove"),
             Self::Unreachable => (502, "Not reached by Cove"),
+            Self::UntrustedServer | Self::EncodedAnswer => (502, "Refused by Cove"),
             Self::NotRecorded => (503, "Refused by Cove"),
             Self::HostNotAllowed
             | Self::PortNotAllowed
@@ -56,6 +80,11 @@ impl RefusalReason {
             | Self::PrivateAddress
             | Self::NotTls
             | Self::SniMismatch
+            | Self::MethodNotAllowed
+            | Self::PathNotAllowed
+            | Self::CredentialMisplaced
+            | Self::CredentialMissing
+            | Self::CertificateRefused
             | Self::Limit => (403, "Refused by Cove"),
         }
     }
@@ -74,11 +103,17 @@ pub struct EgressRefusal {
 }
 
 impl EgressRefusal {
+    /// Returns the body of the HTTP answer.
+    pub fn http_body(&self) -> String {
+        let Self { target, cause, hint, .. } = self;
+        format!("could not connect to `{target}`\ncaused by: {cause}\nhint: {hint}\n")
+    }
+
     /// Returns the whole HTTP answer.
     pub fn http_answer(&self) -> String {
-        let Self { reason, target, cause, hint } = self;
+        let Self { reason, target, cause, .. } = self;
         let (status, phrase) = reason.status();
-        let body = format!("could not connect to `{target}`\ncaused by: {cause}\nhint: {hint}\n");
+        let body = self.http_body();
         format!(
             "HTTP/1.1 {status} {phrase}: {cause} ({target})\r\nX-Cove-Refused: {}\r\nContent-Type: text/plain; \
              charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",

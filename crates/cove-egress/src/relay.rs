@@ -36,17 +36,17 @@ impl From<io::Error> for RelayError {
 }
 
 /// Counts the bytes of one connection, and of its session.
-pub(crate) struct RelayMeter<'a> {
-    pub(crate) traffic: &'a SessionTraffic,
-    pub(crate) limits: TrafficLimits,
+pub(crate) struct RelayMeter {
+    traffic: Arc<SessionTraffic>,
+    limits: TrafficLimits,
     counts: Arc<RelayCounts>,
-    state: Mutex<MeterState>,
+    state: Arc<Mutex<MeterState>>,
 }
 
 struct MeterState {
     last_moved: Instant,
-    /// The first bytes of the answer, for its status.
-    answer: Vec<u8>,
+    /// The first bytes of the answer, for its status. None if the status is known otherwise.
+    answer: Option<Vec<u8>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -55,17 +55,33 @@ pub(crate) enum RelayDirection {
     Down,
 }
 
-impl<'a> RelayMeter<'a> {
-    pub(crate) fn new(traffic: &'a SessionTraffic, limits: TrafficLimits, counts: Arc<RelayCounts>) -> Self {
-        let state = MeterState { last_moved: Instant::now(), answer: Vec::new() };
-        Self { traffic, limits, counts, state: Mutex::new(state) }
+impl RelayMeter {
+    pub(crate) fn new(traffic: Arc<SessionTraffic>, limits: TrafficLimits, counts: Arc<RelayCounts>) -> Self {
+        let state = MeterState { last_moved: Instant::now(), answer: Some(Vec::new()) };
+        Self { traffic, limits, counts, state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// Returns the meter of one request of the connection, which counts for another line. Its caller knows the status.
+    pub(crate) fn for_request(&self, counts: Arc<RelayCounts>) -> Self {
+        lock(&self.state).answer = None;
+        Self { traffic: Arc::clone(&self.traffic), limits: self.limits, counts, state: Arc::clone(&self.state) }
     }
 
     /// Counts bytes before they are passed on. Fails if the session may not move them.
     pub(crate) fn count(&self, direction: RelayDirection, bytes: &[u8]) -> Result<(), RelayError> {
-        let length = bytes.len() as u64;
-        let mut state = lock(&self.state);
-        state.last_moved = Instant::now();
+        self.add(direction, bytes.len() as u64)?;
+        if let RelayDirection::Down = direction
+            && let Some(answer) = lock(&self.state).answer.as_mut().filter(|answer| answer.len() < 16)
+        {
+            answer.extend(bytes.iter().take(16 - answer.len()));
+            self.counts.status.store(read_status(answer).unwrap_or(0), Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Counts so many bytes. Fails if the session may not move them.
+    pub(crate) fn add(&self, direction: RelayDirection, length: u64) -> Result<(), RelayError> {
+        lock(&self.state).last_moved = Instant::now();
         let (total, most, name) = match direction {
             RelayDirection::Up => (self.traffic.add_upload(length), self.limits.max_upload, "max_upload"),
             RelayDirection::Down => (self.traffic.add_download(length), self.limits.max_download, "max_download"),
@@ -74,24 +90,16 @@ impl<'a> RelayMeter<'a> {
             let hint = "the session has moved as much as it may; the operator can raise the limit under `[egress]`";
             return Err(RelayError::Limit { name, hint });
         }
-        match direction {
-            RelayDirection::Up => {
-                self.counts.up.fetch_add(length, Ordering::Relaxed);
-            }
-            RelayDirection::Down => {
-                self.counts.down.fetch_add(length, Ordering::Relaxed);
-                let missing = 16_usize.saturating_sub(state.answer.len());
-                if missing > 0 {
-                    state.answer.extend(bytes.iter().take(missing));
-                    self.counts.status.store(read_status(&state.answer).unwrap_or(0), Ordering::Relaxed);
-                }
-            }
-        }
+        let counted = match direction {
+            RelayDirection::Up => &self.counts.up,
+            RelayDirection::Down => &self.counts.down,
+        };
+        counted.fetch_add(length, Ordering::Relaxed);
         Ok(())
     }
 
     /// Returns when nothing has moved for too long.
-    async fn idle(&self) -> RelayError {
+    pub(crate) async fn idle(&self) -> RelayError {
         loop {
             let end = lock(&self.state).last_moved + IDLE_TIMEOUT;
             if end <= Instant::now() {
@@ -112,7 +120,7 @@ fn read_status(answer: &[u8]) -> Option<u16> {
 async fn copy(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
-    meter: &RelayMeter<'_>,
+    meter: &RelayMeter,
     direction: RelayDirection,
 ) -> Result<(), RelayError> {
     let mut buffer = vec![0; PIECE];
@@ -131,7 +139,7 @@ async fn copy(
 pub(crate) async fn relay_tunnel(
     client: impl AsyncRead + AsyncWrite + Unpin,
     server: impl AsyncRead + AsyncWrite + Unpin,
-    meter: &RelayMeter<'_>,
+    meter: &RelayMeter,
 ) -> Result<(), RelayError> {
     let (mut from_client, mut to_client) = tokio::io::split(client);
     let (mut from_server, mut to_server) = tokio::io::split(server);
@@ -152,7 +160,7 @@ pub(crate) async fn relay_exchange(
     client: impl AsyncRead + AsyncWrite + Unpin,
     server: impl AsyncRead + AsyncWrite + Unpin,
     body: BodyLength,
-    meter: &RelayMeter<'_>,
+    meter: &RelayMeter,
 ) -> Result<(), RelayError> {
     let (from_client, mut to_client) = tokio::io::split(client);
     let mut from_client = tokio::io::BufReader::new(from_client);
@@ -176,7 +184,7 @@ async fn copy_exactly(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
     mut length: u64,
-    meter: &RelayMeter<'_>,
+    meter: &RelayMeter,
 ) -> Result<(), RelayError> {
     let mut buffer = vec![0; PIECE];
     while length > 0 {
@@ -196,7 +204,7 @@ async fn copy_exactly(
 async fn copy_chunks(
     from: &mut (impl AsyncBufRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
-    meter: &RelayMeter<'_>,
+    meter: &RelayMeter,
 ) -> Result<(), RelayError> {
     loop {
         let line = read_line(from).await?;

@@ -12,16 +12,18 @@ use ipnet::IpNet;
 
 use crate::address::check_named_address;
 use crate::audit_line::NetworkCaller;
+use crate::credential::EgressCredential;
 use crate::presets::{NetworkPreset, PRESETS};
 use crate::refusal::{EgressRefusal, RefusalReason};
+use crate::request_limits::RequestLimits;
 use crate::target_host::{HostTarget, TargetHost, parse_port, split_port};
 
 /// More rules than a person reads.
 pub const MAX_RULES: usize = 1000;
 const DEFAULT_PORT: u16 = 443;
-const HTTP_PORT: u16 = 80;
+pub(crate) const HTTP_PORT: u16 = 80;
 /// Patterns that a refusal lists.
-const MAX_LISTED: usize = 8;
+pub(crate) const MAX_LISTED: usize = 8;
 
 /// Which hosts a rule is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +62,7 @@ impl HostPattern {
         }
     }
 
-    fn matches(&self, host: &TargetHost) -> bool {
+    pub(crate) fn matches(&self, host: &TargetHost) -> bool {
         let labels_before = |suffix: &str| host.name()?.strip_suffix(suffix)?.strip_suffix('.');
         match self {
             Self::Exact(own) => own == host,
@@ -116,6 +118,8 @@ pub struct EgressRule {
     /// The preset that the rule is part of.
     pub preset: Option<&'static str>,
     pub scope: RuleScope,
+    /// What requests may be; None if Cove does not look into TLS.
+    pub inspection: Option<RequestLimits>,
 }
 
 /// For whom a rule holds. The default is everyone.
@@ -128,7 +132,7 @@ pub struct RuleScope {
 }
 
 impl RuleScope {
-    fn includes(&self, caller: &NetworkCaller) -> bool {
+    pub(crate) fn includes(&self, caller: &NetworkCaller) -> bool {
         let is_image = |name: &String| caller.image.as_ref() == Some(name);
         (self.images.is_empty() || self.images.iter().any(is_image))
             && (self.principals.is_empty() || self.principals.contains(&caller.principal))
@@ -153,6 +157,7 @@ impl EgressRule {
             pinned: None,
             preset: None,
             scope: RuleScope::default(),
+            inspection: None,
         })
     }
 
@@ -167,6 +172,7 @@ impl EgressRule {
             pinned: None,
             preset: Some(preset.name),
             scope: RuleScope::default(),
+            inspection: None,
         })
     }
 
@@ -198,7 +204,7 @@ impl EgressRule {
         self.protocol == RuleProtocol::Tcp
     }
 
-    fn allows(&self, kind: RequestKind, port: u16) -> bool {
+    pub(crate) fn allows(&self, kind: RequestKind, port: u16) -> bool {
         let is_http = match self.protocol {
             RuleProtocol::ByPort => port == HTTP_PORT,
             RuleProtocol::Http => true,
@@ -235,7 +241,10 @@ impl fmt::Display for EgressRule {
                 write!(f, " ({kind} {})", names.join(", "))?;
             }
         }
-        Ok(())
+        match &self.inspection {
+            Some(limits) => limits.fmt(f),
+            None => Ok(()),
+        }
     }
 }
 
@@ -259,6 +268,10 @@ pub struct EgressRules {
     /// Hosts that no rule opens. Without ports, all of them.
     pub deny: Vec<(HostPattern, Vec<u16>)>,
     pub limits: TrafficLimits,
+    /// What rules refer to by name.
+    pub credentials: Vec<EgressCredential>,
+    /// True if Cove looks into TLS wherever a rule does not forbid it.
+    pub inspects_all: bool,
 }
 
 impl EgressRules {
@@ -275,6 +288,7 @@ impl EgressRules {
             refuse_misspelled_preset(text)?;
             self.allow.push(EgressRule::parse(text)?);
         }
+        self.apply_inspection();
         match self.allow.len() <= MAX_RULES {
             true => Ok(()),
             false => Err(Refusal::new(format!("there are more than {MAX_RULES} rules"), "use wildcards")),
@@ -316,7 +330,10 @@ impl EgressRules {
         let of_caller = self.allow.iter().filter(|rule| rule.scope.includes(caller));
         let of_host: Vec<&EgressRule> = of_caller.filter(|rule| rule.host.matches(host)).collect();
         let of_port: Vec<&EgressRule> = of_host.iter().copied().filter(|rule| rule.ports.contains(port)).collect();
-        if let Some(rule) = of_port.iter().find(|rule| rule.allows(kind, *port)) {
+        let allowing: Vec<&EgressRule> = of_port.iter().copied().filter(|rule| rule.allows(kind, *port)).collect();
+        // A rule that Cove does not look into must not undo one that allows some requests only.
+        let inspected = allowing.iter().find(|rule| kind == RequestKind::Tunnel && rule.inspection.is_some());
+        if let Some(rule) = inspected.or(allowing.first()) {
             return Ok(rule);
         }
         let flag = if *port == DEFAULT_PORT { host.to_string() } else { target.to_string() };

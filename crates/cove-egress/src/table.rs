@@ -1,6 +1,8 @@
 //! Reads the table `[egress]` of `cove.toml`. Every mistake is an error that names the file, the key and what is allowed:
 //! a server must not start with other rules than those that are written.
 
+mod request_limits;
+
 use std::net::IpAddr;
 
 use cove_core::document::{ConfigDocument, DocumentNode, unknown_key_hint};
@@ -12,8 +14,22 @@ use crate::address::check_named_address;
 use crate::rules::{EgressRule, EgressRules, HostPattern, MAX_RULES, RuleProtocol, RuleScope};
 use crate::target_host::parse_port;
 
-const TABLE_KEYS: &[&str] = &["presets", "allow", "deny", "max_upload", "max_download"];
-const ALLOW_KEYS: &[&str] = &["host", "preset", "ports", "http", "tcp", "addresses", "at", "images", "principals"];
+const TABLE_KEYS: &[&str] = &["presets", "allow", "deny", "inspect", "max_upload", "max_download"];
+const ALLOW_KEYS: &[&str] = &[
+    "host",
+    "preset",
+    "ports",
+    "http",
+    "tcp",
+    "addresses",
+    "at",
+    "images",
+    "principals",
+    "methods",
+    "paths",
+    "credential",
+    "inspect",
+];
 /// What a rule with a preset may say besides.
 const PRESET_KEYS: &[&str] = &["preset", "images", "principals"];
 const DENY_KEYS: &[&str] = &["host", "ports"];
@@ -43,11 +59,13 @@ pub fn parse_table(table: &DocumentNode, document: &ConfigDocument, file: &str) 
                     rules.deny.push((reader.host(item, "deny")?, reader.ports(item)?));
                 }
             }
+            "inspect" => rules.inspects_all = reader.truth(key, node)?,
             "max_upload" => rules.limits.max_upload = units::size(reader.text(key, node)?, 1).map_err(fail)?,
             "max_download" => rules.limits.max_download = units::size(reader.text(key, node)?, 1).map_err(fail)?,
             _ => {}
         }
     }
+    rules.apply_inspection();
     if rules.allow.len().max(rules.deny.len()) > MAX_RULES {
         let refusal = Refusal::new(format!("there are more than {MAX_RULES} rules"), "use wildcards");
         return Err(reader.failure("egress", table, refusal));
@@ -60,9 +78,9 @@ fn members(node: &DocumentNode) -> impl Iterator<Item = (&str, &DocumentNode)> {
 }
 
 /// What messages need.
-struct TableReader<'a> {
-    document: &'a ConfigDocument,
-    file: &'a str,
+pub(crate) struct TableReader<'a> {
+    pub(crate) document: &'a ConfigDocument,
+    pub(crate) file: &'a str,
 }
 
 impl TableReader<'_> {
@@ -124,9 +142,12 @@ impl TableReader<'_> {
         items.iter().map(port).collect()
     }
 
-    fn flag(&self, rule: &DocumentNode, key: &str) -> Result<bool, Failure> {
-        let Some(node) = rule.get(key) else { return Ok(false) };
+    fn truth(&self, key: &str, node: &DocumentNode) -> Result<bool, Failure> {
         node.boolean().ok_or_else(|| self.wrong_kind(key, node, &format!("{key} = true")))
+    }
+
+    fn flag(&self, rule: &DocumentNode, key: &str) -> Result<bool, Failure> {
+        rule.get(key).map_or(Ok(false), |node| self.truth(key, node))
     }
 
     /// Adds an item of `allow`: one rule, or those of a preset.
@@ -195,7 +216,9 @@ impl TableReader<'_> {
                 Some(address)
             }
         };
-        Ok(EgressRule { protocol, addresses, pinned, ..rule })
+        let rule = EgressRule { protocol, addresses, pinned, ..rule };
+        let inspection = self.request_limits(node, &rule)?;
+        Ok(EgressRule { inspection, ..rule })
     }
 }
 

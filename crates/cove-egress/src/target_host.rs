@@ -65,6 +65,15 @@ impl TargetHost {
         Self::parse(&idna::domain_to_ascii(text).map_err(|_| "it is not a valid international name")?)
     }
 
+    /// True if a client that names this server in TLS asks for this host. For an address, clients send no name.
+    pub(crate) fn is_server_name(&self, server_name: Option<&str>) -> bool {
+        match (server_name, self) {
+            (Some(name), host) => Self::parse(name).is_ok_and(|named| named == *host),
+            (None, Self::Address(_)) => true,
+            (None, Self::Name(_)) => false,
+        }
+    }
+
     /// Returns the name, or None for an address.
     pub fn name(&self) -> Option<&str> {
         match self {
@@ -93,6 +102,13 @@ impl HostTarget {
             None => default_port.ok_or("it has no port")?,
         };
         Ok(Self { host: TargetHost::parse(host)?, port })
+    }
+}
+
+impl HostTarget {
+    /// Returns the host as addresses and `Host` fields of HTTPS have it: with its port only if that is unusual.
+    pub(crate) fn shown(&self) -> String {
+        if self.port == 443 { self.host.to_string() } else { self.to_string() }
     }
 }
 

@@ -13,6 +13,11 @@ const MAX_LABEL: usize = 63;
 pub struct NetworkSetup {
     /// The names that the runner answers. Without any, it opens the proxy door only.
     pub names: Vec<ReachableName>,
+    /// The certificate of the session's own authority in PEM, which programs in the sandbox shall trust. None unless the host
+    /// reads requests inside TLS.
+    pub authority: Option<String>,
+    /// Further variables for the environment of code.
+    pub variables: Vec<(String, String)>,
 }
 
 /// A pattern of host names and the ports that rules name for it.

@@ -57,7 +57,11 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
             stdin: StdinSource::Host,
             interpreters,
             warm: Some(Language::Python),
-            network: Some(NetworkSetup { names }),
+            network: Some(NetworkSetup {
+                names,
+                authority: Some("-----BEGIN".into()),
+                variables: vec![("TOKEN".into(), "x".into())],
+            }),
             resume: Some(ResumePoint { received: 2 }),
         }),
         b"",

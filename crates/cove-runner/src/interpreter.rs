@@ -83,7 +83,7 @@ pub(crate) struct InterpreterStart<'a> {
     /// Where its code can call the host.
     pub(crate) socket: &'a Path,
     /// Further variables of its environment.
-    pub(crate) variables: &'a [(&'static str, String)],
+    pub(crate) variables: &'a [(String, String)],
     /// What the `sh` before has left.
     pub(crate) shell_state: Option<&'a [u8]>,
 }

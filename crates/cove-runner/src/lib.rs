@@ -9,6 +9,7 @@
 
 use std::io;
 
+mod authority_files;
 mod calls;
 mod capture;
 mod descendants;

@@ -20,7 +20,7 @@ pub(crate) fn start(
     start: &ProgramCell,
     streams: StandardStreams,
     socket: &Path,
-    variables: &[(&str, String)],
+    variables: &[(String, String)],
 ) -> Result<CellProcess, String> {
     let [name, args @ ..] = start.command.as_slice() else { return Err("it has no name".into()) };
     let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from(DEFAULT_PATH));

@@ -38,6 +38,7 @@ use rustix::process::Signal;
 
 use self::host_writer::HostWriter;
 use self::poll::PollSource;
+use crate::authority_files;
 use crate::calls::{self, CallRouter};
 use crate::capture::OutputCapture;
 use crate::descendants;
@@ -66,6 +67,7 @@ pub fn main() -> ExitCode {
         if is_first {
             return served;
         }
+        authority_files::remove();
         runner.calls.remove_socket();
         served.and(descendants::kill_all())
     });
@@ -121,6 +123,10 @@ struct Runner {
     files: WorkspaceFiles,
     calls: CallRouter,
     door: NetworkDoor,
+    /// Variables for the environment of code.
+    variables: Vec<(String, String)>,
+    /// This process is the first one of the sandbox.
+    is_first: bool,
     oom_counter: OomCounter,
     host: HostWriter,
     cell: Option<RunningCell>,
@@ -181,6 +187,8 @@ impl Runner {
             files: WorkspaceFiles::open(&std::env::current_dir()?)?,
             calls: CallRouter::new(&calls::socket_path(is_first)),
             door: NetworkDoor::default(),
+            variables: Vec::new(),
+            is_first,
             oom_counter: OomCounter::new(),
             host: HostWriter::default(),
             cell: None,
@@ -314,8 +322,14 @@ impl Runner {
             }
         }
         // Before any code runs, which could take the port.
-        if let Some(network) = hello.network {
+        if let Some(mut network) = hello.network {
+            self.variables = std::mem::take(&mut network.variables);
+            let authority = network.authority.take();
             self.door.open(network);
+            self.variables.extend(self.door.variables().into_iter().map(|(name, value)| (name.to_owned(), value)));
+            if let Some(authority) = authority {
+                self.variables.extend(authority_files::write(&authority, self.is_first)?);
+            }
         }
         // Before the answer, so that the interpreter starts while the answer travels.
         if let Some(language) = hello.warm
@@ -352,7 +366,7 @@ impl Runner {
             program: bash.unwrap_or(program),
             shell: if bash.is_some() { PosixShell::Bash } else { PosixShell::Other },
             socket: self.calls.path(),
-            variables: &self.door.variables(),
+            variables: &self.variables,
             shell_state: self.shell_state.as_deref().filter(|_| language == Language::Sh),
         };
         let interpreter = InterpreterProcess::start(start, streams, &mut self.shim_descriptor)?;
@@ -402,7 +416,7 @@ impl Runner {
         self.oom_counter.reset();
         // Failing to copy a descriptor is such a reason too: code may have used up the limit.
         let streams = self.standard_streams().map_err(|error| error.to_string());
-        match streams.and_then(|streams| program::start(&start, streams, self.calls.path(), &self.door.variables())) {
+        match streams.and_then(|streams| program::start(&start, streams, self.calls.path(), &self.variables)) {
             Ok(process) => {
                 self.begin(start.cell, CellExecutor::Program(process), true);
                 Ok(())

@@ -15,7 +15,7 @@ pub mod http;
 pub mod http_config;
 pub mod manual;
 mod mcp;
-mod network_audit;
+mod network_gateway;
 mod parked_calls;
 mod progress;
 mod prompt;
@@ -40,6 +40,7 @@ use crate::parked_calls::ParkedCalls;
 use crate::server_config::ServerConfig;
 use crate::telemetry::metrics::Metrics;
 use cove_core::backend::Backend;
+use cove_core::guest_streams::SessionNetworks;
 use cove_core::image::library::ImageLibrary;
 use cove_core::memory_headroom::MemoryHeadroom;
 use cove_core::policy::{CellLimits, Policy};
@@ -49,7 +50,7 @@ use cove_egress::{EgressGateway, EgressRules};
 use cove_upstream::broker::{Broker, BrokerConfig};
 use cove_upstream::catalog::definition_size;
 
-pub use network_audit::open_gateway;
+pub use network_gateway::{check_credentials, open_gateway};
 #[cfg(any(test, fuzzing))]
 pub use transport::exercise::exercise as exercise_client_lines;
 pub use transport::{serve_http, serve_stdio};
@@ -132,10 +133,11 @@ impl Server {
             idle_timeout: config.server.idle_timeout,
             headroom: MemoryHeadroom::of_machine,
         };
-        let sessions = SessionRegistry::new(Arc::clone(&backend), config.policy.clone(), bounds);
+        let gateway = open_gateway(&config.egress, &config.broker, &env);
+        let networks = gateway.clone().map(|gateway| gateway as Arc<dyn SessionNetworks>);
+        let sessions = SessionRegistry::with_networks(Arc::clone(&backend), config.policy.clone(), bounds, networks);
         let broker = Broker::open(&config.broker, &env, manual::text(&config));
         let tools = build_tools(&config, &broker);
-        let gateway = open_gateway(&config.egress, config.server.state_dir.clone());
         Arc::new(Self {
             gateway,
             config,

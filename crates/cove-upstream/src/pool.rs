@@ -28,6 +28,7 @@ mod process;
 mod question_router;
 pub mod questions;
 mod redaction;
+mod reference_values;
 mod resolve;
 mod running_server;
 mod settings;
@@ -71,6 +72,7 @@ pub(crate) use http::innermost_cause;
 pub use notifications::{CallProgress, ProgressSink};
 #[cfg(any(test, fuzzing))]
 pub use redaction::exercise::exercise as exercise_redaction;
+pub use reference_values::ReferenceValues;
 pub use running_server::SentRequest;
 pub use settings::UpstreamSettings;
 pub use subscriptions::ResourceSubscription;

@@ -22,6 +22,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::backend::{Backend, SandboxOwner};
 use crate::error::{Failure, display_value};
+use crate::guest_streams::{SessionNetwork, SessionNetworks};
 use crate::memory_headroom::MemoryHeadroom;
 use crate::output::Spool;
 use crate::policy::{Policy, SessionLifetime};
@@ -155,6 +156,8 @@ pub struct SessionRegistry {
     /// The blueprint of most sessions, which share it.
     default_blueprint: Arc<SessionBlueprint>,
     bounds: RegistryLimits,
+    /// Makes the network of each session, if the host keeps something for it.
+    networks: Option<Arc<dyn SessionNetworks>>,
     table: Mutex<SessionTable>,
     /// One permit for each one-shot sandbox that may exist at the same time. Its `SessionLease` holds the permit.
     oneshot_permits: Arc<Semaphore>,
@@ -172,11 +175,22 @@ impl SessionRegistry {
     /// `policy` is the policy of sessions for which a caller chooses nothing. Starts the tasks that end idle sessions
     /// and tend the ready ones; they run until the registry is dropped.
     pub fn new(backend: Arc<dyn Backend>, policy: Policy, bounds: RegistryLimits) -> Arc<Self> {
+        Self::with_networks(backend, policy, bounds, None)
+    }
+
+    /// Does the same as `new`, and gives each session a network of `networks`.
+    pub fn with_networks(
+        backend: Arc<dyn Backend>,
+        policy: Policy,
+        bounds: RegistryLimits,
+        networks: Option<Arc<dyn SessionNetworks>>,
+    ) -> Arc<Self> {
         let default_blueprint = Arc::new(SessionBlueprint::default_for(Arc::new(policy), None));
         let sessions = Arc::new(Self {
             backend,
             default_blueprint,
             bounds,
+            networks,
             table: Mutex::default(),
             oneshot_permits: Arc::new(Semaphore::new(bounds.max_sessions)),
             pool: SessionPool::default(),
@@ -187,6 +201,10 @@ impl SessionRegistry {
         tokio::spawn(end_idle(Arc::downgrade(&sessions), bounds.idle_timeout));
         tokio::spawn(tend_pool(Arc::downgrade(&sessions)));
         sessions
+    }
+
+    fn create_network(&self) -> Option<SessionNetwork> {
+        self.networks.as_ref().map(|networks| networks.create())
     }
 
     /// Leases an existing session. Returns None if no session has that name. Fails if the handle is unknown or the
@@ -262,6 +280,7 @@ impl SessionRegistry {
                 input: Some(Box::new(Cursor::new(input.clone()))),
                 warm_language: None,
                 owner: sandbox_owner(entry),
+                network: sessions.create_network(),
             };
             let session = sessions.start_for_caller(&entry.blueprint.policy, options).await;
             let session = session.map_err(|error| SessionError::Start(Arc::new(error)))?;
@@ -318,7 +337,12 @@ impl SessionRegistry {
                 ready.end().await;
             }
             let owner = sandbox_owner(&hold.entry);
-            let options = || SessionOptions { input: None, warm_language: warm, owner: owner.clone() };
+            let options = || SessionOptions {
+                input: None,
+                warm_language: warm,
+                owner: owner.clone(),
+                network: self.create_network(),
+            };
             self.start_for_caller(policy, options).await
         });
         match started.await {

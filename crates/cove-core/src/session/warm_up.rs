@@ -6,7 +6,7 @@ use std::time::Duration;
 use cove_protocol::Language;
 
 use super::{Cell, CellEnd, Session, SessionOptions, StopReason};
-use crate::backend::{Backend, SandboxOwner};
+use crate::backend::Backend;
 use crate::error::{Failure, display_value};
 use crate::policy::Policy;
 
@@ -43,12 +43,12 @@ impl Session {
     pub async fn start_ready(
         backend: &dyn Backend,
         policy: &Policy,
-        owner: SandboxOwner,
+        options: SessionOptions,
         language: Language,
         modules: &[String],
         stop: impl Future<Output = ()>,
     ) -> Result<Self, ReadyStartError> {
-        let options = SessionOptions { input: None, warm_language: Some(language), owner };
+        let options = SessionOptions { warm_language: Some(language), ..options };
         let session = Self::start(backend, policy, options).await.map_err(ReadyStartError::Start)?;
         let warmed = tokio::select! {
             warmed = session.warm_up(language, modules) => warmed,

@@ -70,7 +70,8 @@ async fn send_through(
 ) -> AnsweredConnection {
     let (recorder, questions) = (Arc::new(recorder), Arc::clone(&resolver.questions));
     let gateway = EgressGateway::new(rules, Arc::clone(&recorder) as _, Box::new(resolver));
-    let (traffic, notes) = (SessionTraffic::default(), RefusalNotes::default());
+    let notes: Arc<RefusalNotes> = Arc::default();
+    let identity = gateway.identity(Some(&Arc::new(gateway.create())));
     let caller = NetworkCaller { principal: "p".into(), session: "s".into(), image: None };
     let (guest, mut code) = tokio::io::duplex(1 << 20);
     let talk = async move {
@@ -82,7 +83,8 @@ async fn send_through(
         String::from_utf8_lossy(&answer).into_owned()
     };
     let origin = EgressOrigin { cell: CellId(1), stream: StreamId(2), door, caller: &caller, notes: &notes };
-    let (answer, ()) = tokio::join!(talk, gateway.serve(guest, &origin, &traffic));
+    let session = SessionContext { traffic: Arc::default(), identity };
+    let (answer, ()) = tokio::join!(talk, gateway.serve(guest, &origin, session));
     let line = lock(&recorder.lines).pop();
     AnsweredConnection { answer, line, notes: notes.take().join("\n"), questions: questions.load(Ordering::Relaxed) }
 }

@@ -268,7 +268,7 @@ fn messages_know_their_type_on_the_wire() {
         }
     }
     check::<ToRunner>(&[
-        r#"{"type":"hello","version":1,"stdin":"empty","interpreters":[],"warm":null,"network":{"names":[]},"resume":null}"#,
+        r#"{"type":"hello","version":1,"stdin":"empty","interpreters":[],"warm":null,"network":{"names":[],"authority":null,"variables":[]},"resume":null}"#,
         r#"{"type":"run","cell":1,"language":"sh","name":"","args":[]}"#,
         r#"{"type":"start","cell":1,"command":[]}"#,
         r#"{"type":"interrupt","cell":1}"#,

@@ -65,7 +65,9 @@ fn without<M>(message: M) -> (M, Vec<u8>) {
 fn network() -> impl Strategy<Value = NetworkSetup> {
     let name = (text(), prop::collection::vec(any::<u16>(), 0..3))
         .prop_map(|(pattern, ports)| ReachableName { pattern, ports });
-    prop::collection::vec(name, 0..3).prop_map(|names| NetworkSetup { names })
+    let variables = prop::collection::vec((text(), text()), 0..3);
+    (prop::collection::vec(name, 0..3), option::of(text()), variables)
+        .prop_map(|(names, authority, variables)| NetworkSetup { names, authority, variables })
 }
 
 fn door() -> impl Strategy<Value = StreamDoor> {

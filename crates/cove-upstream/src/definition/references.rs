@@ -86,10 +86,10 @@ fn parse_reference(inside: &str) -> Option<ValueReference<'_>> {
 
 /// What is wrong with a text that was meant as a reference. Repeats no value: it may be a secret that a person put there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ReferenceMistake {
+pub(crate) struct ReferenceMistake {
     /// The reference as a message shows it.
-    pub(super) shown: String,
-    pub(super) reason: &'static str,
+    pub(crate) shown: String,
+    pub(crate) reason: &'static str,
     pub(super) hint: String,
 }
 
@@ -105,7 +105,7 @@ impl ReferenceMistake {
 
 /// Returns the first mistake in a text: a kind of reference without what it refers to, an unknown kind, a brace that is
 /// missing. Other texts in braces, such as `${1}` or the `${X:+y}` of a shell, may be meant as they are.
-pub(super) fn find_mistake(text: &str) -> Option<ReferenceMistake> {
+pub(crate) fn find_mistake(text: &str) -> Option<ReferenceMistake> {
     let mut unread = None;
     let parts = scan(text, |behind| unread = unread.take().or_else(|| find_unread_mistake(behind)));
     unread.or_else(|| {

@@ -136,6 +136,14 @@ pub(super) fn resolve(
     Ok(ResolvedServer { launch, secrets: ServerSecrets::new(values, secret_values), remarks })
 }
 
+/// Returns a text of the person's own configuration with the values of its references. Fails with what is missing.
+pub(super) fn expand_text(text: &str, settings: &UpstreamSettings, source: &ValueSource) -> Result<String, String> {
+    let mut expansion = ReferenceExpansion::new(settings, DefinitionOwner::Person, source);
+    let expanded = expansion.expand(text);
+    expansion.check_missing().map_err(|missing| missing.join(", "))?;
+    Ok(expanded)
+}
+
 fn resolve_command(
     command: &str,
     args: Vec<String>,

@@ -113,10 +113,9 @@ impl RecordedLine {
             Self::Call(AuditLine { time, principal, session, server, tool, outcome, ms, .. }) => {
                 (time, principal, session, format!("{server}.{tool}"), outcome.clone(), outcome == "ok", ms)
             }
-            Self::Network(EgressAuditLine { time, principal, session, host, port, decision, reason, ms, .. }) => {
-                let outcome = reason.as_ref().map_or(decision.clone(), |reason| format!("{decision}: {reason}"));
-                let host = if *port == 0 { host.clone() } else { format!("{host}:{port}") };
-                (time, principal, session, host, outcome, reason.is_none(), ms)
+            Self::Network(line) => {
+                let EgressAuditLine { time, principal, session, reason, ms, .. } = line;
+                (time, principal, session, network_request(line), network_outcome(line), reason.is_none(), ms)
             }
         };
         let time = if style.headings { format_local(*time) } else { format_utc(*time) };
@@ -130,6 +129,22 @@ impl RecordedLine {
             Tone::Plain.cell(format!("{ms} ms")),
         ]
     }
+}
+
+/// Returns a request as its host and port, or with its method and path if Cove could read them.
+fn network_request(line: &EgressAuditLine) -> String {
+    let EgressAuditLine { host, port, method, path, .. } = line;
+    let host = if *port == 0 { host.clone() } else { format!("{host}:{port}") };
+    if path.is_empty() { host } else { format!("{method} {host}{path}") }
+}
+
+/// Returns what came of a request, as in "allowed, 200, with github".
+fn network_outcome(line: &EgressAuditLine) -> String {
+    let EgressAuditLine { decision, reason, status, credential, .. } = line;
+    let outcome = reason.as_ref().map_or(decision.clone(), |reason| format!("{decision}: {reason}"));
+    let status = status.map(|status| format!(", {status}")).unwrap_or_default();
+    let credential = credential.as_ref().map(|names| format!(", with {names}")).unwrap_or_default();
+    format!("{outcome}{status}{credential}")
 }
 
 fn table(lines: &[RecordedLine], of_network: bool, style: PrintStyle) -> String {

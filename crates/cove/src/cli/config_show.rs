@@ -7,7 +7,7 @@ use super::CommandContext;
 use super::tables::{PrintStyle, Tone, render_json, render_list};
 use crate::config::{Config, SETTINGS, Setting, SettingOrigin};
 use cove_core::error::{Failure, display_path, escape_control};
-use cove_egress::EgressRule;
+use cove_egress::{EgressCredential, EgressRule};
 
 pub fn render(context: &CommandContext, style: PrintStyle) -> Result<String, Failure> {
     let CommandContext { config, json, .. } = context;
@@ -45,9 +45,10 @@ const EGRESS: &str = "egress";
 const EGRESS_ORIGIN: &str = "`[egress]` and allow-net";
 
 /// Returns each rule about the network as a text.
-fn egress_rules(config: &Config) -> Vec<String> {
+pub(super) fn egress_rules(config: &Config) -> Vec<String> {
     let allowed = config.egress.allow.iter().map(EgressRule::to_string);
-    allowed.chain(config.egress.deny.iter().map(|(host, _)| format!("deny {host}"))).collect()
+    let denied = config.egress.deny.iter().map(|(host, _)| format!("deny {host}"));
+    allowed.chain(denied).chain(config.egress.credentials.iter().map(EgressCredential::to_string)).collect()
 }
 
 #[derive(Serialize)]

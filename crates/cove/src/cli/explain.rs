@@ -1,6 +1,7 @@
 //! `cove explain`: the exact plan of the sandbox that a configuration gives, without starting it.
 
 use crate::cli::CommandContext;
+use crate::cli::config_show::egress_rules;
 use crate::cli::image_library::image_library;
 use crate::cli::packages::add_shared_folders;
 use crate::cli::run::choose_backend;
@@ -21,7 +22,13 @@ async fn explain(CommandContext { config, env, json }: &CommandContext) -> Resul
     let form = if *json { PlanFormat::Json } else { PlanFormat::Text };
     let plan = backend.explain(&policy, form).await?;
     Ok(match form {
-        PlanFormat::Text => format!("backend     {}, since {reason}\n{plan}\n", backend.name(&policy)),
+        PlanFormat::Text => {
+            let rules: String = egress_rules(config)
+                .into_iter()
+                .map(|rule| format!("reaches     {rule}, through the host\n"))
+                .collect();
+            format!("backend     {}, since {reason}\n{plan}\n{rules}", backend.name(&policy))
+        }
         PlanFormat::Json => format!("{plan}\n"),
     })
 }

@@ -12,12 +12,12 @@ use super::tables::print_remark;
 use crate::config::Config;
 use cove_core::BoxFuture;
 use cove_core::error::escape_control;
-use cove_core::guest_streams::{GuestStream, SessionTraffic};
+use cove_core::guest_streams::{GuestStream, SessionNetwork, SessionNetworks, SessionTraffic};
 use cove_core::process_env::ProcessEnv;
 use cove_core::session::registry::Principal;
 use cove_core::session::{CallHandler, CallingCell, NoCalls, UnknownName};
 use cove_core::sync::lock;
-use cove_egress::{CellNetwork, NetworkCaller};
+use cove_egress::{CellNetwork, EgressGateway, NetworkCaller};
 use cove_server::{manual, open_gateway};
 use cove_upstream::broker::{Broker, CallScope, StatusCallback};
 
@@ -29,6 +29,7 @@ pub(super) struct LazyBroker {
     env: ProcessEnv,
     opened: OnceCell<(Arc<Broker>, Arc<dyn CallHandler>)>,
     status: Arc<RequestStatus>,
+    gateway: Option<Arc<EgressGateway>>,
     network: Option<Arc<CellNetwork>>,
 }
 
@@ -73,11 +74,17 @@ impl Drop for UnansweredRequest {
 impl LazyBroker {
     pub(super) fn new(config: &Config, env: ProcessEnv) -> Arc<Self> {
         let status = RequestStatus { line: Arc::new(ProgressLine::new()), open: Mutex::default() };
-        let gateway = open_gateway(&config.egress, config.server.state_dir.clone());
+        let gateway = open_gateway(&config.egress, &config.broker(), &env);
         let CallScope { principal, session, .. } = local_scope();
         let caller = NetworkCaller { principal: principal.0, session, image: config.policy.image.clone() };
-        let network = gateway.map(|gateway| CellNetwork::new(gateway, caller, Arc::new(NoCalls)));
-        Arc::new(Self { config: config.clone(), env, opened: OnceCell::new(), status: Arc::new(status), network })
+        let network = gateway.clone().map(|gateway| CellNetwork::new(gateway, caller, Arc::new(NoCalls)));
+        let (config, opened) = (config.clone(), OnceCell::new());
+        Arc::new(Self { config, env, opened, status: Arc::new(status), gateway, network })
+    }
+
+    /// Makes the network of a session that starts.
+    pub(super) fn create_network(&self) -> Option<SessionNetwork> {
+        self.gateway.as_ref().map(|gateway| gateway.create())
     }
 
     /// Returns a line for each connection that was refused since the last call.

@@ -19,6 +19,9 @@ pub enum NetCommand {
         /// Decide as for this principal
         #[arg(long, value_name = "NAME", default_value = "local")]
         principal: String,
+        /// Method of the request, for hosts whose requests are inspected [default: GET]
+        #[arg(short = 'X', long, value_name = "METHOD")]
+        method: Option<String>,
     },
     /// List the rules that hold, or those of a preset
     #[command(args = super::sandbox_settings())]
@@ -31,18 +34,26 @@ pub enum NetCommand {
 /// Returns the text to print; the exit code is 1 if the host is refused.
 pub fn run(command: NetCommand, context: &CommandContext) -> Result<(String, ExitCode), Failure> {
     match command {
-        NetCommand::Check { host, principal } => check(&host, principal, context),
+        NetCommand::Check { host, principal, method } => {
+            check(&host, method.as_deref().unwrap_or("GET"), principal, context)
+        }
         NetCommand::Show { preset } => show(preset.as_deref(), context).map(|text| (text, ExitCode::SUCCESS)),
     }
 }
 
-fn check(written: &str, principal: String, context: &CommandContext) -> Result<(String, ExitCode), Failure> {
+fn check(
+    written: &str,
+    method: &str,
+    principal: String,
+    context: &CommandContext,
+) -> Result<(String, ExitCode), Failure> {
     let (authority, port, kind) = match (written.strip_prefix("https://"), written.strip_prefix("http://")) {
         (Some(rest), _) => (rest, 443, RequestKind::Tunnel),
         (None, Some(rest)) => (rest, 80, RequestKind::PlainHttp),
         (None, None) => (written, 443, RequestKind::Tunnel),
     };
-    let authority = authority.split(['/', '?']).next().unwrap_or_default();
+    let (authority, path) = authority.split_at(authority.find(['/', '?', '#']).unwrap_or(authority.len()));
+    let path = path.split(['?', '#']).next().filter(|path| !path.is_empty()).unwrap_or("/");
     let target = HostTarget::parse(authority, Some(port)).map_err(|problem| {
         Failure::usage(format!("could not read the host `{}`", display_value(written)))
             .because(problem)
@@ -53,7 +64,10 @@ fn check(written: &str, principal: String, context: &CommandContext) -> Result<(
     let kind = if !written.contains("://") && target.port == 80 { RequestKind::PlainHttp } else { kind };
     let image = context.config.images.standard.clone().unwrap_or_else(|| DEFAULT_IMAGE.to_owned());
     let caller = NetworkCaller { principal, image: Some(image), ..NetworkCaller::default() };
-    let decided = rules.decide(&target, kind, &caller);
+    let decided = rules.decide(&target, kind, &caller).and_then(|rule| match (&rule.inspection, kind) {
+        (Some(_), RequestKind::Tunnel) => rules.decide_request(&target, method, path, &caller).map(|(rule, _)| rule),
+        _ => Ok(rule),
+    });
     let code = if decided.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     let text = match (decided, context.json) {
         (Ok(rule), false) => format!("allowed: {target} by the rule `{rule}`\n"),
@@ -86,7 +100,8 @@ fn show(preset: Option<&str>, context: &CommandContext) -> Result<String, Failur
         None => {
             let egress = &context.config.egress;
             let denied = egress.deny.iter().map(|(host, _)| format!("deny {host}"));
-            egress.allow.iter().map(|rule| rule.to_string()).chain(denied).collect()
+            let rules = egress.allow.iter().map(|rule| rule.to_string()).chain(denied);
+            rules.chain(egress.credentials.iter().map(|credential| credential.to_string())).collect()
         }
     };
     match rules.is_empty() {

@@ -30,6 +30,7 @@ use cove_core::process_env::ProcessEnv;
 use cove_core::session::{Cell, CellEnd, Session, SessionOptions, SurvivingState};
 use cove_core::text::format_count;
 use cove_docker::{ContainerBackend, ContainerPermissions, Engine};
+use cove_server::check_credentials;
 
 pub fn run(args: RunArgs, context: CommandContext) -> Result<ExitCode, Failure> {
     let runtime = runtime::single_threaded()?;
@@ -83,16 +84,18 @@ async fn run_cells(args: RunArgs, context: CommandContext) -> Result<u8, Failure
     let backend = choose_backend(config, &env)?;
     backend.sweep().await;
     prepare_image(&*backend, &config.policy).await?;
+    check_credentials(&config.egress, &config.broker(), &env)?;
+    let calls = LazyBroker::new(config, env);
     let options = SessionOptions {
         input: Some(Box::new(tokio::io::stdin())),
         warm_language: Some(args.language),
+        network: calls.create_network(),
         ..SessionOptions::default()
     };
     let Some(session) = start_interruptibly(&*backend, &config.policy, options).await? else {
         return Ok(INTERRUPTED);
     };
     session.network_notice().into_iter().for_each(|notice| print_remark(format!("warning: {notice}")));
-    let calls = LazyBroker::new(config, env);
     let mut exit_code = 0;
     for source in cells {
         let cell = Cell {

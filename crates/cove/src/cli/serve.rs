@@ -14,7 +14,7 @@ use cove_core::error::Failure;
 use cove_core::process_env::ProcessEnv;
 use cove_server::server_config::Toolset;
 use cove_server::telemetry;
-use cove_server::{Server, serve_http, serve_stdio};
+use cove_server::{Server, check_credentials, serve_http, serve_stdio};
 use cove_upstream::broker::audit::check_audit_file;
 
 /// Enough for many clients, because these threads only pass bytes on.
@@ -54,6 +54,7 @@ async fn serve(mut config: Config, env: ProcessEnv) -> Result<(), Failure> {
     if let Some(state_dir) = &config.server.state_dir {
         check_audit_file(state_dir)?;
     }
+    check_credentials(&config.egress, &config.broker(), &env)?;
     if let Some(warning) = add_shared_folders(&mut config)? {
         tracing::warn!("{warning}");
     }

@@ -10,13 +10,16 @@ use cove_core::error::{Failure, display_path, display_value};
 use cove_core::private_file::{UnsafeFileError, check_path};
 use cove_core::process_env::ProcessEnv;
 use cove_core::spelling::nearest;
-use cove_egress::{EgressRules, parse_table};
+use cove_egress::{EgressRules, parse_credentials, parse_table};
 
 /// The tables of upstream servers, which are not settings.
 const SERVERS: &str = "servers";
 
 /// The table of what code may reach, which `cove_egress` reads.
 const EGRESS: &str = "egress";
+
+/// The tables of secrets that the host adds to requests, which `cove_egress` reads too.
+const CREDENTIALS: &str = "credentials";
 
 /// Settings that choose a program which runs as this user outside of any sandbox, give a container this machine, or let code
 /// send what it sees elsewhere.
@@ -61,8 +64,10 @@ impl ConfigFile {
         })?;
         let mut entries = BTreeMap::new();
         let table = document.members().iter().find(|member| member.key == EGRESS);
-        let egress = table.map(|table| parse_table(&table.node, &document, &file)).transpose()?.unwrap_or_default();
-        let is_setting = |member: &&DocumentMember| ![SERVERS, EGRESS].contains(&member.key.as_str());
+        let mut egress = table.map(|table| parse_table(&table.node, &document, &file)).transpose()?.unwrap_or_default();
+        let credentials = document.members().iter().find(|member| member.key == CREDENTIALS);
+        parse_credentials(&mut egress, credentials.map(|table| &table.node), &file)?;
+        let is_setting = |member: &&DocumentMember| ![SERVERS, EGRESS, CREDENTIALS].contains(&member.key.as_str());
         // `upstream` reads the tables of servers: a mistake in one must not affect the settings.
         for DocumentMember { key, line, node, .. } in document.members().iter().filter(is_setting) {
             let Some(setting) = SETTINGS.iter().find(|setting| setting.key == *key) else {
@@ -103,6 +108,7 @@ impl ConfigFile {
         let Err(error) = check_path(&self.path).or_else(UnsafeFileError::ignore_io) else { return self };
         if self.egress.allow_anything() {
             self.egress.allow.clear();
+            self.egress.credentials.clear();
             let (file, hint) = (display_path(&self.path), error.hint(&self.path));
             self.warnings.push(format!("`[{EGRESS}]` in `{file}` allows nothing: {error}; {hint}"));
         }
@@ -163,7 +169,8 @@ fn example(setting: &Setting) -> String {
 /// The hint for an unknown key: the nearest one, or all of them.
 fn suggestion(wrong: &str) -> String {
     let keys: Vec<&str> = SETTINGS.iter().map(|setting| setting.key).collect();
-    match nearest(wrong, keys.iter().copied().chain([SERVERS, EGRESS])) {
+    match nearest(wrong, keys.iter().copied().chain([SERVERS, EGRESS, CREDENTIALS])) {
+        Some(CREDENTIALS) => format!("did you mean `[{CREDENTIALS}.NAME]`?"),
         Some(EGRESS) => format!("did you mean `[{EGRESS}]`?"),
         Some(SERVERS) => format!("did you mean `[{SERVERS}.NAME]`?"),
         _ => unknown_key_hint(wrong, &keys),

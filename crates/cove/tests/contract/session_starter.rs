@@ -2,7 +2,7 @@
 
 use std::io::Cursor;
 
-use cove_core::backend::{Backend, SandboxOwner};
+use cove_core::backend::Backend;
 use cove_core::policy::Policy;
 use cove_core::session::{Session, SessionOptions};
 use cove_protocol::Language;
@@ -33,9 +33,15 @@ impl SessionStarter<'_> {
             }
             SessionStart::Ready { language, modules } => {
                 let modules: Vec<String> = modules.iter().map(|&module| module.to_owned()).collect();
-                let owner = SandboxOwner::default();
-                let started =
-                    Session::start_ready(self.backend, policy, owner, language, &modules, std::future::pending()).await;
+                let started = Session::start_ready(
+                    self.backend,
+                    policy,
+                    SessionOptions::default(),
+                    language,
+                    &modules,
+                    std::future::pending(),
+                )
+                .await;
                 started.unwrap_or_else(|error| panic!("a session is made ready: {error:?}"))
             }
         }

@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use cove::cli::{self, CliAction};
 use cove::config::Config;
 use cove_core::advice::{self, Audience};
-use cove_core::backend::SandboxOwner;
 use cove_core::backend::jail::Jail;
 use cove_core::output::OutputCollector;
 use cove_core::policy::{ImageSource, Policy};
@@ -86,7 +85,7 @@ impl SessionOfChild {
                 let started = Session::start_ready(
                     &jail,
                     policy,
-                    SandboxOwner::default(),
+                    SessionOptions::default(),
                     language,
                     &modules,
                     std::future::pending(),

@@ -17,6 +17,7 @@ mod hostile_calls;
 mod hostile_runner;
 mod images;
 mod import;
+mod inspected_requests;
 mod install;
 mod interpreters;
 mod layers;

@@ -123,7 +123,8 @@ impl SessionRegistry {
         let owner = SandboxOwner { session: id.to_string(), principal };
         let mounts = MountedFiles::of_policy(&key.policy).await;
         let policy = key.start_policy();
-        let started = Session::start_ready(&*self.backend, &policy, owner, key.language, &modules, unwanted()).await;
+        let options = SessionOptions { owner, network: self.create_network(), ..SessionOptions::default() };
+        let started = Session::start_ready(&*self.backend, &policy, options, key.language, &modules, unwanted()).await;
         let ended = match started {
             // Only a backend that ignores the reference makes another image.
             Ok(session) if session.image_id() != key.image_id.as_deref() => {

@@ -101,7 +101,7 @@ fn answers_over_both_protocols_and_survives_what_is_no_question() {
     let sockets = DnsSockets::open_at(0).unwrap();
     let port = free_port(address(0));
     let names = vec![ReachableName { pattern: "a.test".to_owned(), ports: vec![port] }];
-    let mut door = NameDoor::with_sockets(sockets, NetworkSetup { names });
+    let mut door = NameDoor::with_sockets(sockets, NetworkSetup { names, ..NetworkSetup::default() });
     let place = door.sockets.local_address();
     let client = UdpSocket::bind("127.0.0.1:0").unwrap();
     client.connect(place).unwrap();

@@ -36,6 +36,15 @@ impl FetchedValues {
         values
     }
 
+    /// Runs the programs that a text of the person's own configuration refers to.
+    pub(in crate::pool) async fn fetch_text(text: &str, settings: &UpstreamSettings) -> Self {
+        let mut values = Self::default();
+        for part in split_references(text) {
+            values.fetch_part(part, DefinitionOwner::Person, settings).await;
+        }
+        values
+    }
+
     async fn fetch_part(&mut self, part: TextPart<'_>, owner: DefinitionOwner, settings: &UpstreamSettings) {
         match part {
             TextPart::Reference(ValueReference::Command(command)) if !self.commands.contains_key(command) => {

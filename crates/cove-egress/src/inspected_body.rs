@@ -1,0 +1,117 @@
+//! The bodies of inspected requests and answers: counted, and answers searched for credentials.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+
+use crate::answer_scrubber::{AnswerScrubber, SecretForms};
+use crate::relay::{RelayDirection, RelayError};
+use crate::request_record::RequestRecord;
+
+pub(crate) type BodyError = Box<dyn std::error::Error + Send + Sync>;
+/// What code gets.
+pub(crate) type AnswerBody = UnsyncBoxBody<Bytes, BodyError>;
+
+/// Returns a body of this text.
+pub(crate) fn text_body(text: String) -> AnswerBody {
+    Full::new(Bytes::from(text)).map_err(|never| match never {}).boxed_unsync()
+}
+
+/// Counts a body while it is passed on. The last one that is dropped ends the record of its request.
+pub(crate) struct CountedBody {
+    inner: Incoming,
+    direction: RelayDirection,
+    record: Arc<RequestRecord>,
+    scrubber: Option<(Arc<SecretForms>, AnswerScrubber)>,
+    has_ended: bool,
+}
+
+impl CountedBody {
+    pub(crate) fn new(
+        inner: Incoming,
+        direction: RelayDirection,
+        record: Arc<RequestRecord>,
+        forms: Option<Arc<SecretForms>>,
+    ) -> Self {
+        let scrubber = forms.map(|forms| (forms, AnswerScrubber::default()));
+        Self { inner, direction, record, scrubber, has_ended: false }
+    }
+
+    fn scrub(&mut self, data: Bytes) -> Bytes {
+        match &mut self.scrubber {
+            Some((forms, scrubber)) => scrubber.push(forms, &data).into(),
+            None => data,
+        }
+    }
+
+    /// Returns the bytes that still wait.
+    fn finish(&mut self) -> Bytes {
+        match &mut self.scrubber {
+            Some((forms, scrubber)) => scrubber.finish(forms).into(),
+            None => Bytes::new(),
+        }
+    }
+}
+
+impl Body for CountedBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let this = self.get_mut();
+        loop {
+            if this.has_ended {
+                return Poll::Ready(None);
+            }
+            let frame = ready!(Pin::new(&mut this.inner).poll_frame(context));
+            let data = match frame.map(|frame| frame.map(Frame::into_data)) {
+                Some(Ok(Ok(data))) => {
+                    if let Err(error) = this.record.meter.count(this.direction, &data) {
+                        this.has_ended = true;
+                        if let RelayError::Limit { name, hint } = error {
+                            this.record.break_off(name, hint);
+                        }
+                        return Poll::Ready(Some(Err("a limit of the session was passed".into())));
+                    }
+                    this.scrub(data)
+                }
+                // Trailers end a body. Those of a host with a credential are left out.
+                Some(Ok(Err(trailers))) => {
+                    let waiting = this.finish();
+                    match (waiting.is_empty(), this.scrubber.is_some()) {
+                        (true, false) => return Poll::Ready(Some(Ok(trailers))),
+                        (true, true) => continue,
+                        (false, _) => waiting,
+                    }
+                }
+                Some(Err(error)) => {
+                    this.has_ended = true;
+                    return Poll::Ready(Some(Err(error.into())));
+                }
+                None => {
+                    this.has_ended = true;
+                    this.finish()
+                }
+            };
+            if !data.is_empty() {
+                return Poll::Ready(Some(Ok(Frame::data(data))));
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.has_ended || self.scrubber.is_none() && self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self.scrubber {
+            None => self.inner.size_hint(),
+            Some(_) => SizeHint::default(),
+        }
+    }
+}

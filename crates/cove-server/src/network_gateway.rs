@@ -1,0 +1,74 @@
+//! Opens the network for sessions: writes the audit lines of requests to the file that has those of calls, and reads the
+//! values of credentials as those of servers are read.
+
+use std::io;
+use std::sync::Arc;
+
+use cove_core::BoxFuture;
+use cove_core::error::Failure;
+use cove_core::process_env::ProcessEnv;
+use cove_egress::{
+    CredentialValues, EgressAuditLine, EgressCredential, EgressGateway, EgressRecorder, EgressRules, SecretValue,
+    SystemResolver,
+};
+use cove_upstream::broker::BrokerConfig;
+use cove_upstream::broker::audit::AuditTrail;
+use cove_upstream::pool::ReferenceValues;
+use cove_upstream::secrets::SecretStore;
+
+/// More than a line can have: its names, its path and its rule are bounded.
+const LINE_ROOM: u64 = 4096;
+
+struct NetworkAudit(AuditTrail<EgressAuditLine>);
+
+impl EgressRecorder for NetworkAudit {
+    fn prepare(&self) -> io::Result<()> {
+        self.0.prepare(LINE_ROOM)
+    }
+
+    fn write(&self, line: &EgressAuditLine) {
+        self.0.write(line.clone(), LINE_ROOM);
+    }
+}
+
+/// Reads the values of credentials as those of servers are read.
+struct HostValues(ReferenceValues);
+
+impl CredentialValues for HostValues {
+    fn check(&self, text: &str) -> Result<(), String> {
+        self.0.check(text)
+    }
+
+    fn read<'a>(&'a self, text: &'a str) -> BoxFuture<'a, Result<SecretValue, String>> {
+        Box::pin(async move { self.0.read(text).await.map(SecretValue::new) })
+    }
+}
+
+fn host_values(broker: &BrokerConfig, env: &ProcessEnv) -> HostValues {
+    let secrets = SecretStore::new(broker.state_dir.as_deref(), broker.secrets_helper.as_ref(), env);
+    HostValues(ReferenceValues::new(secrets, env))
+}
+
+/// Fails if the value of a credential is missing, so that no session starts with a rule that cannot be kept. Runs no
+/// program.
+pub fn check_credentials(rules: &EgressRules, broker: &BrokerConfig, env: &ProcessEnv) -> Result<(), Failure> {
+    let values = host_values(broker, env);
+    for EgressCredential { name, reference, .. } in &rules.credentials {
+        if let Err(need) = values.check(reference) {
+            return Err(Failure::usage(format!("could not use `value` of `[credentials.{name}]`"))
+                .because(format!("it needs {need}"))
+                .with_hint("give it a value, or run with `--no-net`, which drops all rules"));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the gateway for sessions with these rules, or None if they allow nothing. Without a state directory, nothing
+/// is recorded, as for calls.
+pub fn open_gateway(rules: &EgressRules, broker: &BrokerConfig, env: &ProcessEnv) -> Option<Arc<EgressGateway>> {
+    rules.allow_anything().then(|| {
+        let audit = Arc::new(NetworkAudit(AuditTrail::new(broker.state_dir.clone())));
+        let values = Arc::new(host_values(broker, env));
+        EgressGateway::with_credentials(rules.clone(), audit, Box::new(SystemResolver), values)
+    })
+}
