@@ -48,6 +48,7 @@ use crate::oom_counter::OomCounter;
 use crate::process::{CellProcess, StandardStreams};
 use crate::program;
 use crate::protocol_error;
+use crate::session_packages::SessionPackages;
 use crate::stdin::StdinPipe;
 
 /// Runs the runner's role until the host sends `Bye` or closes the stream. Everything else in the sandbox ends with it:
@@ -121,6 +122,7 @@ struct Runner {
     files: WorkspaceFiles,
     calls: CallRouter,
     door: NetworkDoor,
+    packages: SessionPackages,
     oom_counter: OomCounter,
     host: HostWriter,
     cell: Option<RunningCell>,
@@ -181,6 +183,7 @@ impl Runner {
             files: WorkspaceFiles::open(&std::env::current_dir()?)?,
             calls: CallRouter::new(&calls::socket_path(is_first)),
             door: NetworkDoor::default(),
+            packages: SessionPackages::default(),
             oom_counter: OomCounter::new(),
             host: HostWriter::default(),
             cell: None,
@@ -316,6 +319,8 @@ impl Runner {
         // Before any code runs, which could take the port.
         if let Some(network) = hello.network {
             self.door.open(network);
+            let (python, search) = (self.programs.get(&Language::Python), std::env::var_os("PATH"));
+            self.packages = SessionPackages::prepare(&std::env::current_dir()?, python.map(String::as_str), search);
         }
         // Before the answer, so that the interpreter starts while the answer travels.
         if let Some(language) = hello.warm
@@ -349,15 +354,22 @@ impl Runner {
         let bash = self.programs.get(&Language::Bash).filter(|_| language == Language::Sh);
         let start = InterpreterStart {
             language,
-            program: bash.unwrap_or(program),
+            program: self.packages.start_path(bash.unwrap_or(program)),
             shell: if bash.is_some() { PosixShell::Bash } else { PosixShell::Other },
             socket: self.calls.path(),
-            variables: &self.door.variables(),
+            variables: &self.session_variables(),
             shell_state: self.shell_state.as_deref().filter(|_| language == Language::Sh),
         };
         let interpreter = InterpreterProcess::start(start, streams, &mut self.shim_descriptor)?;
         self.interpreters.insert(language, interpreter);
         Ok(())
+    }
+
+    /// Returns the variables that only sessions with a network have.
+    fn session_variables(&self) -> Vec<(&'static str, String)> {
+        let mut variables = self.door.variables();
+        variables.extend_from_slice(self.packages.variables());
+        variables
     }
 
     /// Returns copies of the pipes that every interpreter and program reads and writes.
@@ -402,7 +414,7 @@ impl Runner {
         self.oom_counter.reset();
         // Failing to copy a descriptor is such a reason too: code may have used up the limit.
         let streams = self.standard_streams().map_err(|error| error.to_string());
-        match streams.and_then(|streams| program::start(&start, streams, self.calls.path(), &self.door.variables())) {
+        match streams.and_then(|streams| program::start(&start, streams, self.calls.path(), &self.session_variables())) {
             Ok(process) => {
                 self.begin(start.cell, CellExecutor::Program(process), true);
                 Ok(())
