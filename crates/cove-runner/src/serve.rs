@@ -414,7 +414,8 @@ impl Runner {
         self.oom_counter.reset();
         // Failing to copy a descriptor is such a reason too: code may have used up the limit.
         let streams = self.standard_streams().map_err(|error| error.to_string());
-        match streams.and_then(|streams| program::start(&start, streams, self.calls.path(), &self.session_variables())) {
+        match streams.and_then(|streams| program::start(&start, streams, self.calls.path(), &self.session_variables()))
+        {
             Ok(process) => {
                 self.begin(start.cell, CellExecutor::Program(process), true);
                 Ok(())

@@ -20,6 +20,8 @@ const PIP_COMMAND: &str = include_str!("../shims/python/pip_command.py");
 /// Node's packages that the operator installed. npm would take their parent for the project.
 const NODE_PACKAGES: &str = "/node_modules";
 
+/// What tells code, and Cove's own hints, that the session has a network.
+pub(crate) const NETWORK_VARIABLE: &str = "COVE_NETWORK";
 /// Settings of the installers: no copy of what was downloaded, no requests and lines that nobody asked for. In pip,
 /// `PIP_NO_COMPILE=0` leaves compiling out, which takes most of the time otherwise.
 const INSTALLER_SETTINGS: [(&str, &str); 8] = [
@@ -47,7 +49,8 @@ impl SessionPackages {
         if Path::new(NODE_PACKAGES).exists() {
             let _ = fs::create_dir(workspace.join("node_modules"));
         }
-        let mut variables: Vec<_> = INSTALLER_SETTINGS.map(|(name, value)| (name, value.to_owned())).into();
+        let settings = INSTALLER_SETTINGS.into_iter().chain([(NETWORK_VARIABLE, "rules")]);
+        let mut variables: Vec<_> = settings.map(|(name, value)| (name, value.to_owned())).collect();
         let folder = workspace.join(ENVIRONMENT_FOLDER);
         let made = python.filter(|program| make_environment(&folder, Path::new(program)).is_ok());
         let bin = folder.join("bin");

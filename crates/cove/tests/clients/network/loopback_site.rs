@@ -140,7 +140,11 @@ impl SiteFiles {
         let path = if path.is_dir() { path.join("index.html") } else { path };
         let body = fs::read(&path).ok()?;
         let has_port = path.extension().is_some_and(|ending| ending == "html" || ending == "json");
-        Some(if has_port { String::from_utf8(body).ok()?.replace("@PORT@", &self.port.to_string()).into() } else { body })
+        Some(if has_port {
+            String::from_utf8(body).ok()?.replace("@PORT@", &self.port.to_string()).into()
+        } else {
+            body
+        })
     }
 }
 

@@ -1,0 +1,178 @@
+//! Packages that code installs for its session, from an index and a registry that the rules name.
+
+use std::fs;
+use std::path::Path;
+
+use cove_testkit::TestUser;
+use cove_testkit::mcp::{ClientEra, TestStdioClient};
+use cove_testkit::program::FinishedProgram;
+use cove_testkit::skip::skip_without_all;
+use serde_json::json;
+
+use super::{ClientBench, RuledSites};
+use crate::cove;
+
+/// True unless the installers are missing, which is reported.
+fn has_installers(test: &str) -> bool {
+    let has_all = ["/usr/bin/pip3", "/usr/bin/npm"].iter().all(|program| Path::new(program).exists());
+    if !has_all {
+        skip_without_all(test, "it installs pip and npm");
+    }
+    has_all
+}
+
+/// Code that makes Python's installers use the test's index.
+fn use_index(sites: &RuledSites) -> String {
+    let index = sites.address("pypi");
+    format!(
+        "import os, subprocess, sys\n\
+         os.environ.update(PIP_INDEX_URL='{index}/simple', PIP_CERT='/clients/ca.pem')\n\
+         def run(*words):\n    return subprocess.run(words, check=True, capture_output=True, text=True).stdout\n"
+    )
+}
+
+/// The same for npm, in a shell.
+fn use_registry(sites: &RuledSites) -> String {
+    format!("export npm_config_cafile=/clients/ca.pem npm_config_registry={}\n", sites.address("npm"))
+}
+
+#[test]
+fn packages_that_code_installs_are_there_in_its_next_cell() {
+    let test = "packages_that_code_installs_are_there_in_its_next_cell";
+    if !has_installers(test) {
+        return;
+    }
+    let bench = ClientBench::new();
+    for who in TestUser::all(test) {
+        let sites = bench.start_sites();
+        let python = use_index(&sites);
+        let npm = use_registry(&sites);
+        let left = ".venv\nnode_modules\npackage-lock.json\npackage.json\n";
+        let mut client = TestStdioClient::start(bench.command(who, &sites, "serve"), ClientEra::Legacy);
+        let where_it_is =
+            "import covehello, sys\nprint(covehello.greeting, covehello.__file__.count(sys.prefix + '/lib/python3.'))";
+        let cells = [
+            ("python", python.as_str(), "(no output)"),
+            ("python", "try:\n    import covehello\nexcept ImportError:\n    print('not yet')", "not yet\n"),
+            ("python", "run('pip', 'install', 'covehello');", "(no output)"),
+            ("python", where_it_is, "hello 1\n"),
+            ("python", "print(sys.prefix)", "/workspace/.venv\n"),
+            // As agents also do it: by the interpreter.
+            ("python", "print('satisfied' in run(sys.executable, '-m', 'pip', 'install', 'covehello'))", "True\n"),
+            ("bash", "python3 -c 'import covehello; print(covehello.greeting)'", "hello\n"),
+            ("bash", &format!("{npm}npm install covehello > /dev/null && ls node_modules"), "covehello\n"),
+            ("node", "console.log(require('covehello').greeting)", "hello\n"),
+            ("bash", "ls -A", left),
+        ];
+        for (language, code, expected) in cells {
+            let printed = client.call("execute_code", json!({"code": code, "language": language})).ok();
+            assert_eq!(printed, expected, "{code} as {who:?}");
+        }
+        assert_eq!(sites.forbidden.count(), 0);
+    }
+}
+
+/// Code may make an environment of its own, as the instructions of many projects say.
+#[test]
+fn environments_that_code_makes_get_their_own_packages() {
+    let test = "environments_that_code_makes_get_their_own_packages";
+    if !has_installers(test) {
+        return;
+    }
+    let bench = ClientBench::new();
+    for who in TestUser::all(test) {
+        let sites = bench.start_sites();
+        let code = format!(
+            "export PIP_INDEX_URL={}/simple PIP_CERT=/clients/ca.pem\n\
+             python3 -m venv --system-site-packages --without-pip own && . own/bin/activate\n\
+             python -m pip install --quiet covehello\n\
+             python -c 'import covehello; print(covehello.__file__)' | cut -d/ -f1-3",
+            sites.address("pypi")
+        );
+        let finished = bench.run(who, &sites, "bash", &code);
+        assert_eq!(finished.expect_success(), "/workspace/own\n", "{who:?}");
+    }
+}
+
+#[test]
+fn an_index_without_a_rule_is_refused_by_name() {
+    let test = "an_index_without_a_rule_is_refused_by_name";
+    if !has_installers(test) {
+        return;
+    }
+    let (bench, who) = (ClientBench::new(), TestUser::all(test)[0]);
+    let sites = bench.start_sites();
+    let index = format!("https://forbidden.test:{}", sites.forbidden.port);
+    for code in [
+        format!("PIP_INDEX_URL={index}/simple PIP_CERT=/clients/ca.pem pip install covehello"),
+        format!("npm_config_cafile=/clients/ca.pem npm_config_registry={index} npm install covehello"),
+    ] {
+        let finished = bench.run(who, &sites, "bash", &code);
+        assert!(
+            finished.code == Some(1) && finished.stderr.contains("network: refused forbidden.test:"),
+            "{finished:#?}"
+        );
+        assert!(!finished.stderr.contains("no packages can be installed"), "{finished:#?}");
+    }
+    assert_eq!(sites.forbidden.count(), 0);
+    let hint = |language, code| bench.run(who, &sites, language, code).stderr;
+    assert!(hint("python", "import no_such_thing").ends_with("allow it: `pip install no_such_thing`\n"));
+    assert!(hint("node", "require('no-such-thing')").ends_with("allow it: `npm install no-such-thing`\n"));
+}
+
+/// The environment belongs to the code: whatever it does with it, Python starts, and the packages of the operator stay.
+#[test]
+fn code_that_breaks_its_environment_still_has_a_python() {
+    let test = "code_that_breaks_its_environment_still_has_a_python";
+    let bench = ClientBench::new();
+    for who in TestUser::all(test) {
+        let sites = bench.start_sites();
+        let attempts = [
+            "rm -rf .venv",
+            "rm .venv/bin/python3; printf '#!/bin/sh\\nexit 7\\n' > .venv/bin/python3; chmod +x .venv/bin/python3",
+            "rm .venv/bin/python3; ln -s /bin/false .venv/bin/python3",
+            "rm .venv/pyvenv.cfg",
+            "rm -rf .venv/bin; ln -s /proc/self/exe .venv/bin",
+            "rm -rf .venv; ln -s /usr .venv",
+        ];
+        for breaks in attempts {
+            let mut client = TestStdioClient::start(bench.command(who, &sites, "serve"), ClientEra::Legacy);
+            // The session's first Python may run already, so a second one is started.
+            for (language, code, expected) in [
+                ("bash", breaks, Some("")),
+                ("python", "import os\nos._exit(0)", None),
+                ("python", "print('again')", Some("again\n")),
+            ] {
+                let answer = client.call("execute_code", json!({"code": code, "language": language}));
+                assert!(expected.is_none_or(|expected| answer.text().ends_with(expected)), "{breaks}: {answer:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn packages_of_the_operator_do_not_lead_npm_astray() {
+    let test = "packages_of_the_operator_do_not_lead_npm_astray";
+    if !has_installers(test) {
+        return;
+    }
+    let (bench, who) = (ClientBench::new(), TestUser::all(test)[0]);
+    fs::create_dir(bench.path("layer")).unwrap();
+    let sites = bench.start_sites();
+    let npm = use_registry(&sites);
+    let mut command = bench.command(who, &sites, "run");
+    command.args(["--mount", &format!("{}:/node_modules", bench.path("layer").display())]);
+    command.args(["-l", "bash", "-c", &format!("{npm}npm install covehello > /dev/null && ls node_modules")]);
+    let finished = FinishedProgram::from_output(command.output().unwrap());
+    assert_eq!(finished.expect_success(), "covehello\n");
+}
+
+#[test]
+fn sessions_without_rules_have_nothing_for_installers() {
+    for who in TestUser::all("sessions_without_rules_have_nothing_for_installers") {
+        let code = "import os, sys\nprint(os.listdir('.'), sys.prefix == sys.base_prefix)\n\
+                    print([name for name in os.environ if name == 'COVE_NETWORK' or name.startswith(('PIP_', 'npm_'))])";
+        let finished = cove().run(who, &["run", "--backend", "jail", "-c", code]);
+        assert_eq!(finished.expect_success(), "[] True\n['PIP_RETRIES', 'npm_config_fetch_retries']\n");
+    }
+}
