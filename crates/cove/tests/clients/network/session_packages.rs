@@ -9,7 +9,7 @@ use cove_testkit::program::FinishedProgram;
 use cove_testkit::skip::skip_without_all;
 use serde_json::json;
 
-use super::{ClientBench, RuledSites};
+use super::{ClientBench, RuledSites, open_to_all};
 use crate::cove;
 
 /// True unless the installers are missing, which is reported.
@@ -21,19 +21,13 @@ fn has_installers(test: &str) -> bool {
     has_all
 }
 
-/// Code that makes Python's installers use the test's index.
-fn use_index(sites: &RuledSites) -> String {
-    let index = sites.address("pypi");
+/// Variables that make installers use the test's index and registry.
+fn installer_variables(sites: &RuledSites) -> String {
     format!(
-        "import os, subprocess, sys\n\
-         os.environ.update(PIP_INDEX_URL='{index}/simple', PIP_CERT='/clients/ca.pem')\n\
-         def run(*words):\n    return subprocess.run(words, check=True, capture_output=True, text=True).stdout\n"
+        "PIP_INDEX_URL={}/simple PIP_CERT=/clients/ca.pem npm_config_registry={} npm_config_cafile=/clients/ca.pem",
+        sites.address("pypi"),
+        sites.address("npm")
     )
-}
-
-/// The same for npm, in a shell.
-fn use_registry(sites: &RuledSites) -> String {
-    format!("export npm_config_cafile=/clients/ca.pem npm_config_registry={}\n", sites.address("npm"))
 }
 
 #[test]
@@ -45,28 +39,28 @@ fn packages_that_code_installs_are_there_in_its_next_cell() {
     let bench = ClientBench::new();
     for who in TestUser::all(test) {
         let sites = bench.start_sites();
-        let python = use_index(&sites);
-        let where_it_is = "print(covehello.greeting, covehello.__file__.count('/workspace/.venv/lib/python3.'))";
+        let variables = installer_variables(&sites);
+        // As agents do it beside `pip install`, which the table of clients has.
+        let install = format!(
+            "import os, subprocess, sys\nos.environ.update(word.split('=', 1) for word in '{variables}'.split())\n\
+             subprocess.run([sys.executable, '-m', 'pip', 'install', '--quiet', 'covehello'], check=True);"
+        );
         let python = [
-            ("python", python.as_str(), "(no output)"),
-            ("python", "try:\n    import covehello\nexcept ImportError:\n    print('not yet')", "not yet\n"),
-            // As agents do it beside `pip install`, which the table of clients has.
-            ("python", "run(sys.executable, '-m', 'pip', 'install', 'covehello');", "(no output)"),
-            ("python", "import covehello", "(no output)"),
-            ("python", where_it_is, "hello 1\n"),
-            ("bash", "python3 -c 'import covehello; print(covehello.greeting)'; ls -A", "hello\n.venv\n"),
+            "try:\n    import covehello\nexcept ImportError:\n    print('not yet')",
+            &install,
+            "import covehello",
+            "print(covehello.greeting, covehello.__file__.count('/workspace/.venv/lib/python3.'))",
+            "print(subprocess.check_output(['python3', '-c', 'import covehello; print(covehello.greeting)'], text=True))",
+            "print(os.listdir('.'))",
         ];
-        let npm = format!("{}npm install covehello > /dev/null && ls node_modules", use_registry(&sites));
+        let finished = bench.run_cells(who, &sites, "python", &python);
+        assert_eq!(finished.expect_success(), "not yet\nhello 1\nhello\n\n['.venv']\n", "{who:?}");
+        let install = format!("require('child_process').execSync('env {variables} npm install covehello');");
         let node =
-            [("bash", npm.as_str(), "covehello\n"), ("node", "console.log(require('covehello').greeting)", "hello\n")];
-        // A session for each, because an ordinary user's session that computes for long yields to everything else.
-        for cells in [&python[..], &node] {
-            let mut client = TestStdioClient::start(bench.command(who, &sites, "serve"), ClientEra::Legacy);
-            for (language, code, expected) in cells {
-                let printed = client.call("execute_code", json!({"code": code, "language": language})).ok();
-                assert_eq!(printed, *expected, "{code} as {who:?}");
-            }
-        }
+            [&install, "console.log(require('covehello').greeting)", "console.log(require.resolve('covehello'))"];
+        let finished = bench.run_cells(who, &sites, "node", &node);
+        let printed = finished.expect_success();
+        assert!(printed.ends_with("hello\n/workspace/node_modules/covehello/main.js\n"), "{who:?} {printed}");
         assert_eq!(sites.forbidden.count(), 0);
     }
 }
@@ -82,11 +76,11 @@ fn environments_that_code_makes_get_their_own_packages() {
     for who in TestUser::all(test) {
         let sites = bench.start_sites();
         let code = format!(
-            "export PIP_INDEX_URL={}/simple PIP_CERT=/clients/ca.pem\n\
+            "export {}\n\
              python3 -m venv --system-site-packages --without-pip own && . own/bin/activate\n\
              python -m pip install --quiet covehello\n\
              python -c 'import covehello; print(covehello.__file__)' | cut -d/ -f1-3",
-            sites.address("pypi")
+            installer_variables(&sites)
         );
         let finished = bench.run(who, &sites, "bash", &code);
         assert_eq!(finished.expect_success(), "/workspace/own\n", "{who:?}");
@@ -158,7 +152,7 @@ fn packages_of_the_operator_do_not_lead_npm_astray() {
     let (bench, who) = (ClientBench::new(), TestUser::all(test)[0]);
     fs::create_dir(bench.path("layer")).unwrap();
     let sites = bench.start_sites();
-    let npm = use_registry(&sites);
+    let npm = format!("export {}\n", installer_variables(&sites));
     let mut command = bench.command(who, &sites, "run");
     command.args(["--mount", &format!("{}:/node_modules", bench.path("layer").display())]);
     command.args(["-l", "bash", "-c", &format!("{npm}npm install covehello > /dev/null && ls node_modules")]);
@@ -174,4 +168,19 @@ fn sessions_without_rules_have_nothing_for_installers() {
         let finished = cove().run(who, &["run", "--backend", "jail", "-c", code]);
         assert_eq!(finished.expect_success(), "[] True\n['PIP_RETRIES', 'npm_config_fetch_retries']\n");
     }
+}
+
+#[test]
+fn installed_packages_are_not_among_the_files_that_are_kept() {
+    let who = TestUser::all("installed_packages_are_not_among_the_files_that_are_kept")[0];
+    let (bench, out) = (ClientBench::new(), tempfile::tempdir().unwrap());
+    open_to_all(out.path(), 0o777);
+    let sites = bench.start_sites();
+    let mut command = bench.command(who, &sites, "run");
+    command.args(["--out", out.path().to_str().unwrap()]);
+    command.args(["-c", "import os; os.mkdir('node_modules'); open('node_modules/a', 'w'); open('result', 'w');"]);
+    let finished = FinishedProgram::from_output(command.output().unwrap());
+    assert_eq!(finished.code, Some(0), "{finished:#?}");
+    let kept: Vec<_> = fs::read_dir(out.path()).unwrap().flatten().map(|entry| entry.file_name()).collect();
+    assert_eq!(kept, ["result"]);
 }
