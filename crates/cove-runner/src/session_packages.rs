@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 const ENVIRONMENT_FOLDER: &str = ".venv";
 /// What describes a virtual environment.
 const ENVIRONMENT_FILE: &str = "pyvenv.cfg";
-const PIP_COMMAND: &str = include_str!("../shims/python/pip_command.py");
+const PIP_COMMAND: &str = include_str!("../shims/installers/pip.py");
 /// Node's packages that the operator installed. npm would take their parent for the project.
 const NODE_PACKAGES: &str = "/node_modules";
 
