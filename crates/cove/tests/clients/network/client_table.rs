@@ -7,7 +7,7 @@ use serde::Deserialize;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ClientTable {
-    /// The doors that a session has.
+    /// Those that are tested.
     pub(crate) doors: Vec<NetworkDoorName>,
     #[serde(rename = "client")]
     pub(crate) clients: Vec<NetworkClient>,
@@ -17,6 +17,8 @@ pub(crate) struct ClientTable {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum NetworkDoorName {
+    /// Whatever a session has.
+    Session,
     /// The variables that name a proxy.
     Proxy,
     /// Names that lead to addresses of the sandbox's own.
@@ -54,7 +56,7 @@ impl ClientTable {
         for client in &self.clients {
             text += &format!("\n| {} | {} |", client.name, client.from);
             for door in &self.doors {
-                text += if client.works_through(*door) { " works |" } else { " **ignored** |" };
+                text += if client.works_through(*door) { " works |" } else { " **fails** |" };
             }
             let trusts: Vec<String> = client.trusts.keys().map(|name| format!("`{name}`")).collect();
             text += &format!(" {} |", if trusts.is_empty() { "-".to_owned() } else { trusts.join(", ") });
@@ -66,8 +68,9 @@ impl ClientTable {
 impl NetworkDoorName {
     fn title(self) -> &'static str {
         match self {
-            Self::Proxy => "proxy variables",
-            Self::Name => "names",
+            Self::Session => "as it is",
+            Self::Proxy => "proxy alone",
+            Self::Name => "without a proxy",
             Self::Inspected => "inspected",
         }
     }
@@ -75,7 +78,7 @@ impl NetworkDoorName {
     /// Returns what makes a client use this door and no other.
     fn prelude(self) -> &'static str {
         match self {
-            Self::Proxy | Self::Inspected => "",
+            Self::Session | Self::Proxy | Self::Inspected => "",
             Self::Name => {
                 "unset HTTP_PROXY HTTPS_PROXY ALL_PROXY http_proxy https_proxy all_proxy NODE_USE_ENV_PROXY\n"
             }
