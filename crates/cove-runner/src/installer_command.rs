@@ -6,6 +6,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use crate::session_packages::NETWORK_VARIABLE;
+
 /// Where the links to this program are, which must not call themselves.
 const OWN_FOLDER: &str = "/.cove/bin";
 /// Packages that the operator installed for Python and for Node.
@@ -17,9 +19,8 @@ const MAX_NAMED: usize = 20;
 /// Runs a command under one of these names, with the arguments of this process. Returns the exit status.
 pub fn installer_main(name: &str) -> ExitCode {
     let args: Vec<String> = std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
-    // Through the runner's door there is a network, and the host says what it reaches.
-    let has_door = std::env::var("HTTPS_PROXY").is_ok_and(|proxy| proxy.starts_with("http://127.0.0.1:"));
-    let may_fetch = has_door || std::env::var_os("PIP_NO_INDEX").is_some();
+    // With rules for the network, the host says what code reaches.
+    let may_fetch = [NETWORK_VARIABLE, "PIP_NO_INDEX"].iter().any(|name| std::env::var_os(name).is_some());
     let (message, status) = match fetched_packages(name, &args).filter(|_| !may_fetch) {
         Some(packages) => (refusal(name, &packages), 1),
         None => {

@@ -22,6 +22,7 @@ mod oom_counter;
 mod process;
 mod program;
 mod serve;
+mod session_packages;
 mod shim;
 mod stdin;
 

@@ -49,6 +49,7 @@ use crate::oom_counter::OomCounter;
 use crate::process::{CellProcess, StandardStreams};
 use crate::program;
 use crate::protocol_error;
+use crate::session_packages::SessionPackages;
 use crate::stdin::StdinPipe;
 
 /// Runs the runner's role until the host sends `Bye` or closes the stream. Everything else in the sandbox ends with it:
@@ -127,6 +128,7 @@ struct Runner {
     variables: Vec<(String, String)>,
     /// This process is the first one of the sandbox.
     is_first: bool,
+    packages: SessionPackages,
     oom_counter: OomCounter,
     host: HostWriter,
     cell: Option<RunningCell>,
@@ -189,6 +191,7 @@ impl Runner {
             door: NetworkDoor::default(),
             variables: Vec::new(),
             is_first,
+            packages: SessionPackages::default(),
             oom_counter: OomCounter::new(),
             host: HostWriter::default(),
             cell: None,
@@ -330,6 +333,10 @@ impl Runner {
             if let Some(authority) = authority {
                 self.variables.extend(authority_files::write(&authority, self.is_first)?);
             }
+            let (python, search) = (self.programs.get(&Language::Python), std::env::var_os("PATH"));
+            self.packages = SessionPackages::prepare(&std::env::current_dir()?, python.map(String::as_str), search);
+            let own = self.packages.variables().iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
+            self.variables.extend(own);
         }
         // Before the answer, so that the interpreter starts while the answer travels.
         if let Some(language) = hello.warm
@@ -363,7 +370,7 @@ impl Runner {
         let bash = self.programs.get(&Language::Bash).filter(|_| language == Language::Sh);
         let start = InterpreterStart {
             language,
-            program: bash.unwrap_or(program),
+            program: self.packages.start_path(bash.unwrap_or(program)),
             shell: if bash.is_some() { PosixShell::Bash } else { PosixShell::Other },
             socket: self.calls.path(),
             variables: &self.variables,

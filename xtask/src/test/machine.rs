@@ -66,6 +66,10 @@ const NEEDS: &[TestNeed] = &[
         ..program("npm", "npm", "outside judges are installed with it")
     },
     TestNeed { level: TestLevel::All, ..program("chromium", "chromium", "a person signs in to a server with it") },
+    for_clients("curl", "curl"),
+    for_clients("gh", "gh"),
+    for_clients("pip3", "python3-pip"),
+    for_clients("wget", "wget"),
     program("bash", "bash", "cells run in it"),
     program("busybox", "busybox", "its shell is one of those that cells run in"),
     program("gcc", "gcc", "it is run in a sandbox"),
@@ -135,6 +139,10 @@ const fn program(what: &'static str, package: &'static str, why: &'static str) -
         level: TestLevel::Quick,
         is_present: |search, need| search.find(need.what).is_some(),
     }
+}
+
+const fn for_clients(what: &'static str, package: &'static str) -> TestNeed {
+    TestNeed { level: TestLevel::All, ..program(what, package, "sessions with a network run it") }
 }
 
 const fn for_containers(what: &'static str, package: &'static str) -> TestNeed {

@@ -34,6 +34,7 @@ function hint(error) {
 function packages(message) {
   // Not a file beside the code. Node gives the name only in the message.
   const name = /^Cannot find (?:module|package) '((?:@[\w.-]+\/)?[A-Za-z0-9][\w.-]*)/.exec(message)?.[1];
+  if (name && hasRules()) return `where the rules for the network allow it: \`npm install ${name}\``;
   if (!name || hasNetwork()) return undefined;
   let names = [];
   try {
@@ -49,8 +50,14 @@ function packages(message) {
   );
 }
 
-// Returns whether the sandbox has more than its own loopback.
+// Returns whether rules let code reach hosts.
+function hasRules() {
+  return process.env.COVE_NETWORK !== undefined;
+}
+
+// Returns whether code may reach more than the sandbox's own loopback.
 function hasNetwork() {
+  if (hasRules()) return true;
   const lines = readFileSync("/proc/self/net/dev", "utf8").split("\n");
   return lines.some((line) => line.includes(":") && line.split(":")[0].trim() !== "lo");
 }

@@ -276,6 +276,22 @@ sys.meta_path.insert(0, Finder)
 register_at_fork(after_in_child=close_channel)
 pthread_sigmask(SIG_BLOCK, held_signals)
 try:
+    # Packages that the session installs, if it has an environment for them. Made now, because Python would remember
+    # that there is no such folder.
+    if sys.prefix != sys.base_prefix:
+        folder = sys.prefix
+        for part in ("lib", f"python{sys.version_info[0]}.{sys.version_info[1]}", "site-packages"):
+            folder += "/" + part
+            try:
+                mkdir(folder)
+            except FileExistsError:
+                pass
+        if folder not in sys.path:
+            index = [at for at, path in enumerate(sys.path) if path.endswith("-packages")] or [len(sys.path)]
+            sys.path.insert(index[0], folder)
+except Exception:
+    pass
+try:
     # Packages that the operator installed. Before those of the system, so that the operator's version
     # counts, and after Python's own modules.
     stat("/.cove/packages")

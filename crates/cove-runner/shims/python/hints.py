@@ -26,7 +26,7 @@ def hint_for(errors):
         # An import that failed before and was handled is not what this error is about.
         if isinstance(error, ModuleNotFoundError) and (at == 0 or errors[at - 1].__cause__ is error):
             return module_hint(error)
-        if name == "CalledProcessError" and at == 0 and is_installer(error.cmd):
+        if name == "CalledProcessError" and at == 0 and is_installer(error.cmd) and not has_network():
             return packages_hint("NAME")
         if name == "gaierror" and not has_network():
             return "the sandbox has no network; code can call the configured MCP servers, see `mcp.help()`"
@@ -35,8 +35,15 @@ def hint_for(errors):
     return None
 
 
+def has_rules():
+    """Returns whether rules let code reach hosts."""
+    return "COVE_NETWORK" in modules["os"].environ
+
+
 def has_network():
-    """Returns whether the sandbox has more than its own loopback."""
+    """Returns whether code may reach more than the sandbox's own loopback."""
+    if has_rules():
+        return True
     try:
         with open("/proc/self/net/dev") as devices:
             return any(":" in line and line.split(":")[0].strip() != "lo" for line in devices)
@@ -47,12 +54,15 @@ def has_network():
 def module_hint(error):
     top = str(error.name or "").partition(".")[0]
     known = getattr(sys, "stdlib_module_names", ())
-    if not top.isidentifier() or top in modules or top in known or has_network():
+    if not top.isidentifier() or top in modules or top in known or (has_network() and not has_rules()):
         return None
     import importlib.util
 
     # Only a part of the package is missing.
-    return None if importlib.util.find_spec(top) else packages_hint(PACKAGE_NAMES.get(top, top))
+    if importlib.util.find_spec(top):
+        return None
+    name = PACKAGE_NAMES.get(top, top)
+    return f"where the rules for the network allow it: `pip install {name}`" if has_rules() else packages_hint(name)
 
 
 def packages_hint(name):

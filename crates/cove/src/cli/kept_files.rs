@@ -52,6 +52,9 @@ pub(super) async fn keep_files(session: &Session, policy: &Policy, out: &Path) -
             match entry.kind {
                 // Made by Python for itself.
                 FileKind::Folder if entry.name == "__pycache__" => {}
+                // What code installed for its session, which is of no use outside.
+                FileKind::Folder if policy.proxy_door && [".venv", "node_modules"].map(Path::new).contains(&&*path) => {
+                }
                 _ if !is_plain_name(&entry.name) => kept.left_out.push(format!("`{shown}`, because of its name")),
                 FileKind::Folder if path.components().count() < MAX_DEPTH => folders.push(path),
                 FileKind::Folder => kept.left_out.push(format!("`{shown}`, which lies too deep")),

@@ -10,6 +10,7 @@ mod import;
 mod inspector;
 mod install;
 mod judges;
+mod network;
 mod newest_node;
 mod older_transport;
 mod sdk_client;

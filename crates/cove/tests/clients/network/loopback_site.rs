@@ -1,0 +1,171 @@
+//! Real servers for network clients, on loopback: files over HTTPS or plain HTTP, one folder for each name before `.test`,
+//! and a WebSocket that echoes. A server counts its connections. It ends with the process.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use base64::Engine as _;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use crate::judges::test_file;
+
+const MAX_HEAD: usize = 64 * 1024;
+/// What a WebSocket server adds to the key of its client (RFC 6455).
+const WEBSOCKET_SUFFIX: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SiteSecurity {
+    Tls,
+    Plain,
+}
+
+pub(crate) struct LoopbackSite {
+    pub(crate) port: u16,
+    connections: Arc<AtomicUsize>,
+}
+
+impl LoopbackSite {
+    /// Serves the folders in `root`.
+    pub(crate) fn start(root: &Path, security: SiteSecurity) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (port, connections) = (listener.local_addr().unwrap().port(), Arc::new(AtomicUsize::new(0)));
+        let (counted, root) = (Arc::clone(&connections), root.to_owned());
+        let tls = (security == SiteSecurity::Tls).then(tls_config);
+        thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                counted.fetch_add(1, Ordering::SeqCst);
+                let (tls, files) = (tls.clone(), SiteFiles { root: root.clone(), port });
+                // A client that ends half-way is its own business.
+                thread::spawn(move || match tls {
+                    None => files.serve(&mut stream),
+                    Some(config) => files.serve_tls(config, stream),
+                });
+            }
+        });
+        Self { port, connections }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
+    }
+}
+
+fn tls_config() -> Arc<rustls::ServerConfig> {
+    let file = |name: &str| test_file("network/tls").join(name);
+    let chain = vec![CertificateDer::from_pem_file(file("server.pem")).unwrap()];
+    let key = PrivateKeyDer::from_pem_file(file("server.key")).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    Arc::new(config.with_no_client_auth().with_single_cert(chain, key).unwrap())
+}
+
+struct SiteFiles {
+    root: PathBuf,
+    port: u16,
+}
+
+/// A request without its body.
+struct SiteRequest {
+    text: String,
+}
+
+impl SiteRequest {
+    /// Reads a request. Returns None at the end of the connection.
+    fn read(stream: &mut impl Read) -> io::Result<Option<Self>> {
+        let (mut head, mut byte) = (Vec::new(), [0]);
+        while !head.ends_with(b"\r\n\r\n") && head.len() < MAX_HEAD {
+            if stream.read(&mut byte)? == 0 {
+                return Ok(None);
+            }
+            head.push(byte[0]);
+        }
+        let request = Self { text: String::from_utf8_lossy(&head).into_owned() };
+        let length = request.field("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
+        io::copy(&mut stream.take(length), &mut io::sink())?;
+        Ok(Some(request))
+    }
+
+    fn field(&self, name: &str) -> Option<&str> {
+        let fields = self.text.lines().filter_map(|line| line.split_once(':'));
+        fields.filter(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim()).next()
+    }
+
+    fn word(&self, at: usize) -> &str {
+        self.text.split_whitespace().nth(at).unwrap_or_default()
+    }
+}
+
+impl SiteFiles {
+    fn serve_tls(&self, config: Arc<rustls::ServerConfig>, mut stream: TcpStream) -> io::Result<()> {
+        let mut session = rustls::ServerConnection::new(config).map_err(io::Error::other)?;
+        let served = self.serve(&mut rustls::Stream::new(&mut session, &mut stream));
+        session.send_close_notify();
+        session.write_tls(&mut stream)?;
+        served
+    }
+
+    fn serve(&self, stream: &mut (impl Read + Write)) -> io::Result<()> {
+        while let Some(request) = SiteRequest::read(stream)? {
+            if let Some(key) = request.field("sec-websocket-key") {
+                return echo(stream, key);
+            }
+            let (status, body) = match self.find(&request) {
+                Some(body) => ("200 OK", body),
+                None => ("404 Not Found", b"{}".to_vec()),
+            };
+            let kind = if request.word(1).starts_with("/simple/") { "text/html" } else { "application/json" };
+            let length = body.len();
+            let head = format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\r\n");
+            stream.write_all(head.as_bytes())?;
+            stream.write_all(if request.word(0) == "HEAD" { &[] } else { &body })?;
+            stream.flush()?;
+        }
+        Ok(())
+    }
+
+    fn find(&self, request: &SiteRequest) -> Option<Vec<u8>> {
+        let site = request.field("host")?.split_once(".test")?.0;
+        let path = request.word(1).split('?').next()?.trim_start_matches('/');
+        let path = Path::new(site).join(path);
+        if !path.components().all(|part| matches!(part, Component::Normal(_))) {
+            return None;
+        }
+        let path = self.root.join(path);
+        let path = if path.is_dir() { path.join("index.html") } else { path };
+        let body = fs::read(&path).ok()?;
+        let has_port = path.extension().is_some_and(|ending| ending == "html" || ending == "json");
+        Some(if has_port {
+            String::from_utf8(body).ok()?.replace("@PORT@", &self.port.to_string()).into()
+        } else {
+            body
+        })
+    }
+}
+
+/// Answers a WebSocket handshake, and returns one short message to its sender.
+fn echo(stream: &mut (impl Read + Write), key: &str) -> io::Result<()> {
+    let digest =
+        ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, format!("{key}{WEBSOCKET_SUFFIX}").as_bytes());
+    let accept = base64::engine::general_purpose::STANDARD.encode(digest);
+    let upgrade = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n";
+    stream.write_all(format!("{upgrade}Sec-WebSocket-Accept: {accept}\r\n\r\n").as_bytes())?;
+    stream.flush()?;
+    let (mut head, mut mask) = ([0; 2], [0; 4]);
+    stream.read_exact(&mut head)?;
+    stream.read_exact(&mut mask)?;
+    let length = head[1] & 0x7f;
+    let mut message = vec![0; usize::from(length)];
+    stream.read_exact(&mut message)?;
+    message.iter_mut().zip(mask.iter().cycle()).for_each(|(byte, mask)| *byte ^= mask);
+    stream.write_all(&[head[0], length])?;
+    stream.write_all(&message)?;
+    stream.flush()?;
+    // Until the client ends the connection.
+    io::copy(stream, &mut io::sink()).map(drop)
+}
