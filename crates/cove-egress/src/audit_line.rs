@@ -5,7 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use cove_core::random::random_bits;
 use serde::{Deserialize, Serialize};
+
+use crate::egress_meter::EgressMeter;
+use crate::gateway_services::GatewayServices;
 
 /// Who makes the requests of a cell, for the rules and the audit file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -18,6 +22,40 @@ pub struct NetworkCaller {
 
 /// The kind of these lines; others stand in the same file.
 pub(crate) const LINE_KIND: &str = "net";
+/// The decision of a line from before the first byte.
+const BEGUN: &str = "begun";
+
+/// How Cove handles a request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EgressMode {
+    /// It could not be read.
+    #[default]
+    Unread,
+    /// A name that code asked for.
+    Lookup,
+    /// Plain HTTP.
+    Http,
+    /// TLS that passes.
+    Tunnel,
+    /// Any bytes.
+    Tcp,
+    /// TLS ends here.
+    Inspect,
+}
+
+impl EgressMode {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Unread => "unread",
+            Self::Lookup => "lookup",
+            Self::Http => "http",
+            Self::Tunnel => "tunnel",
+            Self::Tcp => "tcp",
+            Self::Inspect => "inspect",
+        }
+    }
+}
 
 /// One request of code to the network.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +71,11 @@ pub struct EgressAuditLine {
     /// Through which door of the sandbox it came: `proxy` or `name`.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     pub door: String,
+    #[serde(default)]
+    pub mode: EgressMode,
+    /// Stands in both lines of a request that sends something: the one from before its first byte, and the one of its end.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub id: Option<String>,
     pub host: String,
     pub port: u16,
     /// The address that was connected to.
@@ -48,7 +91,7 @@ pub struct EgressAuditLine {
     /// Names of the credentials that Cove added.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub credential: Option<String>,
-    /// `allowed` or `refused`.
+    /// `allowed` or `refused`, or `begun` in a line from before the first byte.
     pub decision: String,
     /// Why it was refused, or why it ended early.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -56,9 +99,19 @@ pub struct EgressAuditLine {
     /// The status of the answer to a request that Cove could read.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub status: Option<u16>,
+    /// True if the answer was a download that another session had made.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub cached: bool,
     pub bytes_up: u64,
     pub bytes_down: u64,
     pub ms: u64,
+}
+
+impl EgressAuditLine {
+    /// True for the line from before the first byte.
+    pub fn is_beginning(&self) -> bool {
+        self.decision == BEGUN
+    }
 }
 
 /// Writes audit lines.
@@ -67,7 +120,7 @@ pub trait EgressRecorder: Send + Sync {
     /// by one `write`.
     fn prepare(&self) -> io::Result<()>;
 
-    /// Writes the line of a request that has ended.
+    /// Writes the line of a request that has ended, or that begins to send.
     fn write(&self, line: &EgressAuditLine);
 }
 
@@ -83,6 +136,7 @@ pub(crate) struct RelayCounts {
 /// The line of a request under way. Dropping it writes the line, also when the request is cut short.
 pub(crate) struct OpenEgressLine {
     recorder: Arc<dyn EgressRecorder>,
+    meter: Arc<dyn EgressMeter>,
     pub(crate) line: EgressAuditLine,
     pub(crate) counts: Arc<RelayCounts>,
     start: Instant,
@@ -90,11 +144,20 @@ pub(crate) struct OpenEgressLine {
 
 impl OpenEgressLine {
     /// Begins a line. Fails if it could not be written later.
-    pub(crate) fn begin(recorder: Arc<dyn EgressRecorder>, line: EgressAuditLine) -> io::Result<Self> {
+    pub(crate) fn begin(services: &GatewayServices, line: EgressAuditLine) -> io::Result<Self> {
+        let (recorder, meter) = (Arc::clone(&services.recorder), Arc::clone(&services.meter));
         recorder.prepare()?;
         let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
         let line = EgressAuditLine { time, kind: LINE_KIND.to_owned(), ..line };
-        Ok(Self { recorder, line, counts: Arc::default(), start: Instant::now() })
+        Ok(Self { recorder, meter, line, counts: Arc::default(), start: Instant::now() })
+    }
+
+    /// Writes a line before the first byte leaves, which stays if this process is killed. Fails if it cannot be written.
+    pub(crate) fn announce(&mut self) -> io::Result<()> {
+        self.recorder.prepare()?;
+        self.line.id = Some(format!("{:032x}", random_bits()));
+        self.recorder.write(&EgressAuditLine { decision: BEGUN.to_owned(), ..self.line.clone() });
+        Ok(())
     }
 }
 
@@ -107,6 +170,7 @@ impl Drop for OpenEgressLine {
         self.line.ms = self.start.elapsed().as_millis() as u64;
         let EgressAuditLine { host, port, decision, reason, .. } = &self.line;
         tracing::debug!(host, port, decision, reason, "network request ended");
+        self.meter.request_ended(&self.line);
         self.recorder.write(&self.line);
     }
 }

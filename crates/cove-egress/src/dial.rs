@@ -2,13 +2,14 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cove_core::BoxFuture;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::address::{AddressProblem, check_address};
+use crate::egress_meter::EgressMeter;
 use crate::refusal::{EgressRefusal, RefusalReason};
 use crate::rules::EgressRule;
 use crate::target_host::{HostTarget, TargetHost};
@@ -72,7 +73,12 @@ pub(crate) async fn find_addresses(
 }
 
 /// Connects to one of these addresses, and returns which. Fails if none answers.
-pub(crate) async fn connect(target: &HostTarget, addresses: &[IpAddr]) -> Result<(TcpStream, IpAddr), EgressRefusal> {
+pub(crate) async fn connect(
+    target: &HostTarget,
+    addresses: &[IpAddr],
+    meter: &dyn EgressMeter,
+) -> Result<(TcpStream, IpAddr), EgressRefusal> {
+    let begun = Instant::now();
     let attempts = async {
         let mut last = "it did not answer in time".to_owned();
         for &address in addresses.iter().take(MAX_ATTEMPTS) {
@@ -89,6 +95,7 @@ pub(crate) async fn connect(target: &HostTarget, addresses: &[IpAddr]) -> Result
     let (stream, address) = connected.map_err(|cause| {
         refusal(RefusalReason::Unreachable, target, cause, "a rule allows this host; try again later")
     })?;
+    meter.server_connected(begun.elapsed().as_secs_f64());
     // Cove passes on whole pieces, so waiting for more only delays them.
     let _ = stream.set_nodelay(true);
     Ok((stream, address))

@@ -14,18 +14,17 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWrite
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::audit_line::{EgressAuditLine, EgressRecorder, NetworkCaller, OpenEgressLine};
+use crate::audit_line::{EgressAuditLine, EgressMode, NetworkCaller, OpenEgressLine};
 use crate::client_hello::{FirstMessage, read_client_hello};
-use crate::dial::{NameResolver, connect, find_addresses};
-use crate::gateway_services::GatewayServices;
+use crate::dial::{connect, find_addresses};
+use crate::egress_meter::OpenStreamGuard;
+use crate::gateway_services::{GatewayServices, HostServices};
 use crate::inspected_connection::InspectedConnection;
-use crate::origin_connection::OriginTrust;
 use crate::proxy_request::{ProxyRequest, RequestForm, malformed_host, read_head};
 use crate::refusal::{EgressRefusal, RefusalReason, UNREADABLE};
 use crate::refusal_notes::RefusalNotes;
 use crate::relay::{RelayDirection, RelayError, RelayMeter, relay_exchange, relay_tunnel};
 use crate::rules::{EgressRule, EgressRules, RequestKind};
-use crate::secret_value::{CredentialCache, CredentialValues, NoValues};
 use crate::session_identity::SessionIdentity;
 use crate::target_host::{HostTarget, TargetHost};
 
@@ -99,20 +98,8 @@ enum RequestEnd {
 }
 
 impl EgressGateway {
-    pub fn new(rules: EgressRules, recorder: Arc<dyn EgressRecorder>, resolver: Box<dyn NameResolver>) -> Arc<Self> {
-        Self::with_credentials(rules, recorder, resolver, Arc::new(NoValues))
-    }
-
-    /// Does the same as `new`. `values` reads the values of credentials.
-    pub fn with_credentials(
-        rules: EgressRules,
-        recorder: Arc<dyn EgressRecorder>,
-        resolver: Box<dyn NameResolver>,
-        values: Arc<dyn CredentialValues>,
-    ) -> Arc<Self> {
-        let credentials = CredentialCache::new(values);
-        let origin_trust = OriginTrust::default();
-        Arc::new(Self { services: GatewayServices { rules, recorder, resolver, credentials, origin_trust } })
+    pub fn new(rules: EgressRules, host: HostServices) -> Arc<Self> {
+        Arc::new(Self { services: GatewayServices::new(rules, host) })
     }
 
     /// Returns the identity that was made for a session when it started. A session without one makes no inspected request.
@@ -133,34 +120,34 @@ impl EgressGateway {
         SessionContext { traffic, identity }: SessionContext,
     ) {
         let mut client = BufReader::new(client);
+        let _open = OpenStreamGuard::new(&*self.services.meter);
         if !traffic.may_open() {
             // Without a line of its own: a flood of requests must not push older lines out of the audit file.
             let refusal = limit("the network", "rate", "the session opens connections too fast");
+            let reason = Some(refusal.reason.as_str().to_owned());
+            self.services.meter.request_ended(&EgressAuditLine { reason, ..refused_line(origin.cell, origin.caller) });
             return self.refuse(client, &refusal, origin).await;
         }
         let Some(read) = self.read_request(&mut client, origin).await else { return };
         let line = origin.audit_line();
         let line = match &read {
-            Ok(ProxyRequest { target, method, path, .. }) => {
+            Ok(request @ ProxyRequest { target, method, path, .. }) => {
                 let (host, path) = (target.host.to_string(), path.chars().take(256).collect());
-                EgressAuditLine { host, port: target.port, method: method.clone(), path, ..line }
+                let mode = match request.kind() {
+                    RequestKind::PlainHttp => EgressMode::Http,
+                    RequestKind::Tunnel => EgressMode::Tunnel,
+                };
+                EgressAuditLine { mode, host, port: target.port, method: method.clone(), path, ..line }
             }
             Err(refusal) => EgressAuditLine { host: refusal.target.clone(), ..line },
         };
         let target = read.as_ref().map_or_else(|refusal| refusal.target.clone(), |request| request.target.to_string());
         let mut template = line.clone();
-        let mut open = match OpenEgressLine::begin(Arc::clone(&self.services.recorder), line) {
+        let mut open = match OpenEgressLine::begin(&self.services, line) {
             Ok(open) => open,
-            Err(error) => {
-                tracing::error!("could not record a network request: {error}; none is made until it can");
-                let cause = "no request is made, because none can be recorded".to_owned();
-                let hint = "the operator must make the audit file writable".to_owned();
-                return self
-                    .refuse(client, &EgressRefusal { reason: RefusalReason::NotRecorded, target, cause, hint }, origin)
-                    .await;
-            }
+            Err(error) => return self.refuse(client, &EgressRefusal::not_recorded(target, &error), origin).await,
         };
-        let meter = RelayMeter::new(traffic, self.services.rules.limits, Arc::clone(&open.counts));
+        let meter = RelayMeter::new(traffic, &self.services, Arc::clone(&open.counts));
         let end = match read {
             Ok(request) => self.carry_out(&mut client, request, origin, &meter, &mut open).await,
             Err(refusal) => RequestEnd::Refused(refusal),
@@ -169,6 +156,8 @@ impl EgressGateway {
             RequestEnd::Closed => {}
             RequestEnd::Inspected(target, addresses) => {
                 template.rule = open.line.rule.clone();
+                template.mode = EgressMode::Inspect;
+                open.line.mode = EgressMode::Inspect;
                 open.line.decision = "allowed".to_owned();
                 let first_line = Mutex::new(Some(open));
                 let notes = Arc::clone(origin.notes);
@@ -253,12 +242,13 @@ impl EgressGateway {
         if traffic.may_open() {
             let line = EgressAuditLine {
                 door: "name".to_owned(),
+                mode: EgressMode::Lookup,
                 host: refusal.target.clone(),
                 method: "LOOKUP".to_owned(),
                 reason: Some(refusal.reason.as_str().to_owned()),
                 ..refused_line(cell, caller)
             };
-            if let Err(error) = OpenEgressLine::begin(Arc::clone(&self.services.recorder), line) {
+            if let Err(error) = OpenEgressLine::begin(&self.services, line) {
                 tracing::error!("could not record a refused name: {error}");
             }
         }
@@ -287,8 +277,8 @@ impl EgressGateway {
         meter: &RelayMeter,
         open: &mut OpenEgressLine,
     ) -> RequestEnd {
-        let line = &mut open.line;
         let connected = async {
+            let line = &mut open.line;
             let rule = self.services.rules.decide(&request.target, request.kind(), origin.caller)?;
             line.rule = Some(rule.to_string().chars().take(MAX_SHOWN_RULE).collect());
             let addresses = find_addresses(rule, &request.target, &*self.services.resolver).await?;
@@ -296,8 +286,14 @@ impl EgressGateway {
                 return Ok(DecidedRequest::Inspected(addresses));
             }
             line.decision = "allowed".to_owned();
-            let (server, address) = connect(&request.target, &addresses).await?;
+            if rule.is_unread() {
+                line.mode = EgressMode::Tcp;
+            }
+            let (server, address) = connect(&request.target, &addresses, &*self.services.meter).await?;
             line.address = Some(address.to_string());
+            if request.sends() {
+                open.announce().map_err(|error| EgressRefusal::not_recorded(request.target.to_string(), &error))?;
+            }
             Ok(DecidedRequest::Connected(rule, server))
         };
         let connected = match connected.await {

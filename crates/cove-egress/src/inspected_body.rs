@@ -1,5 +1,7 @@
-//! The bodies of inspected requests and answers: counted, and answers searched for credentials.
+//! The bodies of inspected requests and answers: counted, and answers searched for credentials, or kept for other sessions.
 
+use std::fs::File;
+use std::io::{self, Read};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -7,11 +9,14 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::body::{Body, Frame, SizeHint};
 
 use crate::answer_scrubber::{AnswerScrubber, SecretForms};
+use crate::download_cache::DownloadFill;
 use crate::relay::{RelayDirection, RelayError};
 use crate::request_record::RequestRecord;
+
+const PIECE: usize = 64 * 1024;
 
 pub(crate) type BodyError = Box<dyn std::error::Error + Send + Sync>;
 /// What code gets.
@@ -23,23 +28,29 @@ pub(crate) fn text_body(text: String) -> AnswerBody {
 }
 
 /// Counts a body while it is passed on. The last one that is dropped ends the record of its request.
-pub(crate) struct CountedBody {
-    inner: Incoming,
+pub(crate) struct CountedBody<B> {
+    inner: B,
     direction: RelayDirection,
     record: Arc<RequestRecord>,
     scrubber: Option<(Arc<SecretForms>, AnswerScrubber)>,
+    fill: Option<DownloadFill>,
     has_ended: bool,
 }
 
-impl CountedBody {
+impl<B> CountedBody<B> {
     pub(crate) fn new(
-        inner: Incoming,
+        inner: B,
         direction: RelayDirection,
         record: Arc<RequestRecord>,
         forms: Option<Arc<SecretForms>>,
     ) -> Self {
         let scrubber = forms.map(|forms| (forms, AnswerScrubber::default()));
-        Self { inner, direction, record, scrubber, has_ended: false }
+        Self { inner, direction, record, scrubber, fill: None, has_ended: false }
+    }
+
+    /// Keeps the body for other sessions too.
+    pub(crate) fn keep(self, fill: Option<DownloadFill>) -> Self {
+        Self { fill, ..self }
     }
 
     fn scrub(&mut self, data: Bytes) -> Bytes {
@@ -58,7 +69,7 @@ impl CountedBody {
     }
 }
 
-impl Body for CountedBody {
+impl<B: Body<Data = Bytes, Error: Into<BodyError>> + Unpin> Body for CountedBody<B> {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -77,6 +88,9 @@ impl Body for CountedBody {
                             this.record.break_off(name, hint);
                         }
                         return Poll::Ready(Some(Err("a limit of the session was passed".into())));
+                    }
+                    if let Some(fill) = &mut this.fill {
+                        fill.push(&data);
                     }
                     this.scrub(data)
                 }
@@ -113,5 +127,44 @@ impl Body for CountedBody {
             None => self.inner.size_hint(),
             Some(_) => SizeHint::default(),
         }
+    }
+}
+
+/// A body that is kept in a file.
+pub(crate) struct KeptBody {
+    file: File,
+    left: u64,
+}
+
+impl KeptBody {
+    pub(crate) fn new(file: File, length: u64) -> Self {
+        Self { file, left: length }
+    }
+}
+
+impl Body for KeptBody {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let this = self.get_mut();
+        if this.left == 0 {
+            return Poll::Ready(None);
+        }
+        let mut piece = vec![0; PIECE.min(usize::try_from(this.left).unwrap_or(PIECE))];
+        // Needs no wait: the file was read to its end before, so it is in memory.
+        let read = this.file.read(&mut piece).and_then(|count| match count {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            count => Ok(count),
+        });
+        Poll::Ready(Some(read.map(|count| {
+            this.left -= count as u64;
+            piece.truncate(count);
+            Frame::data(piece.into())
+        })))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left)
     }
 }

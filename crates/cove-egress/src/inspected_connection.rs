@@ -9,11 +9,12 @@ use std::time::Duration;
 use cove_core::BoxFuture;
 use cove_core::sync::lock;
 use http::header::{
-    CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING, UPGRADE,
+    AGE, CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING,
+    UPGRADE,
 };
 use http::{Method, Request, Response, StatusCode, Uri};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::ext::ReasonPhrase;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -29,8 +30,9 @@ use tokio_rustls::server::TlsStream;
 use crate::answer_scrubber::SecretForms;
 use crate::audit_line::{EgressAuditLine, NetworkCaller, OpenEgressLine};
 use crate::credential::RequestSlots;
+use crate::download_cache::{DownloadCache, DownloadKey};
 use crate::gateway_services::GatewayServices;
-use crate::inspected_body::{AnswerBody, CountedBody, text_body};
+use crate::inspected_body::{AnswerBody, CountedBody, KeptBody, text_body};
 use crate::inspected_request::{JudgedRequest, drop_answer_fields, shown_request};
 use crate::inspected_upgrade::{close_unused, relay_upgrade};
 use crate::origin_connection::{OriginConnection, SentBody};
@@ -40,6 +42,7 @@ use crate::refusal_notes::RefusalNotes;
 use crate::relay::{RelayDirection, RelayError, RelayMeter};
 use crate::request_record::RequestRecord;
 use crate::session_identity::SessionIdentity;
+use crate::shared_download::{SharedAnswer, is_shared_request, shared_request_fields};
 use crate::strict_heads::{HeadProblem, StrictHeads};
 use crate::target_host::HostTarget;
 
@@ -171,13 +174,7 @@ impl ServedConnection<'_> {
         let record = match self.begin(method.as_str(), &path, shown.clone()) {
             Ok(record) => record,
             Err(error) => {
-                tracing::error!("could not record a network request: {error}; none is made until it can");
-                let refusal = EgressRefusal {
-                    reason: RefusalReason::NotRecorded,
-                    target: shown,
-                    cause: "no request is made, because none can be recorded".to_owned(),
-                    hint: "the operator must make the audit file writable".to_owned(),
-                };
+                let refusal = EgressRefusal::not_recorded(shown, &error);
                 self.own.notes.add(&refusal);
                 return Ok(refuse(None, &refusal, EndOfConnection::After));
             }
@@ -202,7 +199,7 @@ impl ServedConnection<'_> {
         let first = lock(&self.own.first_line).take();
         let mut line = match first {
             Some(line) => line,
-            None => OpenEgressLine::begin(Arc::clone(&self.own.services.recorder), self.own.template.clone())?,
+            None => OpenEgressLine::begin(self.own.services, self.own.template.clone())?,
         };
         line.line.method = method.chars().take(32).collect();
         line.line.path = path.chars().take(256).collect();
@@ -233,17 +230,19 @@ impl ServedConnection<'_> {
             let names: Vec<&str> = judged.credentials.iter().map(|credential| credential.name.as_str()).collect();
             line.credential = Some(names.join(", ")).filter(|names| !names.is_empty());
         });
+        let shared = (is_shared_request(&judged) && body.is_end_stream()).then(|| self.shared_key(&judged)).flatten();
+        let sends = is_sending(&judged, &body);
         let JudgedRequest { method, path, mut query, mut headers, credentials, is_websocket, .. } = judged;
+        if shared.is_some()
+            && let Some(host) = headers.remove(HOST)
+        {
+            headers = shared_request_fields(host);
+        }
         let size = head_size(&headers) + path.len() + query.as_ref().map_or(0, String::len);
-        let passed = |error| match error {
-            RelayError::Limit { name, hint } => {
-                refusal(RefusalReason::Limit, format!("the session has moved as much as it may (limit: {name})"), hint)
-            }
-            RelayError::Body(_) | RelayError::Broken => {
-                refusal(RefusalReason::MalformedRequest, "it broke off".to_owned(), "send it again")
-            }
-        };
-        record.meter.add(RelayDirection::Up, size as u64).map_err(passed)?;
+        record.meter.add(RelayDirection::Up, size as u64).map_err(|error| passed_limit(error, &shown))?;
+        if let Some(response) = shared.as_ref().and_then(|(downloads, key)| kept_answer(downloads, key, record)) {
+            return response.map_err(|error| passed_limit(error, &shown));
+        }
         let mut values = Vec::new();
         for credential in &credentials {
             let missing = |problem: &str| {
@@ -264,6 +263,9 @@ impl ServedConnection<'_> {
             refusal(RefusalReason::MalformedRequest, "its address is too long".to_owned(), "send a shorter one")
         })?;
         record.update(|line| line.decision = "allowed".to_owned());
+        if sends {
+            record.announce()?;
+        }
         let body = CountedBody::new(body, RelayDirection::Up, Arc::clone(record), None).boxed_unsync();
         let mut sent = Request::new(body);
         (*sent.method_mut(), *sent.uri_mut(), *sent.headers_mut()) = (method, uri, headers);
@@ -282,7 +284,8 @@ impl ServedConnection<'_> {
         if let Some(forms) = &forms {
             scrub_fields(&mut headers, forms);
         }
-        record.meter.add(RelayDirection::Down, head_size(&headers) as u64).map_err(passed)?;
+        let down = head_size(&headers) as u64;
+        record.meter.add(RelayDirection::Down, down).map_err(|error| passed_limit(error, &shown))?;
         if status == StatusCode::SWITCHING_PROTOCOLS {
             let Some(client_upgrade) = client_upgrade.take().filter(|_| is_websocket) else {
                 let cause = "the server changed to a protocol that was not asked for".to_owned();
@@ -296,10 +299,19 @@ impl ServedConnection<'_> {
             (*response.status_mut(), *response.headers_mut()) = (status, headers);
             return Ok(response);
         }
-        let body = CountedBody::new(body, RelayDirection::Down, Arc::clone(record), forms).boxed_unsync();
+        let fill = shared.and_then(|(downloads, key)| downloads.begin(key, SharedAnswer::read(status, &headers)?));
+        let body = CountedBody::new(body, RelayDirection::Down, Arc::clone(record), forms).keep(fill).boxed_unsync();
         let mut response = Response::new(body);
         (*response.status_mut(), *response.headers_mut()) = (status, headers);
         Ok(response)
+    }
+
+    /// Returns where the answer to a request that sessions share is kept.
+    fn shared_key(&self, judged: &JudgedRequest<'_>) -> Option<(&Arc<DownloadCache>, DownloadKey)> {
+        let downloads = self.own.services.downloads.as_ref()?;
+        // A name may lead one session to this address and another one elsewhere.
+        let server = format!("{} {:?}", self.own.target, judged.rule.pinned);
+        Some((downloads, downloads.key(&server, &judged.path)))
     }
 
     /// Sends a request and returns its answer, with the connection itself if that may become a WebSocket. A connection that
@@ -324,7 +336,10 @@ impl ServedConnection<'_> {
             let is_reused = reused.is_some();
             let mut origin = match reused {
                 Some(origin) => origin,
-                None => OriginConnection::open(&services.origin_trust, target, &self.own.addresses).await?,
+                None => {
+                    let (trust, meter) = (&services.origin_trust, &*services.meter);
+                    OriginConnection::open(trust, target, &self.own.addresses, meter).await?
+                }
             };
             record.update(|line| line.address = Some(origin.address.to_string()));
             match origin.sender.try_send_request(request).await {
@@ -375,6 +390,46 @@ fn refuse(record: Option<&RequestRecord>, refusal: &EgressRefusal, end: EndOfCon
         response.extensions_mut().insert(phrase);
     }
     response
+}
+
+/// Returns the answer that is kept under a key, counted for its request. None if there is none.
+fn kept_answer(
+    downloads: &DownloadCache,
+    key: &DownloadKey,
+    record: &Arc<RequestRecord>,
+) -> Option<Result<Response<AnswerBody>, RelayError>> {
+    let (answer, file) = downloads.find(key)?;
+    record.update(|line| (line.decision, line.cached) = ("allowed".to_owned(), true));
+    record.set_status(StatusCode::OK);
+    let body = KeptBody::new(file, answer.length);
+    let body = CountedBody::new(body, RelayDirection::Down, Arc::clone(record), None).boxed_unsync();
+    let mut response = Response::new(body);
+    for (name, value) in &answer.fields {
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+            response.headers_mut().insert(name, value);
+        }
+    }
+    response.headers_mut().insert(AGE, answer.age().into());
+    let counted = record.meter.add(RelayDirection::Down, head_size(response.headers()) as u64);
+    Some(counted.map(|()| response))
+}
+
+/// The session may not move what a request or its answer has.
+fn passed_limit(error: RelayError, shown: &str) -> EgressRefusal {
+    let (reason, cause, hint) = match error {
+        RelayError::Limit { name, hint } => {
+            (RefusalReason::Limit, format!("the session has moved as much as it may (limit: {name})"), hint)
+        }
+        RelayError::Body(_) | RelayError::Broken => {
+            (RefusalReason::MalformedRequest, "it broke off".to_owned(), "send it again")
+        }
+    };
+    EgressRefusal { reason, target: shown.to_owned(), cause, hint: hint.to_owned() }
+}
+
+/// True if a request may carry more out than its head.
+fn is_sending(request: &JudgedRequest<'_>, body: &Incoming) -> bool {
+    request.is_websocket || !body.is_end_stream() || ![Method::GET, Method::HEAD].contains(&request.method)
 }
 
 /// True if the client wants a protocol such as HTTP/2 only.

@@ -14,6 +14,8 @@ mod client_hello;
 mod credential;
 mod credential_table;
 mod dial;
+mod download_cache;
+mod egress_meter;
 mod gateway;
 mod gateway_services;
 mod inspected_body;
@@ -37,24 +39,32 @@ mod rules;
 mod secret_value;
 mod session_authority;
 mod session_identity;
+mod shared_download;
 mod strict_heads;
 mod table;
 mod target_host;
 
 pub use address::{AddressProblem, check_address};
-pub use audit_line::{EgressAuditLine, EgressRecorder, NetworkCaller};
+pub use audit_line::{EgressAuditLine, EgressMode, EgressRecorder, NetworkCaller};
 pub use cell_network::CellNetwork;
 pub use credential::{CredentialSlot, EgressCredential};
 pub use credential_table::parse_credentials;
 pub use dial::{NameResolver, SystemResolver};
+pub use download_cache::DownloadCache;
+pub use egress_meter::EgressMeter;
 pub use gateway::EgressGateway;
-pub use presets::{NetworkPreset, PRESETS};
+pub use gateway_services::HostServices;
+pub use presets::{NetworkPreset, PRESETS, PresetAccess};
 #[cfg(any(test, fuzzing))]
 pub use proxy_request::exercise::exercise as exercise_proxy_request;
 pub use refusal::{EgressRefusal, RefusalReason};
+pub use relay::RelayDirection;
 pub use request_limits::RequestLimits;
 pub use request_path::PathPattern;
-pub use rules::{EgressRule, EgressRules, HostPattern, MAX_RULES, RequestKind, RuleProtocol, RuleScope, TrafficLimits};
+pub use rules::{
+    DownloadCacheLimit, EgressRule, EgressRules, HostPattern, MAX_RULES, RequestKind, RuleProtocol, RuleScope,
+    TrafficLimits,
+};
 pub use secret_value::{CredentialValues, SecretValue};
 pub use table::parse_table;
 pub use target_host::{HostTarget, TargetHost};

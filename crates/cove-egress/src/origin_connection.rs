@@ -18,6 +18,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use crate::dial::connect;
+use crate::egress_meter::EgressMeter;
 use crate::refusal::{EgressRefusal, RefusalReason};
 use crate::target_host::{HostTarget, TargetHost};
 
@@ -59,6 +60,7 @@ impl OriginConnection {
         trust: &OriginTrust,
         target: &HostTarget,
         addresses: &[IpAddr],
+        meter: &dyn EgressMeter,
     ) -> Result<Self, EgressRefusal> {
         let refuse = |reason, cause: String, hint: &str| EgressRefusal {
             reason,
@@ -76,7 +78,7 @@ impl OriginConnection {
             TargetHost::Address(address) => Ok(ServerName::from(*address)),
         };
         let name = name.map_err(|_| untrusted("its name cannot be in a certificate".to_owned()))?;
-        let (stream, address) = connect(target, addresses).await?;
+        let (stream, address) = connect(target, addresses, meter).await?;
         let again = "a rule allows this host; try again later";
         let unreachable = |cause: String| refuse(RefusalReason::Unreachable, cause, again);
         let connected = timeout(HANDSHAKE_TIMEOUT, TlsConnector::from(config).connect(name, stream)).await;

@@ -65,6 +65,16 @@ impl ProxyRequest {
         }
     }
 
+    /// True if the request may carry more out than its head.
+    pub(crate) fn sends(&self) -> bool {
+        match self.form {
+            RequestForm::Tunnel => true,
+            RequestForm::Plain { body, .. } => {
+                body != BodyLength::Known(0) || !matches!(self.method.as_str(), "GET" | "HEAD")
+            }
+        }
+    }
+
     /// Reads the whole head of a request to the proxy. Fails with the refusal to answer.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, EgressRefusal> {
         Self::read(bytes, |method, uri, fields| match method {

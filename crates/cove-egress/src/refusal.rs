@@ -2,6 +2,7 @@
 //! audit file.
 
 use std::fmt;
+use std::io;
 
 /// The target of a request that names none, or none that can be read.
 pub(crate) const UNREADABLE: &str = "?";
@@ -103,6 +104,14 @@ pub struct EgressRefusal {
 }
 
 impl EgressRefusal {
+    /// What cannot be recorded is not done.
+    pub(crate) fn not_recorded(target: String, error: &io::Error) -> Self {
+        tracing::error!("could not record a network request: {error}; none is made until it can");
+        let cause = "no request is made, because none can be recorded".to_owned();
+        let hint = "the operator must make the audit file writable".to_owned();
+        Self { reason: RefusalReason::NotRecorded, target, cause, hint }
+    }
+
     /// Returns the body of the HTTP answer.
     pub fn http_body(&self) -> String {
         let Self { target, cause, hint, .. } = self;

@@ -11,6 +11,8 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWri
 use tokio::time::{Instant, sleep_until};
 
 use crate::audit_line::RelayCounts;
+use crate::egress_meter::EgressMeter;
+use crate::gateway_services::GatewayServices;
 use crate::proxy_request::{BodyLength, MAX_HEAD};
 use crate::rules::TrafficLimits;
 
@@ -38,6 +40,7 @@ impl From<io::Error> for RelayError {
 /// Counts the bytes of one connection, and of its session.
 pub(crate) struct RelayMeter {
     traffic: Arc<SessionTraffic>,
+    total: Arc<dyn EgressMeter>,
     limits: TrafficLimits,
     counts: Arc<RelayCounts>,
     state: Arc<Mutex<MeterState>>,
@@ -49,22 +52,25 @@ struct MeterState {
     answer: Option<Vec<u8>>,
 }
 
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum RelayDirection {
+/// Where bytes go, seen from the code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RelayDirection {
     Up,
     Down,
 }
 
 impl RelayMeter {
-    pub(crate) fn new(traffic: Arc<SessionTraffic>, limits: TrafficLimits, counts: Arc<RelayCounts>) -> Self {
+    pub(crate) fn new(traffic: Arc<SessionTraffic>, services: &GatewayServices, counts: Arc<RelayCounts>) -> Self {
         let state = MeterState { last_moved: Instant::now(), answer: Some(Vec::new()) };
-        Self { traffic, limits, counts, state: Arc::new(Mutex::new(state)) }
+        let (total, limits) = (Arc::clone(&services.meter), services.rules.limits);
+        Self { traffic, total, limits, counts, state: Arc::new(Mutex::new(state)) }
     }
 
     /// Returns the meter of one request of the connection, which counts for another line. Its caller knows the status.
     pub(crate) fn for_request(&self, counts: Arc<RelayCounts>) -> Self {
         lock(&self.state).answer = None;
-        Self { traffic: Arc::clone(&self.traffic), limits: self.limits, counts, state: Arc::clone(&self.state) }
+        let (traffic, total, state) = (Arc::clone(&self.traffic), Arc::clone(&self.total), Arc::clone(&self.state));
+        Self { traffic, total, limits: self.limits, counts, state }
     }
 
     /// Counts bytes before they are passed on. Fails if the session may not move them.
@@ -95,6 +101,7 @@ impl RelayMeter {
             RelayDirection::Down => &self.counts.down,
         };
         counted.fetch_add(length, Ordering::Relaxed);
+        self.total.bytes_moved(direction, length);
         Ok(())
     }
 

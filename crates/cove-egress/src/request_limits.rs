@@ -13,6 +13,8 @@ pub struct RequestLimits {
     pub paths: Vec<PathPattern>,
     /// Names of credentials.
     pub credentials: Vec<String>,
+    /// True if sessions share downloads.
+    pub caches: bool,
 }
 
 impl RequestLimits {
@@ -37,6 +39,9 @@ impl fmt::Display for RequestLimits {
         }
         for name in &self.credentials {
             write!(f, ", credential {name}")?;
+        }
+        if self.caches {
+            f.write_str(", cache")?;
         }
         Ok(())
     }

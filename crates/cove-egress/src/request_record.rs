@@ -29,6 +29,11 @@ impl RequestRecord {
         change(&mut lock(&self.line).line);
     }
 
+    /// Writes a line before the first byte leaves. Fails with the refusal if that cannot be.
+    pub(crate) fn announce(&self) -> Result<(), EgressRefusal> {
+        lock(&self.line).announce().map_err(|error| EgressRefusal::not_recorded(self.shown.clone(), &error))
+    }
+
     pub(crate) fn set_status(&self, status: StatusCode) {
         lock(&self.line).counts.status.store(status.as_u16(), Ordering::Relaxed);
     }

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use cove_core::error::Refusal;
 use cove_core::policy::DoorName;
 use cove_core::spelling::nearest;
+use cove_core::units::show_size;
 use cove_protocol::ReachableName;
 use cove_protocol::limits::{MAX_PATTERN_BYTES, MAX_PATTERN_PORTS};
 use ipnet::IpNet;
@@ -172,7 +173,7 @@ impl EgressRule {
             pinned: None,
             preset: Some(preset.name),
             scope: RuleScope::default(),
-            inspection: None,
+            inspection: preset.access.request_limits(),
         })
     }
 
@@ -272,12 +273,37 @@ pub struct EgressRules {
     pub credentials: Vec<EgressCredential>,
     /// True if Cove looks into TLS wherever a rule does not forbid it.
     pub inspects_all: bool,
+    pub download_cache: DownloadCacheLimit,
+}
+
+/// How many bytes the downloads that sessions share may take on the host. None are kept if it is 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DownloadCacheLimit(pub u64);
+
+impl Default for DownloadCacheLimit {
+    fn default() -> Self {
+        Self(2 << 30)
+    }
+}
+
+impl fmt::Display for DownloadCacheLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => f.write_str("downloads are not kept"),
+            limit => write!(f, "downloads of rules with `cache` are kept, up to {}", show_size(limit)),
+        }
+    }
 }
 
 impl EgressRules {
     /// False if nothing can be reached, so that a sandbox needs no door.
     pub fn allow_anything(&self) -> bool {
         !self.allow.is_empty()
+    }
+
+    /// True if a rule lets sessions share downloads.
+    pub fn has_caching_rules(&self) -> bool {
+        self.allow.iter().any(|rule| rule.inspection.as_ref().is_some_and(|limits| limits.caches))
     }
 
     /// Adds what a flag says: the name of a preset, `HOST` or `HOST:PORT`.

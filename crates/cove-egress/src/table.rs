@@ -11,10 +11,10 @@ use cove_core::units;
 use ipnet::IpNet;
 
 use crate::address::check_named_address;
-use crate::rules::{EgressRule, EgressRules, HostPattern, MAX_RULES, RuleProtocol, RuleScope};
+use crate::rules::{DownloadCacheLimit, EgressRule, EgressRules, HostPattern, MAX_RULES, RuleProtocol, RuleScope};
 use crate::target_host::parse_port;
 
-const TABLE_KEYS: &[&str] = &["presets", "allow", "deny", "inspect", "max_upload", "max_download"];
+const TABLE_KEYS: &[&str] = &["presets", "allow", "deny", "inspect", "max_upload", "max_download", "cache"];
 const ALLOW_KEYS: &[&str] = &[
     "host",
     "preset",
@@ -29,9 +29,12 @@ const ALLOW_KEYS: &[&str] = &[
     "paths",
     "credential",
     "inspect",
+    "cache",
 ];
 /// What a rule with a preset may say besides.
 const PRESET_KEYS: &[&str] = &["preset", "images", "principals"];
+/// Less holds no download that is worth it.
+const MIN_CACHE: u64 = units::MIB;
 const DENY_KEYS: &[&str] = &["host", "ports"];
 
 /// Returns the rules of the table. `file` is the file's name for messages. Fails at the first mistake.
@@ -62,6 +65,7 @@ pub fn parse_table(table: &DocumentNode, document: &ConfigDocument, file: &str) 
             "inspect" => rules.inspects_all = reader.truth(key, node)?,
             "max_upload" => rules.limits.max_upload = units::size(reader.text(key, node)?, 1).map_err(fail)?,
             "max_download" => rules.limits.max_download = units::size(reader.text(key, node)?, 1).map_err(fail)?,
+            "cache" => rules.download_cache = reader.cache_limit(node)?,
             _ => {}
         }
     }
@@ -144,6 +148,18 @@ impl TableReader<'_> {
 
     fn truth(&self, key: &str, node: &DocumentNode) -> Result<bool, Failure> {
         node.boolean().ok_or_else(|| self.wrong_kind(key, node, &format!("{key} = true")))
+    }
+
+    /// Reads how much downloads may take: a size, or `false` or 0 to keep none.
+    fn cache_limit(&self, node: &DocumentNode) -> Result<DownloadCacheLimit, Failure> {
+        match (node.boolean(), node.text_or_number()) {
+            (Some(true), _) => Ok(DownloadCacheLimit::default()),
+            (Some(false), _) | (None, Some("0")) => Ok(DownloadCacheLimit(0)),
+            (None, Some(size)) => units::size(size, MIN_CACHE)
+                .map(DownloadCacheLimit)
+                .map_err(|refusal| self.failure("cache", node, refusal)),
+            (None, None) => Err(self.wrong_kind("cache", node, "cache = \"2g\"` or `cache = false")),
+        }
     }
 
     fn flag(&self, rule: &DocumentNode, key: &str) -> Result<bool, Failure> {
@@ -241,11 +257,13 @@ mod tests {
 presets = ["npm"]
 max_upload = "1m"
 max_download = "2g"
+cache = "3g"
 allow = [
   { host = "*.data.example.com", ports = [443, 8443] },
   { host = "db.example.com", ports = [5432], tcp = true, addresses = ["10.20.0.0/16", "10.9.9.9"] },
   { host = "Models.internal", ports = [11434], http = true, at = "127.0.0.1" },
   { preset = "npm", images = ["data", "web"], principals = ["alice"] },
+  { host = "files.example.com", cache = true },
 ]
 deny = [{ host = "gist.github.com" }]
 "#,
@@ -253,15 +271,19 @@ deny = [{ host = "gist.github.com" }]
         .unwrap();
         let shown: Vec<String> = rules.allow.iter().map(EgressRule::to_string).collect();
         let expected = [
-            "preset npm: registry.npmjs.org",
+            "preset npm: registry.npmjs.org inspected, GET HEAD, cache",
             "*.data.example.com:443,8443",
             "db.example.com:5432 (any TCP) in 10.20.0.0/16 in 10.9.9.9/32",
             "models.internal:11434 (plain HTTP) at 127.0.0.1",
-            "preset npm: registry.npmjs.org (images data, web) (principals alice)",
+            "preset npm: registry.npmjs.org (images data, web) (principals alice) inspected, GET HEAD, cache",
+            "files.example.com inspected, cache",
         ];
         assert_eq!(shown, expected);
         assert_eq!((rules.limits.max_upload, rules.limits.max_download), (1 << 20, 2 << 30));
-        assert_eq!(rules.deny.len(), 1);
+        assert_eq!((rules.deny.len(), rules.download_cache.0), (1, 3 << 30));
+        for (text, limit) in [("true", 2 << 30), ("false", 0), ("0", 0), ("\"0\"", 0), ("\"1m\"", 1 << 20)] {
+            assert_eq!(parse(&format!("[egress]\ncache = {text}\n")).unwrap().download_cache.0, limit, "{text}");
+        }
         assert_eq!(parse("[egress]\n").unwrap(), EgressRules::default());
     }
 
@@ -290,6 +312,20 @@ deny = [{ host = "gist.github.com" }]
             ("[egress]\nallow = [{ host = \"a.b\", images = [] }]", "line 2", "`images` cannot be a list"),
             ("[egress]\nallow = [{ host = \"a.b\", principals = \"alice\" }]", "line 2", "cannot be a string"),
             ("[egress]\nmax_upload = \"lots\"", "line 2", "not a size"),
+            ("[egress]\ncache = \"lots\"", "line 2", "not a size"),
+            ("[egress]\ncache = \"1k\"", "line 2", "too small"),
+            ("[egress]\ncache = []", "line 2", "`cache` cannot be a list"),
+            ("[egress]\nallow = [{ host = \"a.b\", http = true, cache = true }]", "line 2", "`cache` needs TLS"),
+            (
+                "[egress]\nallow = [{ host = \"a.b\", methods = \"POST\", cache = true }]",
+                "line 2",
+                "a rule with `cache` allows `GET` and has no `credential`",
+            ),
+            (
+                "[egress]\nallow = [{ host = \"a.b\", credential = \"c\", cache = true }]",
+                "line 2",
+                "has no `credential`",
+            ),
             ("egress = 3", "line 1", "cannot be a number"),
         ];
         for (text, place, cause) in cases {

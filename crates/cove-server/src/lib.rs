@@ -133,7 +133,8 @@ impl Server {
             idle_timeout: config.server.idle_timeout,
             headroom: MemoryHeadroom::of_machine,
         };
-        let gateway = open_gateway(&config.egress, &config.broker, &env);
+        let metrics = Arc::new(Metrics::new());
+        let gateway = open_gateway(&config.egress, &config.broker, &env, Some(Arc::clone(&metrics) as _));
         let networks = gateway.clone().map(|gateway| gateway as Arc<dyn SessionNetworks>);
         let sessions = SessionRegistry::with_networks(Arc::clone(&backend), config.policy.clone(), bounds, networks);
         let broker = Broker::open(&config.broker, &env, manual::text(&config));
@@ -147,7 +148,7 @@ impl Server {
             backend,
             images,
             broker,
-            metrics: Arc::new(Metrics::new()),
+            metrics,
             tools,
             calls: Arc::new(Semaphore::new(MAX_CALLS)),
             parked: Arc::default(),

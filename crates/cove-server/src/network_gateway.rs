@@ -2,14 +2,15 @@
 //! values of credentials as those of servers are read.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use cove_core::BoxFuture;
 use cove_core::error::Failure;
 use cove_core::process_env::ProcessEnv;
 use cove_egress::{
-    CredentialValues, EgressAuditLine, EgressCredential, EgressGateway, EgressRecorder, EgressRules, SecretValue,
-    SystemResolver,
+    CredentialValues, DownloadCache, EgressAuditLine, EgressCredential, EgressGateway, EgressMeter, EgressRecorder,
+    EgressRules, HostServices, SecretValue, SystemResolver,
 };
 use cove_upstream::broker::BrokerConfig;
 use cove_upstream::broker::audit::AuditTrail;
@@ -18,6 +19,9 @@ use cove_upstream::secrets::SecretStore;
 
 /// More than a line can have: its names, its path and its rule are bounded.
 const LINE_ROOM: u64 = 4096;
+
+/// The variables that name the certificate authorities which Cove trusts.
+const TRUST_VARIABLES: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
 
 struct NetworkAudit(AuditTrail<EgressAuditLine>);
 
@@ -64,11 +68,30 @@ pub fn check_credentials(rules: &EgressRules, broker: &BrokerConfig, env: &Proce
 }
 
 /// Returns the gateway for sessions with these rules, or None if they allow nothing. Without a state directory, nothing
-/// is recorded, as for calls.
-pub fn open_gateway(rules: &EgressRules, broker: &BrokerConfig, env: &ProcessEnv) -> Option<Arc<EgressGateway>> {
+/// is recorded, as for calls, and no download is kept. `meter` counts for metrics.
+pub fn open_gateway(
+    rules: &EgressRules,
+    broker: &BrokerConfig,
+    env: &ProcessEnv,
+    meter: Option<Arc<dyn EgressMeter>>,
+) -> Option<Arc<EgressGateway>> {
     rules.allow_anything().then(|| {
         let audit = Arc::new(NetworkAudit(AuditTrail::new(broker.state_dir.clone())));
-        let values = Arc::new(host_values(broker, env));
-        EgressGateway::with_credentials(rules.clone(), audit, Box::new(SystemResolver), values)
+        let mut services = HostServices::new(audit, Box::new(SystemResolver));
+        services.values = Arc::new(host_values(broker, env));
+        services.downloads = open_downloads(rules, broker, env);
+        if let Some(meter) = meter {
+            services.meter = meter;
+        }
+        EgressGateway::new(rules.clone(), services)
     })
+}
+
+/// Returns where downloads are kept that sessions share, if a rule has any.
+fn open_downloads(rules: &EgressRules, broker: &BrokerConfig, env: &ProcessEnv) -> Option<Arc<DownloadCache>> {
+    let (limit, is_wanted) = (rules.download_cache.0, rules.has_caching_rules() && rules.download_cache.0 > 0);
+    let folder = broker.state_dir.as_ref().filter(|_| is_wanted)?.join("downloads");
+    // A process that trusts other authorities than the machine has downloads of its own.
+    let trust = TRUST_VARIABLES.map(|name| env.directory(name).unwrap_or(Path::new("")).to_string_lossy().into_owned());
+    Some(DownloadCache::new(folder, limit, trust.join("\n")))
 }

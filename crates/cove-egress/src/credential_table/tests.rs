@@ -40,7 +40,7 @@ fn reads_every_kind_of_place() {
     .unwrap();
     let shown: Vec<String> = rules.allow.iter().map(ToString::to_string).collect();
     let expected = [
-        "preset npm: registry.npmjs.org inspected",
+        "preset npm: registry.npmjs.org inspected, GET HEAD, cache",
         "a.example.com inspected, GET, /a/*, /b/**",
         "db.example.com:5432 (any TCP)",
     ];

@@ -11,7 +11,9 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 
 use super::*;
+use crate::audit_line::EgressRecorder;
 use crate::client_hello::tests::client_hello;
+use crate::dial::NameResolver;
 
 /// Keeps the lines, or fails.
 #[derive(Default)]
@@ -69,7 +71,7 @@ async fn send_through(
     sent: &[u8],
 ) -> AnsweredConnection {
     let (recorder, questions) = (Arc::new(recorder), Arc::clone(&resolver.questions));
-    let gateway = EgressGateway::new(rules, Arc::clone(&recorder) as _, Box::new(resolver));
+    let gateway = EgressGateway::new(rules, HostServices::new(Arc::clone(&recorder) as _, Box::new(resolver)));
     let notes: Arc<RefusalNotes> = Arc::default();
     let identity = gateway.identity(Some(&Arc::new(gateway.create())));
     let caller = NetworkCaller { principal: "p".into(), session: "s".into(), image: None };
@@ -357,7 +359,8 @@ fn refused_names_are_recorded_and_a_flood_is_counted() {
     let recorder = Arc::new(KeptLines::default());
     let questions = ScriptedResolver::default();
     let asked = Arc::clone(&questions.questions);
-    let gateway = EgressGateway::new(rules(pinned(443)), Arc::clone(&recorder) as _, Box::new(questions));
+    let gateway =
+        EgressGateway::new(rules(pinned(443)), HostServices::new(Arc::clone(&recorder) as _, Box::new(questions)));
     let (traffic, notes) = (SessionTraffic::default(), RefusalNotes::default());
     let caller = NetworkCaller { principal: "p".into(), session: "s".into(), image: None };
     let refuse = |name: &str| gateway.refuse_name(name, CellId(1), &traffic, &caller, &notes);

@@ -12,6 +12,7 @@ fn rules() -> EgressRules {
         methods: vec!["GET".into()],
         paths: vec![PathPattern::parse("/user/**").unwrap()],
         credentials: vec!["forge".into()],
+        ..RequestLimits::default()
     };
     let inspected = |host: &str, limits| EgressRule { inspection: Some(limits), ..EgressRule::parse(host).unwrap() };
     let credential = EgressCredential {

@@ -78,7 +78,7 @@ fn refusals_say_which_rule_would_allow_it() {
     assert_eq!(refusal.cause, "the rule `api.example.com` does not allow this port");
     assert_eq!(refusal.hint, "the operator can add `--allow-net api.example.com:22`");
     let refusal = decide(&rules, "pypi.org", RequestKind::PlainHttp).unwrap_err();
-    assert_eq!(refusal.cause, "the rule `preset pypi: pypi.org` allows TLS only");
+    assert_eq!(refusal.cause, "the rule `preset pypi: pypi.org inspected, GET HEAD, cache` allows TLS only");
 }
 
 #[test]

@@ -49,19 +49,25 @@ impl TableReader<'_> {
         for (text, _) in self.texts(node, "credential", "credential = \"github\"")? {
             limits.credentials.push(text.to_owned());
         }
+        limits.caches = self.flag(node, "cache")?;
         let is_inspected = self.flag(node, "inspect")? || limits != RequestLimits::default();
         if !is_inspected {
             return Ok(None);
         }
-        let key = ["credential", "methods", "paths", "inspect"].into_iter().find(|key| node.get(key).is_some());
+        let key =
+            ["credential", "methods", "paths", "cache", "inspect"].into_iter().find(|key| node.get(key).is_some());
         let key = key.unwrap_or("inspect");
         let refuse = |cause: String, hint: &str| Err(self.failure(key, node, Refusal::new(cause, hint)));
         if rule.protocol != RuleProtocol::ByPort || rule.ports.contains(&80) {
             let cause = format!("`{key}` needs TLS, and the rule allows plain HTTP or any bytes");
             return refuse(
                 cause,
-                "leave out `http`, `tcp` and port 80, or `methods`, `paths`, `credential` and `inspect`",
+                "leave out `http`, `tcp` and port 80, or `methods`, `paths`, `credential`, `cache` and `inspect`",
             );
+        }
+        if limits.caches && !(limits.credentials.is_empty() && limits.allows_method("GET")) {
+            let cause = "a rule with `cache` allows `GET` and has no `credential`".to_owned();
+            return refuse(cause, "leave out `cache`: sessions share only what everyone may read");
         }
         if !limits.credentials.is_empty() && matches!(rule.host, HostPattern::AnyLabels(_)) {
             let cause = format!("a credential would go to every host of `{}`", rule.host);

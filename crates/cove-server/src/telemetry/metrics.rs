@@ -12,10 +12,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cove_core::session::registry::RegistryFigures;
 use cove_core::sync::lock;
+use cove_egress::{EgressAuditLine, EgressMeter, RelayDirection};
 use cove_upstream::broker::CallMeter;
 
-/// Upper bounds in seconds. A warm cell takes milliseconds, the longest one minutes.
-const CELL_SECONDS_BUCKETS: [f64; 12] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0];
+/// Upper bounds in seconds. A warm cell takes milliseconds, the longest one minutes; a connection to a server is there or
+/// given up within ten seconds.
+const SECONDS_BUCKETS: [f64; 12] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0];
 
 /// A counter for each combination of label values that occurred.
 type LabelledCounters<const N: usize> = Mutex<BTreeMap<[Cow<'static, str>; N], u64>>;
@@ -37,12 +39,27 @@ pub struct Metrics {
     /// By reason.
     refused: LabelledCounters<1>,
     connections: AtomicU64,
+    network: NetworkMetrics,
+}
+
+/// What code does over the network. No label names a host: code chooses those.
+#[derive(Debug, Default)]
+struct NetworkMetrics {
+    streams: AtomicU64,
+    /// By mode and decision.
+    requests: LabelledCounters<2>,
+    /// By reason.
+    refused: LabelledCounters<1>,
+    bytes_up: AtomicU64,
+    bytes_down: AtomicU64,
+    connect_seconds: Mutex<Histogram>,
+    cached: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Histogram {
     /// Not cumulative: each bucket counts its own range. Values above the last bound are only in `count`.
-    buckets: [u64; CELL_SECONDS_BUCKETS.len()],
+    buckets: [u64; SECONDS_BUCKETS.len()],
     count: u64,
     sum: f64,
 }
@@ -61,6 +78,46 @@ impl<'a> GaugeGuard<'a> {
 impl Drop for GaugeGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Histogram {
+    fn add(&mut self, seconds: f64) {
+        if let Some(at) = SECONDS_BUCKETS.iter().position(|bound| seconds <= *bound) {
+            self.buckets[at] += 1;
+        }
+        self.count += 1;
+        self.sum += seconds;
+    }
+}
+
+impl EgressMeter for Metrics {
+    fn stream_opened(&self) {
+        self.network.streams.fetch_add(1, Relaxed);
+    }
+
+    fn stream_closed(&self) {
+        self.network.streams.fetch_sub(1, Relaxed);
+    }
+
+    fn server_connected(&self, seconds: f64) {
+        lock(&self.network.connect_seconds).add(seconds);
+    }
+
+    fn bytes_moved(&self, direction: RelayDirection, count: u64) {
+        let bytes = match direction {
+            RelayDirection::Up => &self.network.bytes_up,
+            RelayDirection::Down => &self.network.bytes_down,
+        };
+        bytes.fetch_add(count, Relaxed);
+    }
+
+    fn request_ended(&self, line: &EgressAuditLine) {
+        increment(&self.network.requests, [line.mode.as_str().into(), line.decision.clone().into()]);
+        if let Some(reason) = &line.reason {
+            increment(&self.network.refused, [reason.clone().into()]);
+        }
+        self.network.cached.fetch_add(line.cached.into(), Relaxed);
     }
 }
 
@@ -84,12 +141,7 @@ impl Metrics {
     pub fn cell_ended(&self, language: &'static str, outcome: &'static str, seconds: f64, output_bytes: u64) {
         increment(&self.cells, [language.into(), outcome.into()]);
         self.output_bytes.fetch_add(output_bytes, Relaxed);
-        let mut histogram = lock(&self.cell_seconds);
-        if let Some(at) = CELL_SECONDS_BUCKETS.iter().position(|bound| seconds <= *bound) {
-            histogram.buckets[at] += 1;
-        }
-        histogram.count += 1;
-        histogram.sum += seconds;
+        lock(&self.cell_seconds).add(seconds);
     }
 
     /// Counts a tool call in flight until the guard is dropped.
@@ -129,7 +181,7 @@ impl Metrics {
         page.write_counter("cove_sessions_started_total", "Sessions that were started.", &self.sessions_started);
         let help = "Cells that ended, by language and outcome.";
         page.write_labelled("cove_cells_total", help, ["language", "outcome"], &self.cells);
-        page.write_histogram(&lock(&self.cell_seconds));
+        page.write_histogram("cove_cell_seconds", "Time that cells took.", &lock(&self.cell_seconds));
         page.write_counter("cove_output_bytes_total", "Bytes that cells wrote.", &self.output_bytes);
         page.write_gauge("cove_calls_in_flight", "Calls of tools under way.", self.calls.load(Relaxed));
         let help = "Calls of code to MCP servers that ended, by outcome.";
@@ -140,12 +192,32 @@ impl Metrics {
         page.write_labelled("cove_http_refused_total", help, ["reason"], &self.refused);
         let connections = self.connections.load(Relaxed);
         page.write_gauge("cove_http_connections", "HTTP connections that are open.", connections);
+        self.network.write(&mut page);
         if let Some(bytes) = resident_bytes() {
             page.write_gauge("process_resident_memory_bytes", "Resident memory of this process.", bytes);
         }
         let started = self.started.as_secs_f64();
         page.write_gauge("process_start_time_seconds", "When this process started, since 1970.", started);
         page.0
+    }
+}
+
+impl NetworkMetrics {
+    fn write(&self, page: &mut MetricsPage) {
+        let streams = self.streams.load(Relaxed);
+        page.write_gauge("cove_egress_streams", "Connections of code to the network that are open.", streams);
+        let help = "Requests of code to the network that ended, by mode and decision.";
+        page.write_labelled("cove_egress_requests_total", help, ["mode", "decision"], &self.requests);
+        let help = "Requests of code that were refused or ended early, by reason.";
+        page.write_labelled("cove_egress_refused_total", help, ["reason"], &self.refused);
+        page.write_family("cove_egress_bytes_total", "counter", "Bytes that code moved over the network.");
+        for (direction, bytes) in [("up", &self.bytes_up), ("down", &self.bytes_down)] {
+            page.write_sample("cove_egress_bytes_total", &[("direction", direction)], bytes.load(Relaxed));
+        }
+        let help = "Time that connections to servers took.";
+        page.write_histogram("cove_egress_connect_seconds", help, &lock(&self.connect_seconds));
+        let help = "Downloads that came from those of other sessions.";
+        page.write_counter("cove_egress_cached_total", help, &self.cached);
     }
 }
 
@@ -203,11 +275,10 @@ impl MetricsPage {
         };
     }
 
-    fn write_histogram(&mut self, histogram: &Histogram) {
-        let name = "cove_cell_seconds";
-        self.write_family(name, "histogram", "Time that cells took.");
+    fn write_histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
+        self.write_family(name, "histogram", help);
         let mut below = 0;
-        for (bound, own) in CELL_SECONDS_BUCKETS.iter().zip(histogram.buckets) {
+        for (bound, own) in SECONDS_BUCKETS.iter().zip(histogram.buckets) {
             below += own;
             self.write_sample(&format!("{name}_bucket"), &[("le", &bound.to_string())], below);
         }

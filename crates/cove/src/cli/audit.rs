@@ -1,6 +1,6 @@
 //! `cove audit`: the calls that code made to upstream servers, newest last.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader};
 
 use chrono::{DateTime, Local, SecondsFormat};
@@ -41,6 +41,8 @@ pub fn render(args: &AuditArgs, context: &CommandContext, style: PrintStyle) -> 
             .with_hint("pass `--state-dir`"));
     };
     let mut newest = VecDeque::new();
+    // Requests whose end is not among the lines, by their id.
+    let mut unended = BTreeMap::new();
     let mut unread = 0_u64;
     for path in audit::list_files(state) {
         let failed =
@@ -57,7 +59,11 @@ pub fn render(args: &AuditArgs, context: &CommandContext, style: PrintStyle) -> 
             match RecordedLine::parse(&text) {
                 None if text == b"\n" => {}
                 None => unread += 1,
+                Some(RecordedLine::Network(line)) if args.egress && line.is_beginning() => {
+                    unended.insert(line.id.clone(), line);
+                }
                 Some(line) if line.is_wanted(args) => {
+                    unended.remove(&line.id());
                     if newest.len() == count {
                         newest.pop_front();
                     }
@@ -68,7 +74,12 @@ pub fn render(args: &AuditArgs, context: &CommandContext, style: PrintStyle) -> 
             text.clear();
         }
     }
-    let lines = Vec::from(newest);
+    let mut lines = Vec::from(newest);
+    if !unended.is_empty() {
+        lines.extend(unended.into_values().map(RecordedLine::Network));
+        lines.sort_by_key(RecordedLine::time);
+        lines.drain(..lines.len().saturating_sub(count));
+    }
     if context.json {
         return render_json("the audit", &lines.iter().map(RecordedLine::to_json).collect::<Vec<_>>());
     }
@@ -98,13 +109,28 @@ impl RecordedLine {
         }
     }
 
+    /// Returns what both lines of a request have.
+    fn id(&self) -> Option<String> {
+        match self {
+            Self::Call(_) => None,
+            Self::Network(line) => line.id.clone(),
+        }
+    }
+
+    fn time(&self) -> u64 {
+        match self {
+            Self::Call(line) => line.time,
+            Self::Network(line) => line.time,
+        }
+    }
+
     /// Returns the line with its time in a form that people read too.
     fn to_json(&self) -> serde_json::Value {
-        let (mut row, time) = match self {
-            Self::Call(line) => (json!(line), line.time),
-            Self::Network(line) => (json!(line), line.time),
+        let mut row = match self {
+            Self::Call(line) => json!(line),
+            Self::Network(line) => json!(line),
         };
-        row["at"] = format_utc(time).into();
+        row["at"] = format_utc(self.time()).into();
         row
     }
 
@@ -140,11 +166,15 @@ fn network_request(line: &EgressAuditLine) -> String {
 
 /// Returns what came of a request, as in "allowed, 200, with github".
 fn network_outcome(line: &EgressAuditLine) -> String {
-    let EgressAuditLine { decision, reason, status, credential, .. } = line;
+    if line.is_beginning() {
+        return "begun, no end yet".to_owned();
+    }
+    let EgressAuditLine { decision, reason, status, credential, cached, .. } = line;
     let outcome = reason.as_ref().map_or(decision.clone(), |reason| format!("{decision}: {reason}"));
     let status = status.map(|status| format!(", {status}")).unwrap_or_default();
     let credential = credential.as_ref().map(|names| format!(", with {names}")).unwrap_or_default();
-    format!("{outcome}{status}{credential}")
+    let cached = if *cached { ", kept" } else { "" };
+    format!("{outcome}{status}{credential}{cached}")
 }
 
 fn table(lines: &[RecordedLine], of_network: bool, style: PrintStyle) -> String {

@@ -48,7 +48,9 @@ const EGRESS_ORIGIN: &str = "`[egress]` and allow-net";
 pub(super) fn egress_rules(config: &Config) -> Vec<String> {
     let allowed = config.egress.allow.iter().map(EgressRule::to_string);
     let denied = config.egress.deny.iter().map(|(host, _)| format!("deny {host}"));
-    allowed.chain(denied).chain(config.egress.credentials.iter().map(EgressCredential::to_string)).collect()
+    let cache = config.egress.has_caching_rules().then(|| config.egress.download_cache.to_string());
+    let credentials = config.egress.credentials.iter().map(EgressCredential::to_string);
+    allowed.chain(denied).chain(credentials).chain(cache).collect()
 }
 
 #[derive(Serialize)]

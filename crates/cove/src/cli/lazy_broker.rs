@@ -74,7 +74,7 @@ impl Drop for UnansweredRequest {
 impl LazyBroker {
     pub(super) fn new(config: &Config, env: ProcessEnv) -> Arc<Self> {
         let status = RequestStatus { line: Arc::new(ProgressLine::new()), open: Mutex::default() };
-        let gateway = open_gateway(&config.egress, &config.broker(), &env);
+        let gateway = open_gateway(&config.egress, &config.broker(), &env, None);
         let CallScope { principal, session, .. } = local_scope();
         let caller = NetworkCaller { principal: principal.0, session, image: config.policy.image.clone() };
         let network = gateway.clone().map(|gateway| CellNetwork::new(gateway, caller, Arc::new(NoCalls)));

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use super::CommandContext;
+use super::config_show::egress_rules;
 use cove_core::error::{Failure, display_value};
 use cove_core::image::built_in::DEFAULT_IMAGE;
 use cove_egress::{EgressRule, HostTarget, NetworkCaller, NetworkPreset, RequestKind};
@@ -97,12 +98,7 @@ fn show(preset: Option<&str>, context: &CommandContext) -> Result<String, Failur
             };
             EgressRule::of_preset(NetworkPreset::find(name).ok_or_else(unknown)?).map(|rule| rule.to_string()).collect()
         }
-        None => {
-            let egress = &context.config.egress;
-            let denied = egress.deny.iter().map(|(host, _)| format!("deny {host}"));
-            let rules = egress.allow.iter().map(|rule| rule.to_string()).chain(denied);
-            rules.chain(egress.credentials.iter().map(|credential| credential.to_string())).collect()
-        }
+        None => egress_rules(&context.config),
     };
     match rules.is_empty() {
         true => Ok("code reaches nothing; `--allow-net HOST` or `[egress]` in the configuration file allows a host\n"

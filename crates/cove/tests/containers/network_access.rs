@@ -13,8 +13,8 @@ use cove_core::output::OutputCollector;
 use cove_core::policy::{ImageSource, Policy};
 use cove_core::session::{Cell, CellEnd, NoCalls};
 use cove_egress::{
-    CellNetwork, EgressAuditLine, EgressGateway, EgressRecorder, EgressRule, EgressRules, NetworkCaller, RuleProtocol,
-    SystemResolver,
+    CellNetwork, EgressAuditLine, EgressGateway, EgressRecorder, EgressRule, EgressRules, HostServices, NetworkCaller,
+    RuleProtocol, SystemResolver,
 };
 use cove_protocol::Language;
 use cove_testkit::measure;
@@ -91,7 +91,7 @@ async fn run_with_rule(engine: TestEngine, address: &str, code: &str) -> Network
     let rules = EgressRules { allow: vec![rule], ..EgressRules::default() };
     let door_names = rules.door_names().unwrap();
     let lines = Arc::new(KeptLines::default());
-    let gateway = EgressGateway::new(rules, Arc::clone(&lines) as _, Box::new(SystemResolver));
+    let gateway = EgressGateway::new(rules, HostServices::new(Arc::clone(&lines) as _, Box::new(SystemResolver)));
     let caller = NetworkCaller { principal: "tests".into(), session: "s".into(), image: None };
     let network = CellNetwork::new(gateway, caller, Arc::new(NoCalls));
 

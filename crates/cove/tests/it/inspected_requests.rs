@@ -21,13 +21,13 @@ use crate::cove;
 const TOKEN: &str = "ghp_T0kenThatNoSandboxMaySee0123456789ab";
 
 /// An authority of these tests, whose certificate the program trusts.
-struct TestAuthority {
+pub(crate) struct TestAuthority {
     issuer: Issuer<'static, KeyPair>,
-    certificate: String,
+    pub(crate) certificate: String,
 }
 
 impl TestAuthority {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -36,7 +36,7 @@ impl TestAuthority {
         Self { issuer: Issuer::new(params, key), certificate }
     }
 
-    fn server_config(&self, host: &str) -> Arc<rustls::ServerConfig> {
+    pub(crate) fn server_config(&self, host: &str) -> Arc<rustls::ServerConfig> {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec![host.to_owned()]).unwrap();
         let chain = vec![params.signed_by(&key, &self.issuer).unwrap().der().clone()];

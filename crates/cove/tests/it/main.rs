@@ -46,6 +46,7 @@ mod server_starts;
 mod servers;
 mod session_pool;
 mod sessions;
+mod shared_downloads;
 mod shells;
 mod sign_in;
 mod state_files;
