@@ -1,15 +1,9 @@
 //! What is recorded of each request: one line, refused or not. A request that cannot be recorded is not made.
 
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::sync::atomic::{AtomicU16, AtomicU64};
 
-use cove_core::random::random_bits;
 use serde::{Deserialize, Serialize};
-
-use crate::egress_meter::EgressMeter;
-use crate::gateway_services::GatewayServices;
 
 /// Who makes the requests of a cell, for the rules and the audit file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -23,7 +17,7 @@ pub struct NetworkCaller {
 /// The kind of these lines; others stand in the same file.
 pub(crate) const LINE_KIND: &str = "net";
 /// The decision of a line from before the first byte.
-const BEGUN: &str = "begun";
+pub(crate) const BEGUN: &str = "begun";
 
 /// How Cove handles a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -131,46 +125,4 @@ pub(crate) struct RelayCounts {
     pub(crate) down: AtomicU64,
     /// The status of the answer; 0 before there is one.
     pub(crate) status: AtomicU16,
-}
-
-/// The line of a request under way. Dropping it writes the line, also when the request is cut short.
-pub(crate) struct OpenEgressLine {
-    recorder: Arc<dyn EgressRecorder>,
-    meter: Arc<dyn EgressMeter>,
-    pub(crate) line: EgressAuditLine,
-    pub(crate) counts: Arc<RelayCounts>,
-    start: Instant,
-}
-
-impl OpenEgressLine {
-    /// Begins a line. Fails if it could not be written later.
-    pub(crate) fn begin(services: &GatewayServices, line: EgressAuditLine) -> io::Result<Self> {
-        let (recorder, meter) = (Arc::clone(&services.recorder), Arc::clone(&services.meter));
-        recorder.prepare()?;
-        let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
-        let line = EgressAuditLine { time, kind: LINE_KIND.to_owned(), ..line };
-        Ok(Self { recorder, meter, line, counts: Arc::default(), start: Instant::now() })
-    }
-
-    /// Writes a line before the first byte leaves, which stays if this process is killed. Fails if it cannot be written.
-    pub(crate) fn announce(&mut self) -> io::Result<()> {
-        self.recorder.prepare()?;
-        self.line.id = Some(format!("{:032x}", random_bits()));
-        self.recorder.write(&EgressAuditLine { decision: BEGUN.to_owned(), ..self.line.clone() });
-        Ok(())
-    }
-}
-
-impl Drop for OpenEgressLine {
-    fn drop(&mut self) {
-        self.line.bytes_up = self.counts.up.load(Ordering::Relaxed);
-        self.line.bytes_down = self.counts.down.load(Ordering::Relaxed);
-        let status = self.counts.status.load(Ordering::Relaxed);
-        self.line.status = Some(status).filter(|status| *status > 0 && self.line.method != "CONNECT");
-        self.line.ms = self.start.elapsed().as_millis() as u64;
-        let EgressAuditLine { host, port, decision, reason, .. } = &self.line;
-        tracing::debug!(host, port, decision, reason, "network request ended");
-        self.meter.request_ended(&self.line);
-        self.recorder.write(&self.line);
-    }
 }

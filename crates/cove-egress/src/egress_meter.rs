@@ -1,7 +1,13 @@
 //! What the operator's metrics learn of the network: counts without hosts, which code chooses.
 
 use crate::audit_line::EgressAuditLine;
-use crate::relay::RelayDirection;
+
+/// Where bytes go, seen from the code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RelayDirection {
+    Up,
+    Down,
+}
 
 /// Counts what happens. Any task may call it.
 pub trait EgressMeter: Send + Sync {

@@ -14,16 +14,17 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWrite
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::audit_line::{EgressAuditLine, EgressMode, NetworkCaller, OpenEgressLine};
+use crate::audit_line::{EgressAuditLine, EgressMode, NetworkCaller};
 use crate::client_hello::{FirstMessage, read_client_hello};
 use crate::dial::{connect, find_addresses};
-use crate::egress_meter::OpenStreamGuard;
+use crate::egress_meter::{OpenStreamGuard, RelayDirection};
 use crate::gateway_services::{GatewayServices, HostServices};
 use crate::inspected_connection::InspectedConnection;
+use crate::open_line::OpenEgressLine;
 use crate::proxy_request::{ProxyRequest, RequestForm, malformed_host, read_head};
 use crate::refusal::{EgressRefusal, RefusalReason, UNREADABLE};
 use crate::refusal_notes::RefusalNotes;
-use crate::relay::{RelayDirection, RelayError, RelayMeter, relay_exchange, relay_tunnel};
+use crate::relay::{RelayError, RelayMeter, relay_exchange, relay_tunnel};
 use crate::rules::{EgressRule, EgressRules, RequestKind};
 use crate::session_identity::SessionIdentity;
 use crate::target_host::{HostTarget, TargetHost};

@@ -13,7 +13,8 @@ use hyper::body::{Body, Frame, SizeHint};
 
 use crate::answer_scrubber::{AnswerScrubber, SecretForms};
 use crate::download_cache::DownloadFill;
-use crate::relay::{RelayDirection, RelayError};
+use crate::egress_meter::RelayDirection;
+use crate::relay::RelayError;
 use crate::request_record::RequestRecord;
 
 const PIECE: usize = 64 * 1024;

@@ -22,6 +22,7 @@ mod inspected_body;
 mod inspected_connection;
 mod inspected_request;
 mod inspected_upgrade;
+mod open_line;
 mod origin_connection;
 mod presets;
 mod proxy_request;
@@ -51,14 +52,13 @@ pub use credential::{CredentialSlot, EgressCredential};
 pub use credential_table::parse_credentials;
 pub use dial::{NameResolver, SystemResolver};
 pub use download_cache::DownloadCache;
-pub use egress_meter::EgressMeter;
+pub use egress_meter::{EgressMeter, RelayDirection};
 pub use gateway::EgressGateway;
 pub use gateway_services::HostServices;
 pub use presets::{NetworkPreset, PRESETS, PresetAccess};
 #[cfg(any(test, fuzzing))]
 pub use proxy_request::exercise::exercise as exercise_proxy_request;
 pub use refusal::{EgressRefusal, RefusalReason};
-pub use relay::RelayDirection;
 pub use request_limits::RequestLimits;
 pub use request_path::PathPattern;
 pub use rules::{

@@ -11,7 +11,7 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWri
 use tokio::time::{Instant, sleep_until};
 
 use crate::audit_line::RelayCounts;
-use crate::egress_meter::EgressMeter;
+use crate::egress_meter::{EgressMeter, RelayDirection};
 use crate::gateway_services::GatewayServices;
 use crate::proxy_request::{BodyLength, MAX_HEAD};
 use crate::rules::TrafficLimits;
@@ -50,13 +50,6 @@ struct MeterState {
     last_moved: Instant,
     /// The first bytes of the answer, for its status. None if the status is known otherwise.
     answer: Option<Vec<u8>>,
-}
-
-/// Where bytes go, seen from the code.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RelayDirection {
-    Up,
-    Down,
 }
 
 impl RelayMeter {

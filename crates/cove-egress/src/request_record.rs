@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use cove_core::sync::lock;
 use http::StatusCode;
 
-use crate::audit_line::{EgressAuditLine, OpenEgressLine};
+use crate::audit_line::EgressAuditLine;
+use crate::open_line::OpenEgressLine;
 use crate::refusal::{EgressRefusal, RefusalReason};
 use crate::refusal_notes::RefusalNotes;
 use crate::relay::RelayMeter;

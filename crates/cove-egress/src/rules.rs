@@ -58,6 +58,9 @@ impl HostPattern {
             Ok(TargetHost::Name(name)) if !name.contains('.') => {
                 Err(refuse("is too wide: at least two labels must follow the `*`"))
             }
+            Ok(TargetHost::Name(name)) if is_country_suffix(&name) => {
+                Err(refuse("is too wide: everyone can register a name there"))
+            }
             Ok(TargetHost::Name(name)) if stars == "*" => Ok(Self::OneLabel(name)),
             Ok(TargetHost::Name(name)) => Ok(Self::AnyLabels(name)),
         }
@@ -71,6 +74,15 @@ impl HostPattern {
             Self::AnyLabels(suffix) => labels_before(suffix).is_some(),
         }
     }
+}
+
+/// Labels below which countries let everyone register names, as in `co.uk`.
+const REGISTRY_LABELS: [&str; 7] = ["ac", "co", "com", "edu", "gov", "net", "org"];
+
+/// True for names such as `co.uk`. There are thousands of others, in a list that grows old.
+fn is_country_suffix(name: &str) -> bool {
+    let parts = name.split_once('.');
+    parts.is_some_and(|(label, country)| country.len() == 2 && REGISTRY_LABELS.contains(&label))
 }
 
 fn no_host(text: &str, problem: &str, hint: &str) -> Refusal {

@@ -20,7 +20,7 @@ const FILE_NAMES: [&str; 4] = ["ca*.pem", "ca-bundle*.pem", "wgetrc*", "apt*.con
 const MAX_BUNDLE: u64 = 4 << 20;
 
 /// Variables that name a file with every certificate to trust.
-const BUNDLE_VARIABLES: [&str; 8] = [
+const BUNDLE_VARIABLES: [&str; 9] = [
     "AWS_CA_BUNDLE",
     "CARGO_HTTP_CAINFO",
     "CURL_CA_BUNDLE",
@@ -29,6 +29,8 @@ const BUNDLE_VARIABLES: [&str; 8] = [
     "PIP_CERT",
     "REQUESTS_CA_BUNDLE",
     "SSL_CERT_FILE",
+    // npm ignores the other variables of Node.
+    "npm_config_cafile",
 ];
 /// Variables that name a file with certificates to trust besides those that the program has.
 const EXTRA_VARIABLES: [&str; 2] = ["DENO_CERT", "NODE_EXTRA_CA_CERTS"];

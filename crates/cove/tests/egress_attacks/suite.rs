@@ -161,7 +161,8 @@ pub(crate) fn check_attacks(environment: &str, mut command: Command) {
     let cells: Vec<Value> = stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let lines = fs::read_to_string(state.join("audit.jsonl")).unwrap_or_default();
     let _ = fs::remove_dir_all(&state);
-    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let lines: Vec<Value> = lines.filter(|line| line["decision"] != "begun").collect();
     let mut wrong = String::new();
     for (number, attack) in attacks.iter().enumerate() {
         // The prelude is the first cell.

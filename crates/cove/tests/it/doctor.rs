@@ -332,3 +332,17 @@ fn a_newuidmap_that_refuses_is_reported() {
     let checks: Vec<Value> = serde_json::from_str(&ordinary.stdout).unwrap();
     assert!(!checks.iter().any(|check| check["section"] == "sandbox" && check["check"] == "users"), "{checks:#?}");
 }
+
+#[test]
+fn doctor_proves_that_rules_refuse_what_they_do_not_name() {
+    for who in TestUser::all("doctor_proves_that_rules_refuse_what_they_do_not_name") {
+        let finished = cove().run(who, &["doctor", "--json", "--allow-net", "pypi"]);
+        let checks = checks(&finished);
+        let rules = line(find(&checks, "protections", "network rules"));
+        assert!(
+            rules.starts_with("protections ok network rules: a host that no rule names was refused (127.0.0.1:"),
+            "{who:?} {rules}"
+        );
+        assert!(line(find(&checks, "configuration", "downloads")).contains("are kept, up to 2g"));
+    }
+}

@@ -385,7 +385,7 @@ fn net_check_and_config_show_say_what_the_rules_say() {
     ));
     assert!(refused.stdout.ends_with("the operator can add `--allow-net evil.test`\n"), "{refused:#?}");
     assert_eq!(run(&["net", "check", "evil.test", "--allow-net", "evil.test"]).code, Some(0));
-    assert_eq!(run(&["net", "show", "npm"]).stdout, "preset npm: registry.npmjs.org\n");
+    assert_eq!(run(&["net", "show", "npm"]).stdout, "preset npm: registry.npmjs.org inspected, GET HEAD, cache\n");
     assert!(run(&["config", "show", "--allow-net", "pypi"]).stdout.contains("preset pypi: files.pythonhosted.org"));
 }
 

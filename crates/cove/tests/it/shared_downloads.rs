@@ -13,8 +13,9 @@ use std::thread;
 use std::time::Duration;
 
 use cove_testkit::TestUser;
+use cove_testkit::mcp::{ClientEra, HttpServerProcess, TestHttpClient, send_raw};
 use cove_testkit::program::FinishedProgram;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::inspected_requests::TestAuthority;
 use crate::{cove, wait_until};
@@ -52,6 +53,14 @@ impl FileSite {
                     let mut stream = rustls::Stream::new(&mut session, &mut stream);
                     if let Some(head) = read_head(&mut stream) {
                         kept.lock().unwrap().push(head.clone());
+                        // The body of an upload, which a slow server does not read.
+                        let length = head
+                            .to_ascii_lowercase()
+                            .split_once("content-length: ")
+                            .map_or(0, |(_, length)| length.split("\r\n").next().unwrap().parse().unwrap());
+                        if !head.contains("slow") {
+                            std::io::copy(&mut (&mut stream).take(length), &mut std::io::sink()).unwrap();
+                        }
                         // A client that ends half-way is its own business.
                         let _ = answer(&mut stream, &head);
                     }
@@ -264,15 +273,16 @@ fn a_kept_download_needs_a_rule_as_any_other() {
     shared.fetch(who, &["/public/a"]);
     let fetch = |rule, table| shared.fetch_with(who, rule, table, &["/public/a"]);
     for (rule, table, reason) in [
-        ("cache = true, principals = [\"alice\"]", "", "/public/a OSError None\n"),
+        ("cache = true, principals = [\"alice\"]", "", "/public/a URLError None\n"),
         ("cache = true, paths = [\"/public/b\"]", "", "/public/a 403 path-not-allowed\n"),
-        ("cache = true", "deny = [{ host = \"files.test\" }]", "/public/a OSError None\n"),
-        ("cache = true", "max_download = \"100k\"", "/public/a cut off\n"),
+        ("cache = true", "deny = [{ host = \"files.test\" }]", "/public/a URLError None\n"),
     ] {
         let finished = fetch(rule, table);
         assert_eq!(finished.stdout, reason, "{rule} {table} {finished:#?}");
         assert!(finished.stderr.contains("network: refused "), "{finished:#?}");
     }
+    let limited = fetch("cache = true", "max_download = \"100k\"");
+    assert!(!limited.stdout.contains("200") && limited.stderr.contains("(limit: max_download)"), "{limited:#?}");
     assert_eq!(shared.site.count("/public/a"), 1);
     // Rules without the key, another address of the server, and a cache that is switched off.
     for (count, rule, table) in
@@ -342,11 +352,66 @@ fn presets_of_packages_are_read_only_and_shared() {
         for command in [&["net", "show"][..], &["explain", "--backend", "jail"], &["config", "show"]] {
             let shown = run(&[command, &["--allow-net", preset]].concat()).stdout;
             assert!(shown.contains(rule.trim_end()), "{shown}");
-            assert!(shown.contains("downloads of rules with `cache` are kept, up to 2GiB"), "{shown}");
+            assert!(shown.contains("downloads of rules with `cache` are kept, up to 2g"), "{shown}");
         }
         let check = |method| run(&["net", "check", "-X", method, &format!("https://{host}/x"), "--allow-net", preset]);
         assert_eq!((check("GET").code, check("PUT").code), (Some(0), Some(1)));
         assert!(check("PUT").stdout.contains("caused by: the rule allows GET, HEAD\n"));
     }
     assert!(!run(&["net", "show", "--allow-net", "github"]).stdout.contains("downloads"));
+}
+
+/// What was sent when a process was killed is on record, and a request that ended has one line.
+#[test]
+fn an_upload_that_is_killed_leaves_a_line() {
+    let who = TestUser::all("an_upload_that_is_killed_leaves_a_line")[0];
+    let shared = SharedSite::start();
+    let code = "import urllib.request\nurllib.request.urlopen('https://files.test:PORT/PATH', b'x' * 100000).read()";
+    let code = |path| code.replace("PORT", &shared.site.port.to_string()).replace("PATH", path);
+    let start = |path| {
+        let code = code(path);
+        let mut command = shared.command_with(who, "inspect = true", "", &["run", "--backend", "jail", "-c", &code]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    assert!(start("done").wait().unwrap().success());
+    let mut child = start("public/slow");
+    wait_until("the upload begins", || shared.site.count("/public/slow") == 1);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let facts = |line: &Value| ["method", "path", "mode", "decision"].map(|key| line[key].as_str().unwrap().to_owned());
+    let facts: Vec<_> = shared.audit(who).iter().map(facts).collect();
+    let expected = [["POST", "/done", "inspect", "allowed"], ["POST", "/public/slow", "inspect", "begun"]];
+    assert_eq!(facts, expected.map(|facts| facts.map(str::to_owned)));
+    let text = shared.command_with(who, "inspect = true", "", &["audit", "--egress"]).output().unwrap().stdout;
+    assert!(String::from_utf8(text).unwrap().contains("begun, no end yet"));
+}
+
+#[test]
+fn metrics_count_what_code_does_over_the_network() {
+    let shared = SharedSite::start();
+    let paths = r#"["/public/a", "/public/a"]"#;
+    let code = FETCH.replace("PORT", &shared.site.port.to_string()).replace("PATHS", paths);
+    let code = format!("{code}\ntry:\n    urllib.request.urlopen('https://evil.test')\nexcept OSError:\n    pass");
+    let args = ["serve", "--http", "127.0.0.1:0", "--auth", "none", "--backend", "jail"];
+    let server = HttpServerProcess::start(shared.command_with(TestUser::Root, "cache = true", "", &args));
+    let mut client = TestHttpClient::new(server.address, None, ClientEra::Modern);
+    client.call("execute_code", json!({"code": code})).ok();
+    let page =
+        || send_raw(server.address, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").body;
+    wait_until("the connections are closed", || page().contains("\ncove_egress_streams 0\n"));
+    let page = page();
+    for line in [
+        "cove_egress_requests_total{mode=\"inspect\",decision=\"allowed\"} 2",
+        "cove_egress_requests_total{mode=\"tunnel\",decision=\"refused\"} 1",
+        "cove_egress_refused_total{reason=\"host-not-allowed\"} 1",
+        "cove_egress_connect_seconds_count 1",
+        "cove_egress_cached_total 1",
+    ] {
+        assert!(page.lines().any(|found| found == line), "{line} is not in\n{page}");
+    }
+    let value =
+        |name: &str| page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<usize>().ok()).unwrap();
+    assert!((2 * SIZE..2 * SIZE + 5000).contains(&value("cove_egress_bytes_total{direction=\"down\"}")), "{page}");
+    assert!((1..5000).contains(&value("cove_egress_bytes_total{direction=\"up\"}")), "{page}");
+    assert!(!page.contains(".test"), "no host is a label: {page}");
 }

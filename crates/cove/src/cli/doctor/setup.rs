@@ -48,6 +48,9 @@ fn configuration_checks(config: &Config, env: &ProcessEnv) -> Vec<DoctorCheck> {
             check("network").note(format!("code reaches, through the host: {reachable}")).fix("`--no-net` drops all"),
         );
     }
+    if config.egress.has_caching_rules() {
+        checks.push(check("downloads").ok(config.egress.download_cache.to_string()));
+    }
     if let Some(state_dir) = &config.server.state_dir {
         let path = audit_path(state_dir);
         if let Err(error) = check_private_file(&path).or_else(UnsafeFileError::ignore_io) {

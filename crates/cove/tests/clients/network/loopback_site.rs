@@ -5,8 +5,8 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Component, Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use base64::Engine as _;
@@ -28,6 +28,8 @@ pub(crate) enum SiteSecurity {
 pub(crate) struct LoopbackSite {
     pub(crate) port: u16,
     connections: Arc<AtomicUsize>,
+    /// The method and the path of each request.
+    asked: Arc<Mutex<Vec<String>>>,
 }
 
 impl LoopbackSite {
@@ -36,11 +38,13 @@ impl LoopbackSite {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (port, connections) = (listener.local_addr().unwrap().port(), Arc::new(AtomicUsize::new(0)));
         let (counted, root) = (Arc::clone(&connections), root.to_owned());
+        let asked = Arc::<Mutex<Vec<String>>>::default();
+        let noted = Arc::clone(&asked);
         let tls = (security == SiteSecurity::Tls).then(tls_config);
         thread::spawn(move || {
             for mut stream in listener.incoming().flatten() {
                 counted.fetch_add(1, Ordering::SeqCst);
-                let (tls, files) = (tls.clone(), SiteFiles { root: root.clone(), port });
+                let (tls, files) = (tls.clone(), SiteFiles { root: root.clone(), port, asked: Arc::clone(&noted) });
                 // A client that ends half-way is its own business.
                 thread::spawn(move || match tls {
                     None => files.serve(&mut stream),
@@ -48,7 +52,13 @@ impl LoopbackSite {
                 });
             }
         });
-        Self { port, connections }
+        Self { port, connections, asked }
+    }
+
+    /// Returns how often a path was downloaded.
+    pub(crate) fn downloads(&self, path: &str) -> usize {
+        let asked = self.asked.lock().unwrap();
+        asked.iter().filter(|asked| asked.strip_prefix("GET ") == Some(path)).count()
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -68,6 +78,7 @@ fn tls_config() -> Arc<rustls::ServerConfig> {
 struct SiteFiles {
     root: PathBuf,
     port: u16,
+    asked: Arc<Mutex<Vec<String>>>,
 }
 
 /// A request without its body.
@@ -115,13 +126,17 @@ impl SiteFiles {
             if let Some(key) = request.field("sec-websocket-key") {
                 return echo(stream, key);
             }
+            self.asked.lock().unwrap().push(format!("{} {}", request.word(0), request.word(1)));
             let (status, body) = match self.find(&request) {
                 Some(body) => ("200 OK", body),
                 None => ("404 Not Found", b"{}".to_vec()),
             };
             let kind = if request.word(1).starts_with("/simple/") { "text/html" } else { "application/json" };
             let length = body.len();
-            let head = format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\r\n");
+            // As the public indexes say it: an archive never changes, and what is in the index does.
+            let is_archive = ["/files/", "/-/", "/crates/"].iter().any(|part| request.word(1).contains(part));
+            let kept = if is_archive { "Cache-Control: public, immutable, max-age=31536000\r\n" } else { "" };
+            let head = format!("HTTP/1.1 {status}\r\n{kept}Content-Type: {kind}\r\nContent-Length: {length}\r\n\r\n");
             stream.write_all(head.as_bytes())?;
             stream.write_all(if request.word(0) == "HEAD" { &[] } else { &body })?;
             stream.flush()?;
