@@ -14,10 +14,11 @@ use http::{Method, StatusCode};
 use crate::inspected_request::JudgedRequest;
 
 /// Fields that installers send with a download and that ask for nothing. A request with any other is not shared.
-const HARMLESS_FIELDS: [&str; 12] = [
+const HARMLESS_FIELDS: [&str; 13] = [
     "accept",
     "accept-encoding",
     "host",
+    "npm-auth-type",
     "npm-command",
     "npm-in-ci",
     "npm-scope",
@@ -39,9 +40,9 @@ const USER_AGENT_OF_COVE: &str = concat!("cove/", env!("CARGO_PKG_VERSION"));
 pub(crate) fn is_shared_request(request: &JudgedRequest<'_>) -> bool {
     let is_plain = |(name, value): (&HeaderName, &HeaderValue)| {
         let value = value.as_bytes();
-        match name {
-            &ACCEPT => value == b"*/*",
-            &ACCEPT_ENCODING => !value.windows(3).any(|part| part.eq_ignore_ascii_case(b"q=0")),
+        match *name {
+            ACCEPT => value == b"*/*",
+            ACCEPT_ENCODING => !value.windows(3).any(|part| part.eq_ignore_ascii_case(b"q=0")),
             _ => HARMLESS_FIELDS.contains(&name.as_str()),
         }
     };

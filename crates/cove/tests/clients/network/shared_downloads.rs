@@ -37,9 +37,7 @@ const JUDGES: &[SharingInstaller] = &[
     (
         "cargo",
         "export RUSTC=/clients/bin/rustc CARGO_HOME=/tmp/cargo CARGO_NET_RETRY=0 CARGO_REGISTRIES_TEST_INDEX=sparse+{cargo}/index/\n\
-         mkdir -p own/src && cd own && touch src/lib.rs\n\
-         printf '[package]\\nname = \"own\"\\nversion = \"1.0.0\"\\n[dependencies]\\ncovehello = { version = \"1\", registry = \"test\" }\\n' > Cargo.toml\n\
-         /clients/bin/cargo fetch --quiet && cat /tmp/cargo/registry/src/*/covehello-1.0.0/src/lib.rs | cut -c5-",
+         /clients/bin/cargo info --registry test covehello | grep -o '^covehello' | sed s/cove//",
         "/crates/covehello/1.0.0/download",
     ),
 ];
