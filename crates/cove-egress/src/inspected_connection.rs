@@ -43,6 +43,7 @@ use crate::refusal::{EgressRefusal, RefusalReason};
 use crate::refusal_notes::RefusalNotes;
 use crate::relay::{RelayError, RelayMeter};
 use crate::request_record::RequestRecord;
+use crate::rules::RequestKind;
 use crate::session_identity::SessionIdentity;
 use crate::shared_download::{SharedAnswer, is_shared_request, shared_request_fields};
 use crate::strict_heads::{HeadProblem, StrictHeads};
@@ -310,10 +311,11 @@ impl ServedConnection<'_> {
 
     /// Returns where the answer to a request that sessions share is kept.
     fn shared_key(&self, judged: &JudgedRequest<'_>) -> Option<(&Arc<DownloadCache>, DownloadKey)> {
-        let downloads = self.own.services.downloads.as_ref()?;
-        // A name may lead one session to this address and another one elsewhere.
-        let server = format!("{} {:?}", self.own.target, judged.rule.pinned);
-        Some((downloads, downloads.key(&server, &judged.path)))
+        let InspectedConnection { services, target, caller, .. } = &self.own;
+        let downloads = services.downloads.as_ref()?;
+        // A rule may lead one session to this address, and another session elsewhere.
+        let connected = services.rules.decide(target, RequestKind::Tunnel, caller).ok()?;
+        Some((downloads, downloads.key(&format!("{target} {:?}", connected.pinned), &judged.path)))
     }
 
     /// Sends a request and returns its answer, with the connection itself if that may become a WebSocket. A connection that
