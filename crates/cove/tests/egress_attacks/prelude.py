@@ -1,4 +1,4 @@
-import base64, binascii, hashlib, json, os, re, socket, ssl, struct, threading, urllib.parse, zlib
+import base64, binascii, hashlib, json, os, re, select, socket, ssl, struct, threading, time, urllib.parse, zlib
 
 DOOR = int(os.environ["https_proxy"].rsplit(":", 1)[1])
 
@@ -77,6 +77,15 @@ def secure(target, name):
             return tls.recv(200).decode().split("\r\n")[0]
     except OSError as error:
         return "broken off"
+
+
+def secure_at_last(target, name):
+    """Does the same, again while the host has not yet seen that connections were closed: it refuses more than it may have."""
+    for _ in range(100):
+        try:
+            return secure(target, name)
+        except ConnectionError:
+            time.sleep(0.1)
 
 
 # The certificate is checked as the session says.

@@ -350,7 +350,6 @@ pub(crate) fn check_exhaustion(environment: &str, mut command: Command) {
         assert_eq!(answer.ok(), "/calm\n", "{told}");
     }
     let grown = peak_memory(pid) - before;
-    eprintln!("grown {environment} {grown}");
     assert!(grown < MAX_GROWTH, "in {environment}: the host grew by {grown} KiB");
     drop(client);
     assert_eq!(servers.trespasses(), Vec::<String>::new(), "in {environment}");
