@@ -286,15 +286,14 @@ fn host_config(request: &PlanRequest<'_>, facts: &EngineFacts, own_profile: bool
         security.push(format!("mask={}", MASKED_PATHS.join(":")));
         if policy.runtime.is_none() {
             // Older kernels know `hidepid` only as a number. The other options are Podman's defaults.
-            let read_only = if facts.closes_proc() { ",ro" } else { "" };
+            let read_only = if closes_proc(policy, facts) { ",ro" } else { "" };
             security.push(format!("proc-opts=nosuid,nodev,noexec,hidepid=2{read_only}"));
         }
     }
     let bytes = |size: u64| i64::try_from(size).unwrap_or(i64::MAX);
     let paths =
         |list: &[&str]| -> Option<Vec<String>> { docker.then(|| list.iter().map(|path| (*path).to_owned()).collect()) };
-    // Other runtimes, such as gVisor's, have a `/proc` of their own.
-    let whole_proc = (facts.closes_proc() && policy.runtime.is_none()).then_some("/proc");
+    let whole_proc = closes_proc(policy, facts).then_some("/proc");
     let read_only: Vec<&str> = whole_proc.into_iter().chain(READ_ONLY_PATHS.iter().copied()).collect();
     Ok(HostConfig {
         network_mode: Some(match &policy.network {
@@ -311,7 +310,7 @@ fn host_config(request: &PlanRequest<'_>, facts: &EngineFacts, own_profile: bool
         readonly_rootfs: Some(true),
         tmpfs: Some(tmpfs(request, docker)?),
         shm_size: Some(bytes(SHM_SIZE)),
-        sysctls: kernel_settings(policy, docker),
+        sysctls: Some(kernel_settings(policy, facts)).filter(|settings| !settings.is_empty()),
         masked_paths: paths(MASKED_PATHS),
         readonly_paths: paths(&read_only),
         memory: Some(bytes(limits.memory)),
@@ -335,16 +334,23 @@ fn host_config(request: &PlanRequest<'_>, facts: &EngineFacts, own_profile: bool
     })
 }
 
-/// Returns the settings of the container's own network namespace; None if there are none.
-fn kernel_settings(policy: &Policy, docker: bool) -> Option<HashMap<String, String>> {
+/// Returns the settings of the container's own network namespace.
+fn kernel_settings(policy: &Policy, facts: &EngineFacts) -> HashMap<String, String> {
     let is_closed = policy.network == SandboxNetwork::None;
     // Docker opens ping sockets to every user. This empty group range closes them.
-    let ping = (is_closed && docker).then_some(("net.ipv4.ping_group_range", "1 0"));
+    let ping =
+        (is_closed && facts.engine.traits().takes_docker_options).then_some(("net.ipv4.ping_group_range", "1 0"));
     // The runner answers names on a low port.
     let ports = (is_closed && policy.answers_names()).then_some(("net.ipv4.ip_unprivileged_port_start", "0"));
-    let all: HashMap<String, String> =
-        ping.into_iter().chain(ports).map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-    (!all.is_empty()).then_some(all)
+    ping.into_iter().chain(ports).map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+/// Returns true if the whole `/proc` of a container can be read-only. Other runtimes, such as gVisor's, have one of their own.
+/// The settings of the kernel are written there after Podman's options for it took effect, and before Docker's read-only
+/// paths do.
+fn closes_proc(policy: &Policy, facts: &EngineFacts) -> bool {
+    let keeps_settings = facts.engine.traits().takes_docker_options || kernel_settings(policy, facts).is_empty();
+    facts.closes_proc() && policy.runtime.is_none() && keeps_settings
 }
 
 /// Disables the image's health check. Podman starts a timer for any explicit value, so the setting is sent to Podman

@@ -184,11 +184,14 @@ fn plan_isolates_the_container_from_the_host() {
     assert!(!text.contains("docker.sock") && !text.contains("x.sock"), "the socket is mounted nowhere");
 }
 
+fn policy_with_names() -> Policy {
+    let name = ReachableName { pattern: "a.test".into(), ports: vec![443] };
+    Policy { proxy_door: true, door_names: vec![DoorName { name, images: Vec::new() }], ..policy() }
+}
+
 #[test]
 fn a_container_whose_runner_answers_names_has_open_low_ports() {
-    let name = ReachableName { pattern: "a.test".into(), ports: vec![443] };
-    let door_names = vec![DoorName { name, images: Vec::new() }];
-    let with_names = Policy { proxy_door: true, door_names, ..policy() };
+    let with_names = policy_with_names();
     for engine in [Engine::Docker, Engine::Podman] {
         let plan = plan_policy(&with_names, &facts(engine)).unwrap();
         assert!(plan.to_string().contains("where the runner answers names and every port is free to use"), "{plan}");
@@ -286,21 +289,24 @@ fn docker_and_podman_mask_the_same_paths() {
     assert!(docker.tmpfs.unwrap()["/dev/shm"].contains("nr_inodes=4096"));
 }
 
-/// A runtime writes a label or a profile to `/proc` before it executes the runner.
+/// A runtime writes a label, a profile or settings of the kernel to `/proc` before it executes the runner.
 #[test]
 fn proc_is_writable_only_where_the_engine_needs_it() {
-    let is_closed = |engine, apparmor, selinux, runtime: Option<&str>| {
-        let policy = Policy { runtime: runtime.map(Into::into), ..policy() };
+    let is_policy_closed = |policy: Policy, engine, apparmor, selinux| {
         let plan = plan_policy(&policy, &EngineFacts { apparmor, selinux, ..facts(engine) }).unwrap();
         let host = plan.body.host_config.unwrap();
         let listed = host.readonly_paths.is_some_and(|paths| paths.contains(&"/proc".into()));
         listed || host.security_opt.unwrap().iter().any(|option| option.ends_with(",ro"))
+    };
+    let is_closed = |engine, apparmor, selinux, runtime: Option<&str>| {
+        is_policy_closed(Policy { runtime: runtime.map(Into::into), ..policy() }, engine, apparmor, selinux)
     };
     for engine in [Engine::Docker, Engine::Podman] {
         assert!(is_closed(engine, false, false, None));
         assert!(!is_closed(engine, false, true, None));
         assert_eq!(is_closed(engine, true, false, None), engine == Engine::Docker);
         assert!(!is_closed(engine, false, false, Some("runsc")));
+        assert_eq!(is_policy_closed(policy_with_names(), engine, false, false), engine == Engine::Docker);
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod client_table;
 mod loopback_site;
+mod machine_image;
 mod session_packages;
 mod shared_downloads;
 
@@ -14,12 +15,14 @@ use std::sync::Mutex;
 use std::thread;
 
 use cove_testkit::TestUser;
+use cove_testkit::containers::TestEngine;
 use cove_testkit::program::{FinishedProgram, copy_program};
 use cove_testkit::skip::skip;
 use serde_json::Value;
 
 use self::client_table::{ClientTable, NetworkClient, NetworkDoorName};
 use self::loopback_site::{LoopbackSite, SiteSecurity};
+use self::machine_image::MachineImage;
 use crate::cove;
 use crate::judges::{OutsideJudges, test_file};
 
@@ -125,10 +128,15 @@ impl ClientBench {
 
     /// A session of the embedded sandbox, for a command such as `run`.
     fn command(&self, who: TestUser, sites: &RuledSites, name: &str) -> Command {
+        let mut command = self.command_in("jail", who, sites, name);
+        command.env("COVE_STATE_DIR", self.path(&format!("state/{who:?}")));
+        command
+    }
+
+    fn command_in(&self, backend: &str, who: TestUser, sites: &RuledSites, name: &str) -> Command {
         let mut command = cove().command(who);
-        command.env("COVE_CONFIG", &sites.config).env("COVE_STATE_DIR", self.path(&format!("state/{who:?}")));
         let clients = format!("{}:/clients", self.path("clients").display());
-        command.args([name, "--backend", "jail", "--mount", &clients]);
+        command.env("COVE_CONFIG", &sites.config).args([name, "--backend", backend, "--mount", &clients]);
         // Deadlines only catch programs that hang.
         command.args(["--timeout", "300s", "--max-timeout", "300s"]);
         command
@@ -156,11 +164,99 @@ impl ClientBench {
         }
         let forbidden = |_: &str| format!("https://forbidden.test:{}", sites.forbidden.port);
         let finished = self.run(who, &sites, "bash", &client.code(door, forbidden));
-        let is_named = finished.stderr.contains("network: refused forbidden.test:");
+        let is_named = finished.stderr.contains("network: refused forbidden.test");
         if finished.stdout.contains("hello") || sites.forbidden.count() > 0 || works && !is_named {
             return Err(format!("not refused: {finished:#?}"));
         }
         Ok(())
+    }
+}
+
+/// One client through one door, in a container that serves all of them.
+struct ContainerAttempt<'a> {
+    client: &'a NetworkClient,
+    door: NetworkDoorName,
+    /// Whether the host is the one that no rule names.
+    is_forbidden: bool,
+}
+
+/// Keeps the workspace as it is at first.
+const KEEP: &str = "cp -dR /workspace /tmp/.kept";
+/// Removes what an attempt has left, so that no other one finds it.
+const RESTORE: &str = "find /workspace /tmp -mindepth 1 -maxdepth 1 ! -name .kept -exec rm -rf {} +\n\
+                       cp -dR /tmp/.kept/. /workspace/";
+
+impl ContainerAttempt<'_> {
+    /// Returns code that ends well whatever becomes of the client, and prints its exit code last.
+    fn code(&self, sites: &RuledSites) -> String {
+        let address = |name: &str| match self.is_forbidden {
+            true => format!("https://forbidden.test:{}", sites.forbidden.port),
+            false => sites.address(name),
+        };
+        format!("(\n{}\n)\necho exit $?\n{RESTORE}", self.client.code(self.door, address))
+    }
+
+    /// Returns what is wrong with the result of the cell, and with its lines in the audit file.
+    fn check(&self, cell: &Value, lines: &[&Value]) -> Result<(), String> {
+        let works = self.client.works_through(self.door);
+        let printed = cell["stdout"].as_str().unwrap_or_default();
+        let has_worked = printed.ends_with("hello\nexit 0\n");
+        let connections = lines.iter().filter(|line| line["decision"] == "allowed").count();
+        let notes = cell["network"].to_string();
+        let is_right = match self.is_forbidden {
+            false => has_worked == works && (connections > 0) == works,
+            true => {
+                let is_named = notes.contains("network: refused forbidden.test");
+                !printed.contains("hello") && connections == 0 && (is_named || !works)
+            }
+        };
+        let what = if self.is_forbidden { "the host without a rule" } else { "the host" };
+        let Self { client, door, .. } = self;
+        match is_right {
+            true => Ok(()),
+            false => Err(format!("{} through {door:?} to {what}, {connections} connections: {cell:#}", client.name)),
+        }
+    }
+}
+
+impl ClientBench {
+    /// Runs clients in one container, because its start takes longer than most of them. Returns what is wrong.
+    fn check_in_containers(&self, engine: TestEngine, address: &str, clients: &[&NetworkClient]) -> Vec<String> {
+        let sites = self.start_sites();
+        let image = MachineImage::new(self.path(&format!("images-{}", engine.name())));
+        let state = self.path(&format!("state/{}", engine.name()));
+        let mut command = self.command_in(engine.name(), TestUser::Root, &sites, "run");
+        command
+            .env(engine.variable(), address)
+            .env("COVE_STATE_DIR", &state)
+            .args(["--json", "-l", "bash", "-c", KEEP]);
+        image.add_to(&mut command);
+        let doors = ClientTable::read().doors;
+        let mut attempts = Vec::new();
+        for (&client, &door) in clients.iter().flat_map(|client| doors.iter().map(move |door| (client, door))) {
+            attempts.extend([true, false].map(|is_forbidden| ContainerAttempt { client, door, is_forbidden }));
+        }
+        for attempt in &attempts {
+            command.args(["-c", &attempt.code(&sites)]);
+        }
+        let output = command.output().unwrap();
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        let cells: Vec<Value> = stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let lines = fs::read_to_string(state.join("audit.jsonl")).unwrap_or_default();
+        let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        if cells.len() <= attempts.len() {
+            return vec![format!("{engine:?}: it ended after {:#?}: {output:?}", cells.last())];
+        }
+        let mut wrong = Vec::new();
+        for (number, attempt) in attempts.iter().enumerate() {
+            // The first cell keeps the workspace.
+            let of_cell: Vec<&Value> = lines.iter().filter(|line| line["cell"] == number + 2).collect();
+            wrong.extend(attempt.check(&cells[number + 1], &of_cell).err());
+        }
+        if sites.forbidden.count() > 0 {
+            wrong.push(format!("{} connections without a rule", sites.forbidden.count()));
+        }
+        wrong.into_iter().map(|wrong| format!("{engine:?}: {wrong}")).collect()
     }
 }
 
@@ -219,6 +315,24 @@ fn network_clients_work_as_the_table_says() {
         }
     });
     let wrong = wrong.into_inner().unwrap();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+#[test]
+fn network_clients_work_in_containers_as_the_table_says() {
+    let test = "network_clients_work_in_containers_as_the_table_says";
+    let Some(judges) = OutsideJudges::find(test) else { return };
+    let (bench, table) = (ClientBench::with_judges(&judges), ClientTable::read());
+    let clients: Vec<&NetworkClient> = table.clients.iter().filter(|client| is_possible(client)).collect();
+    let engines = TestEngine::ALL.into_iter().filter_map(|engine| Some((engine, engine.address(test)?)));
+    let wrong = thread::scope(|scope| {
+        let (bench, clients) = (&bench, &clients);
+        let run = |(engine, address): (TestEngine, String)| {
+            scope.spawn(move || bench.check_in_containers(engine, &address, clients))
+        };
+        let running: Vec<_> = engines.map(run).collect();
+        running.into_iter().flat_map(|one| one.join().unwrap()).collect::<Vec<_>>()
+    });
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 

@@ -14,6 +14,8 @@ mod guide_walkthrough;
 mod image_declarations;
 mod images;
 mod inside;
+#[path = "../egress_attacks/inspected_api.rs"]
+mod inspected_api;
 mod killed_servers;
 mod network_access;
 mod ready_containers;

@@ -6,6 +6,8 @@ mod suite;
 use std::fs;
 use std::io;
 use std::net::IpAddr;
+use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::Mutex;
 
@@ -134,17 +136,31 @@ fn containers_answer_the_names_that_rules_allow() {
     });
 }
 
+/// Returns a command of the program whose sessions are containers of the image for tests.
+fn attacked_command(engine: TestEngine, address: &str, name: &str, images: &Path) -> Command {
+    let ImageSource::Reference(reference) = recipe().source else { panic!("it has a name") };
+    fs::create_dir(images.join("attacked")).unwrap();
+    let image = format!("image = \"{reference}\"\noneshot = false\n");
+    fs::write(images.join("attacked/image.toml"), image).unwrap();
+    let mut command = cove().command(TestUser::Root);
+    command.args([name, "--backend", engine.name(), "--image", "attacked", "--image-dir"]).arg(images);
+    command.env(engine.variable(), address);
+    command
+}
+
 #[test]
 fn attacks_on_network_access_fail_in_containers() {
-    for (engine, address) in available_engines("attacks_on_network_access_fail_in_containers") {
+    let test = "attacks_on_network_access_fail_in_containers";
+    for (engine, address) in available_engines(test) {
         let images = tempfile::tempdir().unwrap();
-        let ImageSource::Reference(reference) = recipe().source else { panic!("it has a name") };
-        fs::create_dir(images.path().join("attacked")).unwrap();
-        fs::write(images.path().join("attacked/image.toml"), format!("image = \"{reference}\"\noneshot = false\n"))
-            .unwrap();
-        let mut command = cove().command(TestUser::Root);
-        command.args(["run", "--backend", engine.name(), "--image", "attacked", "--image-dir"]).arg(images.path());
-        command.env(engine.variable(), address);
-        suite::check_attacks(engine.name(), command);
+        suite::check_attacks(test, engine.name(), attacked_command(engine, &address, "run", images.path()));
+    }
+}
+
+#[test]
+fn one_session_cannot_use_up_the_network_of_containers() {
+    for (engine, address) in available_engines("one_session_cannot_use_up_the_network_of_containers") {
+        let images = tempfile::tempdir().unwrap();
+        suite::check_exhaustion(engine.name(), attacked_command(engine, &address, "serve", images.path()));
     }
 }

@@ -1,6 +1,9 @@
 //! Attacks on network access, as data: the same for the embedded sandbox and for containers. Each is a cell of one
-//! session. After all of them, servers that no rule names have seen no connection, and the audit file has a line for each
-//! request.
+//! session. After all of them, servers that no rule names have seen no connection, the credential has gone to its own host
+//! alone, no other name was looked up than those that may be, and the audit file has a line for each request.
+
+#[path = "scripted_dns.rs"]
+mod scripted_dns;
 
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
@@ -12,13 +15,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use cove_testkit::mcp::{ClientEra, TestStdioClient};
+use cove_testkit::skip::skip;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use self::scripted_dns::{ScriptedDns, ScriptedName};
+use crate::inspected_api::{TOKEN, TestApi, TestAuthority};
 
 const PRELUDE: &str = include_str!("prelude.py");
+const RULES: &str = include_str!("rules.toml");
 const ATTACKS: &str = include_str!("attacks.toml");
+/// How much memory the host may need for all attempts to use it up, in KiB.
+const MAX_GROWTH: u64 = 32 << 10;
 
 /// One hostile program, and everything that may come of it.
 #[derive(Deserialize)]
@@ -35,11 +47,36 @@ struct NetworkAttack {
     /// The host and the reason in each audit line, in the order of connections; `ok` if nothing was refused. Not there if
     /// chance decides.
     audit: Option<Vec<String>>,
+    /// The requests that the inspected API gets.
+    #[serde(default)]
+    served: Vec<String>,
+    /// True if names must lead where the test says.
+    #[serde(default)]
+    resolver: bool,
+}
+
+/// One attempt to use up what the host has, and a part of its result.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ExhaustionAttempt {
+    id: String,
+    title: String,
+    code: String,
+    result: String,
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct AttackList {
+    name: Vec<ScriptedName>,
     attack: Vec<NetworkAttack>,
+    exhaustion: Vec<ExhaustionAttempt>,
+}
+
+impl AttackList {
+    fn read() -> Self {
+        toml::from_str(ATTACKS).unwrap_or_else(|problem| panic!("attacks.toml: {problem}"))
+    }
 }
 
 /// What the attacks may reach, and what they must not.
@@ -49,6 +86,8 @@ struct AttackedServers {
     secure: WatchedServer,
     /// No rule names its port.
     forbidden: WatchedServer,
+    /// For inspected rules.
+    api: TestApi,
     folder: tempfile::TempDir,
 }
 
@@ -84,10 +123,10 @@ impl WatchedServer {
     }
 }
 
-/// Answers a request with its own head and body, as far as they arrive in one read after the head.
+/// Answers a request with its own head and body.
 fn answer(stream: &mut (impl Read + Write), got: &Mutex<Vec<String>>) {
     let (mut bytes, mut piece) = (Vec::new(), [0; 65536]);
-    while !bytes.windows(4).any(|window| window == b"\r\n\r\n") {
+    while !is_whole(&bytes) {
         match stream.read(&mut piece) {
             Ok(count @ 1..) => bytes.extend(&piece[..count]),
             _ => break,
@@ -95,11 +134,23 @@ fn answer(stream: &mut (impl Read + Write), got: &Mutex<Vec<String>>) {
     }
     let text = String::from_utf8_lossy(&bytes).into_owned();
     got.lock().unwrap().push(text.clone());
+    if text.starts_with("GET /endless ") {
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
+        while stream.write_all(&piece).is_ok() {}
+    }
     if !text.is_empty() {
         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", text.len());
         let _ = stream.write_all(&[head.as_bytes(), text.as_bytes()].concat());
         let _ = stream.flush();
     }
+}
+
+/// True if a request has its head, and the body whose length that names.
+fn is_whole(bytes: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(bytes);
+    let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
+    let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: "));
+    body.len() >= length.map_or(0, |length| length.parse().unwrap_or(0))
 }
 
 fn tls_config() -> Arc<rustls::ServerConfig> {
@@ -113,56 +164,128 @@ fn tls_config() -> Arc<rustls::ServerConfig> {
 
 impl AttackedServers {
     fn start() -> Self {
+        let authority = TestAuthority::new("trusted");
         let servers = Self {
             echo: WatchedServer::start(None),
             secure: WatchedServer::start(Some(tls_config())),
             forbidden: WatchedServer::start(None),
+            api: TestApi::start(authority.server_config(&["api.test", "other.test"])),
             folder: tempfile::tempdir().unwrap(),
         };
-        let rules = servers.fill(
-            "[egress]\nallow = [\n  { host = \"echo.test\", ports = [ECHO_PORT], http = true, at = \"127.0.0.1\" },\n  \
-             { host = \"secure.test\", ports = [SECURE_PORT], at = \"127.0.0.1\" },\n  \
-             { host = \"bytes.test\", ports = [ECHO_PORT], tcp = true, at = \"127.0.0.1\" },\n  \
-             { host = \"*.nowhere.invalid\" },\n  { host = \"*.wild.test\", ports = [SECURE_PORT], at = \"127.0.0.1\" },\n  \
-             { host = \"localhost\", ports = [FORBIDDEN_PORT] },\n]\n\
-             deny = [{ host = \"no.wild.test\" }]\n",
-        );
-        fs::write(servers.config(), rules).unwrap();
+        fs::write(servers.file("cove.toml"), servers.fill(RULES)).unwrap();
+        fs::write(servers.file("authority.pem"), authority.certificate).unwrap();
         fs::set_permissions(servers.folder.path(), Permissions::from_mode(0o755)).unwrap();
         servers
     }
 
-    fn config(&self) -> PathBuf {
-        self.folder.path().join("cove.toml")
+    fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
     }
 
-    /// Puts the ports into a text.
+    /// Where the program records requests. Its user makes the folder.
+    fn state(&self) -> PathBuf {
+        std::env::temp_dir().join(format!("cove-attacks-{}-{}", std::process::id(), self.echo.port))
+    }
+
+    /// Puts the ports, and what code may know of the credential, into a text.
     fn fill(&self, text: &str) -> String {
-        let servers = [("ECHO_PORT", &self.echo), ("SECURE_PORT", &self.secure), ("FORBIDDEN_PORT", &self.forbidden)];
-        servers.iter().fold(text.to_owned(), |text, (name, server)| text.replace(name, &server.port.to_string()))
+        let numbers = [
+            ("ECHO_PORT", self.echo.port.to_string()),
+            ("SECURE_PORT", self.secure.port.to_string()),
+            ("FORBIDDEN_PORT", self.forbidden.port.to_string()),
+            ("API_PORT", self.api.port.to_string()),
+            ("TOKEN_LENGTH", TOKEN.len().to_string()),
+            ("TOKEN_DIGEST", hex::encode(Sha256::digest(TOKEN))),
+        ];
+        numbers.iter().fold(text.to_owned(), |text, (name, number)| text.replace(name, number))
+    }
+
+    /// Gives a command the rules and the credential.
+    fn add_rules(&self, command: &mut Command) {
+        command.env("COVE_CONFIG", self.file("cove.toml")).env("COVE_STATE_DIR", self.state());
+        command.env("SSL_CERT_FILE", self.file("authority.pem")).env("FORGE_TOKEN", TOKEN);
+    }
+
+    /// Returns the lines of the audit file.
+    fn audit(&self) -> Vec<Value> {
+        let lines = fs::read_to_string(self.state().join("audit.jsonl")).unwrap_or_default();
+        let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        lines.filter(|line| line["decision"] != "begun").collect()
+    }
+
+    /// Returns what the servers got that they must not get.
+    fn trespasses(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let forbidden = self.forbidden.connections.load(Ordering::SeqCst);
+        found.extend((forbidden > 0).then(|| format!("{forbidden} connections to a server that no rule names")));
+        let misplaced = |head: &&String| head.contains("evil") || head.contains(TOKEN);
+        for server in [&self.echo, &self.secure] {
+            found.extend(server.got.lock().unwrap().iter().filter(misplaced).cloned());
+        }
+        // The credential of the rule, in its place and once; at the other host nowhere.
+        let slot = format!("authorization: bearer {}\r\n", TOKEN.to_ascii_lowercase());
+        let is_proper = |head: &String| {
+            let head = head.to_ascii_lowercase();
+            let is_own = head.contains("\r\nhost: api.test");
+            let count = head.matches(&TOKEN.to_ascii_lowercase()).count();
+            !head.contains("own-token")
+                && !head.contains("override")
+                && match is_own {
+                    true => count == 1 && head.contains(&slot) && head.contains("accept-encoding: identity\r\n"),
+                    false => count == 0,
+                }
+        };
+        found.extend(self.api.requests().into_iter().filter(|head| !is_proper(head)));
+        found
+    }
+
+    /// Returns the requests that the inspected API got, without their fields.
+    fn served(&self) -> Vec<String> {
+        let line = |head: String| {
+            let host = head
+                .to_ascii_lowercase()
+                .split("host: ")
+                .nth(1)
+                .and_then(|rest| rest.split(':').next())
+                .map(str::to_owned);
+            let mut words = head.split(' ');
+            format!("{} {} {}", words.next().unwrap(), host.unwrap_or_default(), words.next().unwrap())
+        };
+        self.api.requests().into_iter().map(line).collect()
+    }
+}
+
+impl Drop for AttackedServers {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(self.state());
     }
 }
 
 /// Runs all attacks in a session that `command` makes: `cove run` with the flags of an environment. Panics with every
 /// attack that had another result than its own.
-pub(crate) fn check_attacks(environment: &str, mut command: Command) {
+pub(crate) fn check_attacks(test: &str, environment: &str, mut command: Command) {
     let servers = AttackedServers::start();
-    let attacks =
-        toml::from_str::<AttackList>(ATTACKS).unwrap_or_else(|problem| panic!("attacks.toml: {problem}")).attack;
-    // The user of the command makes it.
-    let state = std::env::temp_dir().join(format!("cove-attacks-{}-{}", std::process::id(), servers.echo.port));
-    command.env("COVE_CONFIG", servers.config()).env("COVE_STATE_DIR", &state);
-    command.args(["--json", "--timeout", "3m", "--max-timeout", "3m", "-c", PRELUDE]);
+    let AttackList { name: names, attack: mut attacks, .. } = AttackList::read();
+    let expected_lookups: Vec<(String, Option<usize>)> =
+        names.iter().map(|name| (name.host.clone(), name.lookups)).collect();
+    let dns = rustix::process::geteuid().is_root().then(|| ScriptedDns::start(names));
+    if dns.is_none() {
+        attacks.retain(|attack| !attack.resolver);
+        skip(test, "not on this machine: only root can give the program a resolver of its own");
+    }
+    servers.add_rules(&mut command);
+    command.args(["--json", "--timeout", "3m", "--max-timeout", "3m", "-c", &servers.fill(PRELUDE)]);
     for attack in &attacks {
         command.args(["-c", &servers.fill(&attack.code)]);
     }
+    let mut command = match &dns {
+        Some(dns) => dns.as_resolver_of(&command, servers.folder.path()),
+        None => command,
+    };
     let output = command.output().unwrap();
-    let stdout = String::from_utf8_lossy(&output.stdout);
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let cells: Vec<Value> = stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let lines = fs::read_to_string(state.join("audit.jsonl")).unwrap_or_default();
-    let _ = fs::remove_dir_all(&state);
-    let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let lines: Vec<Value> = lines.filter(|line| line["decision"] != "begun").collect();
+    let lines = servers.audit();
     let mut wrong = String::new();
     for (number, attack) in attacks.iter().enumerate() {
         // The prelude is the first cell.
@@ -183,13 +306,59 @@ pub(crate) fn check_attacks(environment: &str, mut command: Command) {
             wrong += &format!("{}: {}\n{cell:#}\nnotes: {notes:#?}\naudit: {audit:?}\n\n", attack.id, attack.title);
         }
     }
-    let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(wrong.is_empty() && output.status.success(), "in {environment}:\n{wrong}{stderr}");
-    assert_eq!(
-        servers.forbidden.connections.load(Ordering::SeqCst),
-        0,
-        "in {environment}: a server that no rule names"
-    );
-    let got = servers.secure.got.lock().unwrap();
-    assert!(!got.iter().any(|head| head.contains("evil")), "in {environment}: {got:#?}");
+    let expected_served: Vec<String> = attacks.iter().flat_map(|attack| attack.served.clone()).collect();
+    assert_eq!(servers.served(), expected_served, "in {environment}");
+    assert_eq!(servers.trespasses(), Vec::<String>::new(), "in {environment}");
+    let shown = format!("{stdout}{stderr}{lines:?}");
+    assert!(!shown.contains(&TOKEN[4..]), "in {environment}, the credential is shown: {shown}");
+    if let Some(dns) = &dns {
+        for (name, expected) in &expected_lookups {
+            let count = dns.count(name);
+            assert!(expected.is_none_or(|expected| expected == count), "in {environment}: {count} lookups of {name}");
+        }
+        let is_known = |name: &String| expected_lookups.iter().any(|(known, _)| known == name);
+        let others: Vec<String> = dns.lookups().into_iter().filter(|name| !is_known(name)).collect();
+        assert_eq!(others, Vec::<String>::new(), "in {environment}: looked up");
+    }
+}
+
+/// Runs all attempts to use up what the host has, each in a session of its own of a server that `command` starts:
+/// `cove serve` with the flags of an environment. Meanwhile another session goes on as before.
+pub(crate) fn check_exhaustion(environment: &str, mut command: Command) {
+    let servers = AttackedServers::start();
+    servers.add_rules(&mut command);
+    command.args(["--timeout", "3m", "--max-timeout", "3m"]);
+    let mut client = TestStdioClient::start(command, ClientEra::Modern);
+    let prelude = servers.fill(PRELUDE);
+    let calm = servers.fill("print(plain('http://echo.test:ECHO_PORT/calm').split()[1])");
+    client.call("execute_code", json!({"code": prelude, "session": "calm"})).ok();
+    let pid = client.pid();
+    // Starting sessions takes more than they need later. This sets the peak to what the process has now.
+    fs::write(format!("/proc/{pid}/clear_refs"), "5").unwrap();
+    let before = peak_memory(pid);
+    for attempt in AttackList::read().exhaustion {
+        let told = format!("in {environment}: {}: {}", attempt.id, attempt.title);
+        let code = format!("{prelude}\n{}", servers.fill(&attempt.code));
+        let under_way = client.begin_call("execute_code", json!({"code": code, "session": attempt.id}));
+        for _ in 0..5 {
+            let answer = client.call("execute_code", json!({"code": calm, "session": "calm"}));
+            assert_eq!(answer.ok(), "/calm\n", "{told}");
+        }
+        let result = client.call_answer(under_way).ok();
+        assert!(result.contains(&attempt.result), "{told}: {result}");
+        let answer = client.call("execute_code", json!({"code": calm, "session": "calm"}));
+        assert_eq!(answer.ok(), "/calm\n", "{told}");
+    }
+    let grown = peak_memory(pid) - before;
+    assert!(grown < MAX_GROWTH, "in {environment}: the host grew by {grown} KiB");
+    drop(client);
+    assert_eq!(servers.trespasses(), Vec::<String>::new(), "in {environment}");
+}
+
+/// Returns the most memory that a process has had, in KiB.
+fn peak_memory(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
 }

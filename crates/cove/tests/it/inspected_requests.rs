@@ -2,130 +2,16 @@
 //! sees the credential, and code sees neither it nor what the rules do not allow.
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::{Arc, Mutex};
-use std::thread;
 
 use cove_testkit::TestUser;
 use cove_testkit::mcp::{ClientEra, TestStdioClient};
 use cove_testkit::program::FinishedProgram;
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
-use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use serde_json::{Value, json};
 
 use crate::cove;
-
-const TOKEN: &str = "ghp_T0kenThatNoSandboxMaySee0123456789ab";
-
-/// An authority of these tests, whose certificate the program trusts.
-pub(crate) struct TestAuthority {
-    issuer: Issuer<'static, KeyPair>,
-    pub(crate) certificate: String,
-}
-
-impl TestAuthority {
-    pub(crate) fn new(name: &str) -> Self {
-        let mut params = CertificateParams::default();
-        params.distinguished_name.push(DnType::CommonName, name);
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.self_signed(&key).unwrap().pem();
-        Self { issuer: Issuer::new(params, key), certificate }
-    }
-
-    pub(crate) fn server_config(&self, host: &str) -> Arc<rustls::ServerConfig> {
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec![host.to_owned()]).unwrap();
-        let chain = vec![params.signed_by(&key, &self.issuer).unwrap().der().clone()];
-        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = rustls::ServerConfig::builder_with_provider(provider);
-        let builder = builder.with_safe_default_protocol_versions().unwrap();
-        Arc::new(builder.with_no_client_auth().with_single_cert(chain, key).unwrap())
-    }
-}
-
-/// An API over HTTPS that keeps what it is asked.
-struct TestApi {
-    port: u16,
-    requests: Arc<Mutex<Vec<String>>>,
-}
-
-impl TestApi {
-    fn start(config: Arc<rustls::ServerConfig>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (port, requests) = (listener.local_addr().unwrap().port(), Arc::default());
-        let kept = Arc::clone(&requests);
-        thread::spawn(move || {
-            for mut stream in listener.incoming().flatten() {
-                let (config, kept) = (Arc::clone(&config), Arc::clone(&kept));
-                thread::spawn(move || {
-                    let mut session = rustls::ServerConnection::new(config).unwrap();
-                    let mut stream = rustls::Stream::new(&mut session, &mut stream);
-                    while answer(&mut stream, &kept).is_some() {}
-                    stream.conn.send_close_notify();
-                    let _ = stream.flush();
-                });
-            }
-        });
-        Self { port, requests }
-    }
-
-    fn requests(&self) -> Vec<String> {
-        self.requests.lock().unwrap().clone()
-    }
-}
-
-/// Answers one request. Returns None at the end.
-fn answer(stream: &mut (impl Read + Write), kept: &Mutex<Vec<String>>) -> Option<()> {
-    let (mut head, mut byte) = (Vec::new(), [0]);
-    while !head.ends_with(b"\r\n\r\n") {
-        stream.read_exact(&mut byte).ok()?;
-        head.push(byte[0]);
-    }
-    let head = String::from_utf8(head).unwrap();
-    kept.lock().unwrap().push(head.clone());
-    let field = |name: &str| {
-        let mut lines = head.lines().filter_map(|line| line.split_once(": "));
-        lines.find(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, value)| value.to_owned())
-    };
-    let mut body = vec![0; field("content-length").map_or(0, |length| length.parse().unwrap())];
-    stream.read_exact(&mut body).ok()?;
-    let given = field("authorization").unwrap_or_default();
-    let path = head.split(' ').nth(1).unwrap_or_default().split('?').next().unwrap_or_default();
-    let written = match path {
-        // Repeats the credential in a field and in the body.
-        "/user" => {
-            let text = json!({"login": "acme", "saw": given}).to_string();
-            format!("HTTP/1.1 200 OK\r\nX-Saw: {given}\r\nContent-Length: {}\r\n\r\n{text}", text.len())
-        }
-        "/repos/acme/split" => {
-            let (one, two) = given.split_at(given.len() - 7);
-            let chunk = |text: &str| format!("{:x}\r\n{text}\r\n", text.len());
-            format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{}{}0\r\n\r\n", chunk(one), chunk(two))
-        }
-        "/repos/acme/gzip" => {
-            "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\n\x1f\x01\x08".to_owned()
-        }
-        "/ws" => {
-            let switching = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
-            stream.write_all(switching.as_bytes()).ok()?;
-            let mut piece = [0; 4];
-            stream.read_exact(&mut piece).ok()?;
-            stream.write_all(&[&piece[..], given.as_bytes()].concat()).ok()?;
-            return None;
-        }
-        _ => {
-            let text = format!("{path} {}", String::from_utf8_lossy(&body));
-            format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{text}", text.len())
-        }
-    };
-    stream.write_all(written.as_bytes()).ok()?;
-    stream.flush().ok()
-}
+use crate::inspected_api::{TOKEN, TestApi, TestAuthority};
 
 const RULES: &str = r#"
 [egress]
@@ -158,9 +44,9 @@ impl InspectedApis {
     fn with_rules(host: &str, rules: &str) -> Self {
         let (authority, stranger) = (TestAuthority::new("trusted"), TestAuthority::new("stranger"));
         let apis = Self {
-            api: TestApi::start(authority.server_config(host)),
-            other: TestApi::start(authority.server_config("other.test")),
-            stranger: TestApi::start(stranger.server_config("stranger.test")),
+            api: TestApi::start(authority.server_config(&[host])),
+            other: TestApi::start(authority.server_config(&["other.test"])),
+            stranger: TestApi::start(stranger.server_config(&["stranger.test"])),
             folder: tempfile::tempdir().unwrap(),
         };
         fs::write(apis.file("cove.toml"), apis.fill(rules)).unwrap();

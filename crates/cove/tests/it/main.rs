@@ -17,6 +17,8 @@ mod hostile_calls;
 mod hostile_runner;
 mod images;
 mod import;
+#[path = "../egress_attacks/inspected_api.rs"]
+mod inspected_api;
 mod inspected_requests;
 mod install;
 mod interpreters;

@@ -222,6 +222,23 @@ async fn demand_raises_the_number_of_ready_sessions_and_idleness_lowers_it() {
     assert_eq!(sessions.figures().pool.ready, [(Language::Python, 1)]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_next_session_does_not_start_while_a_short_first_cell_runs() {
+    let backend = counting_backend(&Arc::default());
+    let owners = backend.owners();
+    let policy = policy(WarmTarget::Fixed(1));
+    let sessions = SessionRegistry::new(Arc::new(backend), policy.clone(), limits(8));
+    sessions.keep_sessions_ready();
+    wait_for_ready(&sessions, 1).await;
+
+    let first = lease(&sessions, &blueprint(&policy)).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(25)).await;
+    assert_eq!(run(&first).await, CellEnd::Completed { forgotten: false });
+    assert_eq!(owners.lock().unwrap().len(), 1, "the processors are the caller's");
+    tokio::time::sleep(Duration::from_millis(25)).await;
+    assert_eq!(owners.lock().unwrap().len(), 2, "then the next one starts");
+}
+
 #[tokio::test]
 async fn fixed_number_of_ready_sessions_is_kept() {
     let alive = Arc::default();

@@ -17,7 +17,7 @@ use cove_testkit::mcp::{ClientEra, HttpServerProcess, TestHttpClient, send_raw};
 use cove_testkit::program::FinishedProgram;
 use serde_json::{Value, json};
 
-use crate::inspected_requests::TestAuthority;
+use crate::inspected_api::TestAuthority;
 use crate::{cove, wait_until};
 
 const SIZE: usize = 200_000;
@@ -115,8 +115,10 @@ struct SharedSite {
 impl SharedSite {
     fn start() -> Self {
         let authority = TestAuthority::new("trusted");
-        let shared =
-            Self { site: FileSite::start(authority.server_config("files.test")), folder: tempfile::tempdir().unwrap() };
+        let shared = Self {
+            site: FileSite::start(authority.server_config(&["files.test"])),
+            folder: tempfile::tempdir().unwrap(),
+        };
         fs::set_permissions(shared.folder.path(), fs::Permissions::from_mode(0o1777)).unwrap();
         fs::write(shared.folder.path().join("authority.pem"), authority.certificate).unwrap();
         shared

@@ -21,8 +21,11 @@ use crate::session::{IMPORT_TIMEOUT, PreloadFault, ReadyStartError, Session, Ses
 const UNCLAIMED: &str = "unclaimed";
 /// How often the registry looks at the sessions that are kept ready.
 const TEND_INTERVAL: Duration = Duration::from_secs(5);
-/// How long a start ahead of its use waits for the callers that start sessions of their own.
+/// How long a start ahead of its use waits for callers that start sessions or run their first cell.
 const CALLERS_FIRST: Duration = Duration::from_secs(2);
+/// For how long the caller of a ready session counts as one that waits: a short first cell ends in that time, and the
+/// start of the next session would take the processors from it.
+const FIRST_CELL: Duration = Duration::from_millis(30);
 /// How long a caller waits for other sandboxes to end. An engine that takes longer is told to start one all the same.
 const PLACE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -44,7 +47,11 @@ impl SessionRegistry {
         self.end_unused(unused);
         let sessions = Arc::clone(self);
         // In a task, because the caller holds the table and must not wait for this.
-        tokio::spawn(async move { sessions.refill_pool() });
+        tokio::spawn(async move {
+            let _waiting = WaitingCaller::new(&sessions.waiting_callers);
+            sessions.refill_pool();
+            sleep(FIRST_CELL).await;
+        });
         taken
     }
 
@@ -180,7 +187,7 @@ pub(super) async fn tend_pool(sessions: Weak<SessionRegistry>) {
     }
 }
 
-/// Counts as a caller that waits for its session until it is dropped.
+/// Counts as a caller that waits for its session or its first cell until it is dropped.
 struct WaitingCaller<'a>(&'a watch::Sender<usize>);
 
 impl<'a> WaitingCaller<'a> {
