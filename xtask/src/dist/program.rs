@@ -67,7 +67,7 @@ pub(super) fn build(target: BuildTarget, profile: &str) -> Result<PathBuf, Strin
         // Apart from that of the benchmarks, which have other flags: each build would undo the other one.
         folder.push("published");
         command.arg("--target-dir").arg(&folder);
-        command.env("CARGO_ENCODED_RUSTFLAGS", rust_flags().join("\x1f"));
+        command.env("CARGO_ENCODED_RUSTFLAGS", rust_flags()?.join("\x1f"));
         let prefixes = moved_folders().into_iter().map(|(from, to)| format!("-ffile-prefix-map={from}={to}"));
         command.env(format!("CFLAGS_{}", tuple.replace('-', "_")), prefixes.collect::<Vec<_>>().join(" "));
         // `cove --version` shows it. A build from an archive has none.
@@ -79,10 +79,15 @@ pub(super) fn build(target: BuildTarget, profile: &str) -> Result<PathBuf, Strin
     Ok(folder.join(tuple).join(profile).join("cove"))
 }
 
-/// Cargo's own configuration has the first one; the variable replaces what it says.
-fn rust_flags() -> Vec<String> {
+/// Those of Cargo's own configuration, which the variable replaces, and names for the folders of this machine.
+fn rust_flags() -> Result<Vec<String>, String> {
+    let path = cargo::root().join(".cargo/config.toml");
+    let text = attempts::read(&path)?;
+    let config: toml::Value = toml::from_str(&text).could_not(format_args!("read `{}`", path.display()))?;
+    let flags = &config["target"]["cfg(target_os = \"linux\")"]["rustflags"];
+    let flags: Vec<String> = flags.clone().try_into().could_not("read `rustflags`")?;
     let moved = moved_folders().into_iter().map(|(from, to)| format!("--remap-path-prefix={from}={to}"));
-    ["-C".to_owned(), "target-feature=+crt-static".to_owned()].into_iter().chain(moved).collect()
+    Ok(flags.into_iter().chain(moved).collect())
 }
 
 /// Folders of this machine, and what the program calls them.

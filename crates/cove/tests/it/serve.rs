@@ -1,5 +1,6 @@
 //! MCP on standard input and output, through the real program: tools, state, files, results, errors, endings.
 
+use std::fs;
 use std::time::{Duration, Instant};
 
 use cove_testkit::TestUser;
@@ -53,6 +54,27 @@ fn a_server_starts_without_readiness_that_it_cannot_use() {
     for warning in ["`warm` is 100000, and at most 64 sessions", "`preload` leaves a value out: `../x`"] {
         assert_eq!(log.matches(warning).count(), 1, "{log}");
     }
+}
+
+/// Tables of addresses and constants in which an attacker would place its own are not writable.
+#[test]
+fn the_program_is_read_only_after_its_start() {
+    let mut client = client(ClientEra::Modern, &[]);
+    assert_eq!(run_python(&mut client, "1"), "1\n");
+    let program = fs::read_link(format!("/proc/{}/exe", client.pid())).unwrap();
+    let maps = fs::read_to_string(format!("/proc/{}/maps", client.pid())).unwrap();
+    let of_program: Vec<&str> = maps.lines().filter(|line| line.ends_with(program.to_str().unwrap())).collect();
+    let size_with = |access: &str| -> u64 {
+        let lines = of_program.iter().filter(|line| line.split_whitespace().nth(1) == Some(access));
+        let size = |line: &&str| {
+            let (start, end) = line.split_whitespace().next().unwrap().split_once('-').unwrap();
+            u64::from_str_radix(end, 16).unwrap() - u64::from_str_radix(start, 16).unwrap()
+        };
+        lines.map(size).sum()
+    };
+    // The variables of the program, and nothing of the hundreds of kilobytes that it relocates.
+    assert!(size_with("rw-p") < 65_536, "{maps}");
+    assert!(size_with("r-xp") > 1_000_000 && size_with("rwxp") == 0, "{maps}");
 }
 
 #[test]
