@@ -8,7 +8,7 @@ use std::time::Duration;
 use cove_core::guest_streams::SessionTraffic;
 use cove_core::sync::lock;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::audit_line::RelayCounts;
 use crate::egress_meter::{EgressMeter, RelayDirection};
@@ -96,6 +96,14 @@ impl RelayMeter {
         counted.fetch_add(length, Ordering::Relaxed);
         self.total.bytes_moved(direction, length);
         Ok(())
+    }
+
+    /// Waits until the session may make another request, and counts it: one connection carries any number of them.
+    pub(crate) async fn wait_for_turn(&self) {
+        let wait = self.traffic.delay_request();
+        if !wait.is_zero() {
+            sleep(wait).await;
+        }
     }
 
     /// Returns when nothing has moved for too long.
