@@ -30,11 +30,15 @@ impl fmt::Display for AddressProblem {
     }
 }
 
-/// Endpoints of clouds outside of the link-local range.
-const METADATA: [IpAddr; 3] = [
+/// Endpoints of clouds outside of the link-local range: Azure, Alibaba, AWS (its credentials of containers too), Google and
+/// Oracle.
+const METADATA: [IpAddr; 6] = [
     IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
     IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23)),
+    IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe)),
 ];
 
 /// Fails unless a connection may go to this address. `opened` are the private networks that the rule opens.
@@ -164,6 +168,9 @@ mod tests {
         check("127.0.0.1", &["0.0.0.0/0"], Err(Loopback));
         check("169.254.169.254", &["0.0.0.0/0", "169.254.0.0/16"], Err(Metadata));
         check("100.100.100.200", &["100.64.0.0/10"], Err(Metadata));
+        for address in ["fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254", "fd00:c1::a9fe:a9fe"] {
+            check(address, &["fd00::/8"], Err(Metadata));
+        }
         assert_eq!(check_named_address("127.0.0.1".parse().unwrap()), Ok(()));
         assert_eq!(check_named_address("::ffff:169.254.169.254".parse().unwrap()), Err(Metadata));
         assert_eq!(check_named_address("0.0.0.0".parse().unwrap()), Err(Unusable));

@@ -18,6 +18,7 @@ pub struct NetworkCaller {
 pub(crate) const LINE_KIND: &str = "net";
 /// The decision of a line from before the first byte.
 pub(crate) const BEGUN: &str = "begun";
+pub(crate) const REFUSED: &str = "refused";
 
 /// How Cove handles a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,6 +91,9 @@ pub struct EgressAuditLine {
     /// Why it was refused, or why it ended early.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reason: Option<String>,
+    /// How many further requests of the cell were refused and have no line of their own.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub further: Option<u64>,
     /// The status of the answer to a request that Cove could read.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub status: Option<u16>,
@@ -111,8 +115,11 @@ impl EgressAuditLine {
 /// Writes audit lines.
 pub trait EgressRecorder: Send + Sync {
     /// Makes sure that a line can be written. Fails if it cannot; then the request is not made. Each success is followed
-    /// by one `write`.
+    /// by one `write` or `release`.
     fn prepare(&self) -> io::Result<()>;
+
+    /// Gives back the room of a line that is not written. Does nothing unless room is reserved.
+    fn release(&self) {}
 
     /// Writes the line of a request that has ended, or that begins to send.
     fn write(&self, line: &EgressAuditLine);

@@ -77,7 +77,7 @@ impl CredentialSlot {
     /// Takes out what code has put there.
     pub(crate) fn clear(&self, request: &mut RequestSlots<'_>) {
         if let Some(name) = self.header() {
-            request.headers.remove(name);
+            remove_fields(request.headers, &[name.as_str()]);
         }
         if let (Self::Query(name), Some(query)) = (self, request.query.as_mut()) {
             let kept: Vec<&str> = query.split('&').filter(|pair| !names_parameter(pair, name)).collect();
@@ -104,6 +104,14 @@ impl CredentialSlot {
         }
         Ok(())
     }
+}
+
+/// Removes the fields of these names, also where one has `_` in place of `-`: many servers read both as one field.
+pub(crate) fn remove_fields(headers: &mut HeaderMap, names: &[&str]) {
+    let plain = |name: &str| name.replace('_', "-");
+    let is_meant = |field: &&HeaderName| names.iter().any(|name| plain(name) == plain(field.as_str()));
+    let found: Vec<HeaderName> = headers.keys().filter(is_meant).cloned().collect();
+    found.into_iter().for_each(|name| drop(headers.remove(name)));
 }
 
 /// True if a pair of a query has this name, however it is escaped.
@@ -166,6 +174,13 @@ mod tests {
         let header = CredentialSlot::Header { name: AUTHORIZATION, format: "Bearer {}".into() };
         check(&header, Some("a=1"), (Some("Bearer s3cret/&"), Some("a=1")));
         check(&CredentialSlot::Basic { user: "me".into() }, None, (Some("Basic bWU6czNjcmV0LyY="), None));
+        let (mut headers, mut query) = (HeaderMap::new(), None);
+        for name in ["x_api_key", "x-api_key", "x-api-key"] {
+            headers.append(name, HeaderValue::from_static("own"));
+        }
+        let slot = CredentialSlot::Header { name: HeaderName::from_static("x-api-key"), format: "{}".into() };
+        slot.clear(&mut RequestSlots { headers: &mut headers, query: &mut query });
+        assert!(headers.is_empty(), "{headers:?}");
         let query = CredentialSlot::Query("api key".into());
         let own = Some("Bearer own|second");
         check(&query, Some("x=1&api%20key=own&api+key=own"), (own, Some("x=1&api%20key=s3cret%2F%26")));

@@ -189,7 +189,8 @@ impl CredentialReader<'_> {
     }
 }
 
-/// Fails if a rule names a credential that does not exist, if two stand in one place, or if a credential has no rule.
+/// Fails if a rule names a credential that does not exist, if two stand in one place, if a credential has no rule, or if an
+/// earlier rule decides every request that would get it.
 fn check_uses(rules: &EgressRules) -> Result<(), Refusal> {
     let names: Vec<&str> = rules.credentials.iter().map(|credential| credential.name.as_str()).collect();
     for rule in &rules.allow {
@@ -215,6 +216,14 @@ fn check_uses(rules: &EgressRules) -> Result<(), Refusal> {
         for credential in credentials_of(rules, rule) {
             let others = others.clone().filter(|other| other.name != credential.name);
             refuse_same_place(rule, others, credential)?;
+            let is_lost = |other: &&EgressRule| {
+                other.shadows(rule) && !credentials_of(rules, other).any(|own| own.name == credential.name)
+            };
+            if let Some(other) = rules.allow[..at].iter().find(is_lost) {
+                let cause =
+                    format!("no request gets the credential `{}`: `{other}` decides before `{rule}`", credential.name);
+                return Err(Refusal::new(cause, "write the rule with the credential first, or limit the other one"));
+            }
         }
     }
     let is_used = |name: &String| credential_names(rules).any(|used| used == name);

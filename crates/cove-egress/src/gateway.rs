@@ -14,7 +14,7 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWrite
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::audit_line::{EgressAuditLine, EgressMode, NetworkCaller};
+use crate::audit_line::{EgressAuditLine, EgressMode, NetworkCaller, REFUSED};
 use crate::client_hello::{FirstMessage, read_client_hello};
 use crate::dial::{connect, find_addresses};
 use crate::egress_meter::{OpenStreamGuard, RelayDirection};
@@ -76,7 +76,7 @@ fn refused_line(cell: CellId, caller: &NetworkCaller) -> EgressAuditLine {
         principal: caller.principal.clone(),
         session: caller.session.clone(),
         cell: cell.0,
-        decision: "refused".to_owned(),
+        decision: REFUSED.to_owned(),
         ..EgressAuditLine::default()
     }
 }
@@ -144,7 +144,7 @@ impl EgressGateway {
         };
         let target = read.as_ref().map_or_else(|refusal| refusal.target.clone(), |request| request.target.to_string());
         let mut template = line.clone();
-        let mut open = match OpenEgressLine::begin(&self.services, line) {
+        let mut open = match OpenEgressLine::begin(&self.services, line, origin.notes) {
             Ok(open) => open,
             Err(error) => return self.refuse(client, &EgressRefusal::not_recorded(target, &error), origin).await,
         };
@@ -232,7 +232,7 @@ impl EgressGateway {
         cell: CellId,
         traffic: &SessionTraffic,
         caller: &NetworkCaller,
-        notes: &RefusalNotes,
+        notes: &Arc<RefusalNotes>,
     ) {
         let refusal = match TargetHost::parse(name) {
             Ok(host) => self.services.rules.refuse_name(&host, caller),
@@ -249,7 +249,7 @@ impl EgressGateway {
                 reason: Some(refusal.reason.as_str().to_owned()),
                 ..refused_line(cell, caller)
             };
-            if let Err(error) = OpenEgressLine::begin(&self.services, line) {
+            if let Err(error) = OpenEgressLine::begin(&self.services, line, notes) {
                 tracing::error!("could not record a refused name: {error}");
             }
         }

@@ -3,18 +3,19 @@
 
 use std::convert::Infallible;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use cove_core::BoxFuture;
 use cove_core::sync::lock;
 use http::header::{
-    AGE, CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING,
-    UPGRADE,
+    AGE, CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue,
+    SEC_WEBSOCKET_EXTENSIONS, TRANSFER_ENCODING, UPGRADE,
 };
 use http::{Method, Request, Response, StatusCode, Uri};
 use http_body_util::BodyExt;
-use hyper::body::{Body, Incoming};
+use hyper::body::Incoming;
 use hyper::ext::ReasonPhrase;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -28,7 +29,7 @@ use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::answer_scrubber::SecretForms;
-use crate::audit_line::{EgressAuditLine, NetworkCaller};
+use crate::audit_line::{EgressAuditLine, NetworkCaller, REFUSED};
 use crate::credential::RequestSlots;
 use crate::download_cache::{DownloadCache, DownloadKey};
 use crate::egress_meter::RelayDirection;
@@ -37,7 +38,7 @@ use crate::inspected_body::{AnswerBody, CountedBody, KeptBody, text_body};
 use crate::inspected_request::{JudgedRequest, drop_answer_fields, shown_request};
 use crate::inspected_upgrade::{close_unused, relay_upgrade};
 use crate::open_line::OpenEgressLine;
-use crate::origin_connection::{OriginConnection, SentBody};
+use crate::origin_connection::{CarriedRequest, OriginConnection, SentBody};
 use crate::proxy_request::MAX_HEAD;
 use crate::refusal::{EgressRefusal, RefusalReason};
 use crate::refusal_notes::RefusalNotes;
@@ -50,6 +51,8 @@ use crate::strict_heads::{HeadProblem, StrictHeads};
 use crate::target_host::HostTarget;
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// After so many refusals, code must open another connection, of which it has few.
+const MAX_REFUSALS: usize = 20;
 
 /// A connection whose host is inspected.
 pub(crate) struct InspectedConnection<'a> {
@@ -74,6 +77,9 @@ struct ServedConnection<'a> {
     origin: tokio::sync::Mutex<Option<OriginConnection>>,
     /// Passes on the bytes of a WebSocket once the client has its answer.
     upgrade: Mutex<Option<BoxFuture<'static, ()>>>,
+    /// The request under way.
+    current: Mutex<Weak<RequestRecord>>,
+    refusals: AtomicUsize,
 }
 
 impl InspectedConnection<'_> {
@@ -138,8 +144,14 @@ impl InspectedConnection<'_> {
     async fn serve_requests(self, client: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let problem = HeadProblem::new(&nonce());
         let client = TokioIo::new(StrictHeads::new(client, Arc::clone(&problem)));
-        let open =
-            ServedConnection { own: self, problem, origin: tokio::sync::Mutex::default(), upgrade: Mutex::default() };
+        let open = ServedConnection {
+            own: self,
+            problem,
+            origin: tokio::sync::Mutex::default(),
+            upgrade: Mutex::default(),
+            current: Mutex::default(),
+            refusals: AtomicUsize::new(0),
+        };
         let serve = async {
             let service = service_fn(|request| open.answer(request));
             let connection = http1::Builder::new().max_buf_size(2 * MAX_HEAD).serve_connection(client, service);
@@ -150,15 +162,20 @@ impl InspectedConnection<'_> {
                 upgrade.await;
             }
         };
+        // Keeps the record of the request under way, which `serve` would end.
+        let idle = async { (open.own.meter.idle().await, lock(&open.current).upgrade()) };
         tokio::select! {
             () = serve => {}
-            _ = open.own.meter.idle() => {}
+            ended = idle => if let (RelayError::Limit { name, hint }, Some(record)) = ended {
+                record.break_off(name, hint);
+            }
         }
     }
 }
 
 impl ServedConnection<'_> {
     async fn answer(&self, mut request: Request<Incoming>) -> Result<Response<AnswerBody>, Infallible> {
+        self.own.meter.wait_for_turn().await;
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         if let Some(cause) = self.problem.of_path(&path) {
             let record = self.begin("?", "", self.own.target.to_string());
@@ -189,7 +206,11 @@ impl ServedConnection<'_> {
         }
         let mut response = match answer {
             Ok(response) => response,
-            Err(refusal) => return Ok(refuse(Some(&record), &refusal, end)),
+            Err(refusal) => {
+                let is_last = self.refusals.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_REFUSALS;
+                let end = if is_last { EndOfConnection::After } else { end };
+                return Ok(refuse(Some(&record), &refusal, end));
+            }
         };
         if ends && response.status() != StatusCode::SWITCHING_PROTOCOLS {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -202,13 +223,15 @@ impl ServedConnection<'_> {
         let first = lock(&self.own.first_line).take();
         let mut line = match first {
             Some(line) => line,
-            None => OpenEgressLine::begin(self.own.services, self.own.template.clone())?,
+            None => OpenEgressLine::begin(self.own.services, self.own.template.clone(), &self.own.notes)?,
         };
-        line.line.method = method.chars().take(32).collect();
+        line.line.method = method.to_owned();
         line.line.path = path.chars().take(256).collect();
-        line.line.decision = "refused".to_owned();
+        line.line.decision = REFUSED.to_owned();
         let meter = self.own.meter.for_request(Arc::clone(&line.counts));
-        Ok(RequestRecord::new(meter, line, Arc::clone(&self.own.notes), shown))
+        let record = RequestRecord::new(meter, line, Arc::clone(&self.own.notes), shown);
+        *lock(&self.current) = Arc::downgrade(&record);
+        Ok(record)
     }
 
     async fn carry_out(
@@ -233,15 +256,20 @@ impl ServedConnection<'_> {
             let names: Vec<&str> = judged.credentials.iter().map(|credential| credential.name.as_str()).collect();
             line.credential = Some(names.join(", ")).filter(|names| !names.is_empty());
         });
-        let shared = (is_shared_request(&judged) && body.is_end_stream()).then(|| self.shared_key(&judged)).flatten();
-        let sends = is_sending(&judged, &body);
-        let JudgedRequest { method, path, mut query, mut headers, credentials, is_websocket, .. } = judged;
+        let shared = is_shared_request(&judged).then(|| self.shared_key(&judged)).flatten();
+        let sends = is_sending(&judged);
+        let carried = match (&shared, judged.has_body) {
+            (Some(_), _) => CarriedRequest::Shared,
+            (None, false) => CarriedRequest::WithoutBody,
+            (None, true) => CarriedRequest::WithBody,
+        };
+        let JudgedRequest { method, path, mut query, mut headers, credentials, websocket, .. } = judged;
         if shared.is_some()
             && let Some(host) = headers.remove(HOST)
         {
             headers = shared_request_fields(host);
         }
-        let size = head_size(&headers) + path.len() + query.as_ref().map_or(0, String::len);
+        let size = method.as_str().len() + head_size(&headers) + path.len() + query.as_ref().map_or(0, String::len);
         record.meter.add(RelayDirection::Up, size as u64).map_err(|error| passed_limit(error, &shown))?;
         if let Some((downloads, key)) = &shared
             && let Some(response) = kept_answer(downloads, key, record).await
@@ -274,13 +302,23 @@ impl ServedConnection<'_> {
         let body = CountedBody::new(body, RelayDirection::Up, Arc::clone(record), None).boxed_unsync();
         let mut sent = Request::new(body);
         (*sent.method_mut(), *sent.uri_mut(), *sent.headers_mut()) = (method, uri, headers);
-        let (mut response, origin) = self.send(sent, record, is_websocket, &shown).await?;
+        let mut response = self.send(sent, record, carried, &shown).await?;
         let status = response.status();
         record.set_status(status);
         if forms.is_some() && is_encoded(response.headers()) {
             let cause = "the server compresses its answer although it was asked not to".to_owned();
             let hint = "use an address that answers plainly: Cove must search answers for the credential";
             return Err(refusal(RefusalReason::EncodedAnswer, cause, hint));
+        }
+        if has_transfer_coding(response.headers()) {
+            let cause = "the server sends its answer in a transfer coding that was not asked for".to_owned();
+            return Err(refusal(RefusalReason::EncodedAnswer, cause, "use an address that answers plainly"));
+        }
+        if status == StatusCode::SWITCHING_PROTOCOLS && !websocket.is_some_and(|proof| proof.is_in(response.headers()))
+        {
+            self.origin.lock().await.take();
+            let cause = "the server changed to a protocol that was not asked for, or to no WebSocket".to_owned();
+            return Err(refusal(RefusalReason::Unreachable, cause, "use another address"));
         }
         let server_upgrade = hyper::upgrade::on(&mut response);
         let (parts, body) = response.into_parts();
@@ -291,11 +329,10 @@ impl ServedConnection<'_> {
         }
         let down = head_size(&headers) as u64;
         record.meter.add(RelayDirection::Down, down).map_err(|error| passed_limit(error, &shown))?;
-        if status == StatusCode::SWITCHING_PROTOCOLS {
-            let Some(client_upgrade) = client_upgrade.take().filter(|_| is_websocket) else {
-                let cause = "the server changed to a protocol that was not asked for".to_owned();
-                return Err(refusal(RefusalReason::Unreachable, cause, "use another address"));
-            };
+        if status == StatusCode::SWITCHING_PROTOCOLS
+            && let Some(client_upgrade) = client_upgrade.take()
+        {
+            let origin = self.origin.lock().await.take();
             headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
             headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
             let relay = relay_upgrade(client_upgrade, server_upgrade, origin, Arc::clone(record), forms);
@@ -320,22 +357,22 @@ impl ServedConnection<'_> {
         Some((downloads, downloads.key(&format!("{target} {:?}", connected.pinned), &judged.path)))
     }
 
-    /// Sends a request and returns its answer, with the connection itself if that may become a WebSocket. A connection that
-    /// the server has closed meanwhile is replaced once, and only if nothing of the request was sent.
+    /// Sends a request and returns its answer. A connection that may not carry the request, or that the server has closed
+    /// meanwhile, is replaced: the latter once, and only if nothing of the request was sent.
     async fn send(
         &self,
         request: Request<SentBody>,
         record: &RequestRecord,
-        may_upgrade: bool,
+        carried: CarriedRequest,
         shown: &str,
-    ) -> Result<(Response<Incoming>, Option<OriginConnection>), EgressRefusal> {
+    ) -> Result<Response<Incoming>, EgressRefusal> {
         let (services, target) = (self.own.services, &self.own.target);
         let mut kept = self.origin.lock().await;
         let mut request = request;
         loop {
             let mut reused = kept.take();
             if let Some(origin) = &mut reused
-                && !origin.is_ready().await
+                && !origin.may_carry(carried).await
             {
                 reused = None;
             }
@@ -344,15 +381,14 @@ impl ServedConnection<'_> {
                 Some(origin) => origin,
                 None => {
                     let (trust, meter) = (&services.origin_trust, &*services.meter);
-                    OriginConnection::open(trust, target, &self.own.addresses, meter).await?
+                    OriginConnection::open(trust, target, &self.own.addresses, meter, carried).await?
                 }
             };
             record.update(|line| line.address = Some(origin.address.to_string()));
             match origin.sender.try_send_request(request).await {
-                Ok(response) if may_upgrade => return Ok((response, Some(origin))),
                 Ok(response) => {
                     *kept = Some(origin);
-                    return Ok((response, None));
+                    return Ok(response);
                 }
                 Err(mut error) => match error.take_message() {
                     Some(unsent) if is_reused => request = unsent,
@@ -439,8 +475,8 @@ fn passed_limit(error: RelayError, shown: &str) -> EgressRefusal {
 }
 
 /// True if a request may carry more out than its head.
-fn is_sending(request: &JudgedRequest<'_>, body: &Incoming) -> bool {
-    request.is_websocket || !body.is_end_stream() || ![Method::GET, Method::HEAD].contains(&request.method)
+fn is_sending(request: &JudgedRequest<'_>) -> bool {
+    request.websocket.is_some() || request.has_body || ![Method::GET, Method::HEAD].contains(&request.method)
 }
 
 /// True if the client wants a protocol such as HTTP/2 only.
@@ -455,7 +491,14 @@ fn head_size(headers: &HeaderMap) -> usize {
 
 fn is_encoded(headers: &HeaderMap) -> bool {
     let plain = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"identity") || value.is_empty();
-    !headers.get_all(CONTENT_ENCODING).iter().all(plain)
+    !headers.get_all(CONTENT_ENCODING).iter().all(plain) || headers.contains_key(SEC_WEBSOCKET_EXTENSIONS)
+}
+
+/// True if an answer has another transfer coding than `chunked`. `hyper` undoes that one alone, and the field is not passed on.
+fn has_transfer_coding(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    let is_plain = codings.next().is_none_or(|coding| coding.as_bytes().eq_ignore_ascii_case(b"chunked"));
+    !is_plain || codings.next().is_some()
 }
 
 /// Takes secrets out of the fields of an answer. A field whose name has one is left out.

@@ -3,13 +3,15 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::header::{
-    ACCEPT_ENCODING, ALT_SVC, AUTHORIZATION, CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, RANGE, UPGRADE,
+    ACCEPT_ENCODING, ALT_SVC, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue,
+    RANGE, TRANSFER_ENCODING, UPGRADE,
 };
 use http::request::Parts;
 use http::{Method, Version};
 
 use crate::audit_line::NetworkCaller;
-use crate::credential::{EgressCredential, RequestSlots, decode_loosely};
+use crate::credential::{EgressCredential, RequestSlots, decode_loosely, remove_fields};
+use crate::inspected_upgrade::{WEBSOCKET, WebSocketProof};
 use crate::proxy_request::DROPPED_FIELDS;
 use crate::refusal::{EgressRefusal, RefusalReason};
 use crate::request_path::canonical_path;
@@ -19,7 +21,8 @@ use crate::target_host::HostTarget;
 
 /// Fields by which some servers take a request for another method.
 const METHOD_OVERRIDES: [&str; 3] = ["x-http-method", "x-http-method-override", "x-method-override"];
-const WEBSOCKET: &str = "websocket";
+/// Fields by which some servers take a request for one of another path.
+const PATH_OVERRIDES: [&str; 4] = ["x-original-url", "x-original-uri", "x-rewrite-url", "x-rewrite-uri"];
 
 /// A request that may be made.
 pub(crate) struct JudgedRequest<'a> {
@@ -31,7 +34,10 @@ pub(crate) struct JudgedRequest<'a> {
     pub(crate) headers: HeaderMap,
     /// Their values are not in the request yet.
     pub(crate) credentials: Vec<&'a EgressCredential>,
-    pub(crate) is_websocket: bool,
+    /// True if the request says that something follows its head.
+    pub(crate) has_body: bool,
+    /// What the server must answer, if the request asks for a WebSocket.
+    pub(crate) websocket: Option<WebSocketProof>,
 }
 
 /// A request as refusals and audit lines show it: without its query, which may hold secrets.
@@ -80,9 +86,22 @@ impl<'a> JudgedRequest<'a> {
             Some(_) => return Err(malformed("it asks for another protocol than WebSocket")),
         };
         let (rule, limits) = rules.decide_request(target, method.as_str(), &path, caller)?;
+        let websocket = is_websocket.then(|| WebSocketProof::expected(&headers));
+        if websocket == Some(None) {
+            return Err(malformed("it asks for a WebSocket without a key and version 13"));
+        }
+        let has_body = has_body(&headers);
+        let is_limited = !limits.methods.is_empty() || !limits.paths.is_empty();
+        if has_body && (is_websocket || is_limited && [Method::GET, Method::HEAD, Method::OPTIONS].contains(&method)) {
+            // Servers that do not expect it read it as another request.
+            return Err(malformed("it has a body, which its method does not have where rules limit methods or paths"));
+        }
         drop_connection_fields(&mut headers);
         if !limits.methods.is_empty() {
-            METHOD_OVERRIDES.iter().for_each(|name| drop(headers.remove(*name)));
+            remove_fields(&mut headers, &METHOD_OVERRIDES);
+        }
+        if !limits.paths.is_empty() {
+            remove_fields(&mut headers, &PATH_OVERRIDES);
         }
         let mut query = uri.query().map(str::to_owned);
         let credentials: Vec<&EgressCredential> =
@@ -104,13 +123,21 @@ impl<'a> JudgedRequest<'a> {
         if is_websocket {
             headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
             headers.insert(UPGRADE, HeaderValue::from_static(WEBSOCKET));
+        } else if has_body {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
         let host = HeaderValue::from_str(&target.shown()).map_err(|_| malformed("its host cannot be written"))?;
         headers.insert(HOST, host);
         // What was judged is what is sent.
         let path = if limits.paths.is_empty() { path } else { canonical_path(&path).unwrap_or(path) };
-        Ok(Self { rule, method, path, query, headers, credentials, is_websocket })
+        let websocket = websocket.flatten();
+        Ok(Self { rule, method, path, query, headers, credentials, has_body, websocket })
     }
+}
+
+/// True if a head says that something follows it. `StrictHeads` has refused all but one plain length or `chunked`.
+fn has_body(headers: &HeaderMap) -> bool {
+    headers.contains_key(TRANSFER_ENCODING) || headers.get(CONTENT_LENGTH).is_some_and(|length| length != "0")
 }
 
 /// Fails unless every host that the request names is the target.
@@ -148,7 +175,7 @@ pub(crate) fn drop_connection_fields(headers: &mut HeaderMap) {
         .collect();
     own.into_iter().for_each(|name| drop(headers.remove(name)));
     let is_dropped = |name: &HeaderName| {
-        let name = name.as_str();
+        let name = &*name.as_str().replace('_', "-");
         DROPPED_FIELDS.contains(&name)
             || name.starts_with("proxy-")
             || matches!(name, "upgrade" | "expect" | "http2-settings")
@@ -159,11 +186,11 @@ pub(crate) fn drop_connection_fields(headers: &mut HeaderMap) {
 
 /// Takes out of an answer what is about its connection only. Its length stays: the body keeps it.
 pub(crate) fn drop_answer_fields(headers: &mut HeaderMap) {
-    let length = headers.get(http::header::CONTENT_LENGTH).cloned();
+    let length = headers.get(CONTENT_LENGTH).cloned();
     drop_connection_fields(headers);
     headers.remove(ALT_SVC);
     if let Some(length) = length {
-        headers.insert(http::header::CONTENT_LENGTH, length);
+        headers.insert(CONTENT_LENGTH, length);
     }
 }
 

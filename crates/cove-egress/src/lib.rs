@@ -27,6 +27,7 @@ mod origin_connection;
 mod presets;
 mod proxy_request;
 mod refusal;
+mod refusal_lines;
 mod refusal_notes;
 mod relay;
 #[cfg(test)]

@@ -10,6 +10,7 @@ use cove_core::random::random_bits;
 use crate::audit_line::{BEGUN, EgressAuditLine, EgressRecorder, LINE_KIND, RelayCounts};
 use crate::egress_meter::EgressMeter;
 use crate::gateway_services::GatewayServices;
+use crate::refusal_notes::RefusalNotes;
 
 /// The line of a request under way. Dropping it writes the line, also when the request is cut short.
 pub(crate) struct OpenEgressLine {
@@ -17,17 +18,23 @@ pub(crate) struct OpenEgressLine {
     meter: Arc<dyn EgressMeter>,
     pub(crate) line: EgressAuditLine,
     pub(crate) counts: Arc<RelayCounts>,
+    notes: Arc<RefusalNotes>,
     start: Instant,
 }
 
 impl OpenEgressLine {
-    /// Begins a line. Fails if it could not be written later.
-    pub(crate) fn begin(services: &GatewayServices, line: EgressAuditLine) -> io::Result<Self> {
+    /// Begins a line of a cell, whose refusals `notes` has. Fails if it could not be written later.
+    pub(crate) fn begin(
+        services: &GatewayServices,
+        line: EgressAuditLine,
+        notes: &Arc<RefusalNotes>,
+    ) -> io::Result<Self> {
         let (recorder, meter) = (Arc::clone(&services.recorder), Arc::clone(&services.meter));
         recorder.prepare()?;
         let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
         let line = EgressAuditLine { time, kind: LINE_KIND.to_owned(), ..line };
-        Ok(Self { recorder, meter, line, counts: Arc::default(), start: Instant::now() })
+        let (notes, start) = (Arc::clone(notes), Instant::now());
+        Ok(Self { recorder, meter, line, counts: Arc::default(), notes, start })
     }
 
     /// Writes a line before the first byte leaves, which stays if this process is killed. Fails if it cannot be written.
@@ -49,6 +56,6 @@ impl Drop for OpenEgressLine {
         let EgressAuditLine { host, port, decision, reason, .. } = &self.line;
         tracing::debug!(host, port, decision, reason, "network request ended");
         self.meter.request_ended(&self.line);
-        self.recorder.write(&self.line);
+        self.notes.lines.write(&self.recorder, &self.line);
     }
 }

@@ -44,23 +44,46 @@ impl OriginTrust {
         };
         self.0.get_or_init(make).clone()
     }
+
+    /// Trusts servers of a test.
+    #[cfg(test)]
+    pub(crate) fn of_test(roots: rustls::RootCertStore) -> Self {
+        let builder = rustls::ClientConfig::builder_with_provider(Arc::new(default_provider()));
+        let builder = builder.with_safe_default_protocol_versions().unwrap();
+        Self(OnceLock::from(Ok(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()))))
+    }
+}
+
+/// What a connection to a server has carried, or a request would carry. A server that takes the end of one request for the
+/// beginning of another answers the wrong one from then on, so a connection carries requests in this order only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum CarriedRequest {
+    /// Nothing but what Cove wrote: its answer is given to other sessions too.
+    Shared,
+    /// Written by code, without a body.
+    WithoutBody,
+    /// Nothing follows it: many servers do not read the bodies of some requests, and go on within them.
+    WithBody,
 }
 
 /// A connection to a server, for one request after another.
 pub(crate) struct OriginConnection {
     pub(crate) sender: http1::SendRequest<SentBody>,
     pub(crate) address: IpAddr,
+    carried: CarriedRequest,
     /// Ends with the connection of the code that it serves.
     task: JoinHandle<()>,
 }
 
 impl OriginConnection {
-    /// Connects to one of these addresses, which were judged. Fails if none answers, or if the server is not the target.
+    /// Connects to one of these addresses, which were judged, for a first request of this kind. Fails if none answers, or if
+    /// the server is not the target.
     pub(crate) async fn open(
         trust: &OriginTrust,
         target: &HostTarget,
         addresses: &[IpAddr],
         meter: &dyn EgressMeter,
+        carried: CarriedRequest,
     ) -> Result<Self, EgressRefusal> {
         let refuse = |reason, cause: String, hint: &str| EgressRefusal {
             reason,
@@ -98,12 +121,14 @@ impl OriginConnection {
             // The request that was under way reports the error.
             let _ = connection.with_upgrades().await;
         });
-        Ok(Self { sender, address, task })
+        Ok(Self { sender, address, carried, task })
     }
 
-    /// True if the server can take another request on this connection.
-    pub(crate) async fn is_ready(&mut self) -> bool {
-        self.sender.ready().await.is_ok()
+    /// True if the server can take this request on this connection.
+    pub(crate) async fn may_carry(&mut self, request: CarriedRequest) -> bool {
+        let is_in_order = self.carried <= request && self.carried != CarriedRequest::WithBody;
+        self.carried = request;
+        is_in_order && self.sender.ready().await.is_ok()
     }
 }
 

@@ -16,6 +16,9 @@ use crate::target_host::HostTarget;
 
 pub(crate) const MAX_HEAD: usize = 64 * 1024;
 pub(crate) const MAX_FIELDS: usize = 100;
+/// More than any method has. An audit line has the whole of it.
+pub(crate) const MAX_METHOD: usize = 32;
+pub(crate) const LONG_METHOD: &str = "its method has more than 32 characters";
 /// What the line of a refusal shows of a target that it cannot understand.
 const MAX_SHOWN: usize = 100;
 /// Fields that are about one connection only. This module writes `Host` and the length itself.
@@ -119,6 +122,7 @@ impl ProxyRequest {
             return Err(malformed(UNREADABLE, "its first line is not whole"));
         };
         match (method, version) {
+            _ if method.len() > MAX_METHOD => Err(malformed(uri, LONG_METHOD)),
             ("CONNECT", _) | (_, 1) => make(method, uri, request.headers),
             _ => Err(malformed(uri, "HTTP/1.0 is too old for plain requests")),
         }

@@ -5,18 +5,23 @@ use std::sync::Mutex;
 use cove_core::sync::lock;
 
 use crate::refusal::EgressRefusal;
+use crate::refusal_lines::RefusalLines;
 
 /// Notes in one result.
 const MAX_NOTES: usize = 5;
 
 /// The refusals of one cell.
 #[derive(Default)]
-pub(crate) struct RefusalNotes(Mutex<(Vec<String>, usize)>);
+pub(crate) struct RefusalNotes {
+    /// The first ones, and how many there are besides.
+    texts: Mutex<(Vec<String>, usize)>,
+    pub(crate) lines: RefusalLines,
+}
 
 impl RefusalNotes {
     /// Adds a refusal, unless the same one is there.
     pub(crate) fn add(&self, refusal: &EgressRefusal) {
-        let mut notes = lock(&self.0);
+        let mut notes = lock(&self.texts);
         let (texts, more) = &mut *notes;
         let text = refusal.to_string();
         if texts.contains(&text) {
@@ -29,13 +34,14 @@ impl RefusalNotes {
 
     /// Counts further refusals, of which the guest told the number only.
     pub(crate) fn add_further(&self, count: u64) {
-        let (_, more) = &mut *lock(&self.0);
+        let (_, more) = &mut *lock(&self.texts);
         *more = more.saturating_add(usize::try_from(count).unwrap_or(usize::MAX));
     }
 
-    /// Returns the notes and forgets them.
+    /// Returns the notes and forgets them. The lines of the cell end too.
     pub(crate) fn take(&self) -> Vec<String> {
-        let (mut texts, more) = std::mem::take(&mut *lock(&self.0));
+        self.lines.end();
+        let (mut texts, more) = std::mem::take(&mut *lock(&self.texts));
         if more > 0 {
             texts.push(format!("network: {more} further requests were refused"));
         }

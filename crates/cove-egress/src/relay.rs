@@ -9,7 +9,7 @@ use cove_core::guest_streams::SessionTraffic;
 use cove_core::sync::lock;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::audit_line::RelayCounts;
 use crate::egress_meter::{EgressMeter, RelayDirection};
@@ -118,6 +118,14 @@ impl RelayMeter {
     /// Returns the places for lookups of the session.
     pub(crate) fn lookups(&self) -> &Arc<Semaphore> {
         self.traffic.lookups()
+    }
+
+    /// Waits until the session may make another request, and counts it: one connection carries any number of them.
+    pub(crate) async fn wait_for_turn(&self) {
+        let wait = self.traffic.delay_request();
+        if !wait.is_zero() {
+            sleep(wait).await;
+        }
     }
 
     /// Returns when nothing has moved for too long.

@@ -25,7 +25,10 @@ impl EgressRules {
                 && rule.allows(RequestKind::Tunnel, target.port)
         };
         let rules = self.allow.iter().filter(of_target);
-        let rules: Vec<_> = rules.filter_map(|rule| Some((rule, rule.inspection.as_ref()?))).collect();
+        let mut rules: Vec<_> = rules.filter_map(|rule| Some((rule, rule.inspection.as_ref()?))).collect();
+        if rules.iter().any(|(_, limits)| !limits.is_implied) {
+            rules.retain(|(_, limits)| !limits.is_implied);
+        }
         let of_path: Vec<_> = rules.iter().filter(|(_, limits)| limits.allows_path(path)).collect();
         if let Some(found) = of_path.iter().find(|(_, limits)| limits.allows_method(method)) {
             return Ok(**found);
@@ -71,7 +74,8 @@ impl EgressRules {
         };
         if self.inspects_all {
             for rule in self.allow.iter_mut().filter(may_inspect) {
-                rule.inspection.get_or_insert_default();
+                let limits = || RequestLimits { is_implied: true, ..RequestLimits::default() };
+                rule.inspection.get_or_insert_with(limits);
             }
         }
     }

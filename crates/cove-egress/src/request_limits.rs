@@ -15,9 +15,20 @@ pub struct RequestLimits {
     pub credentials: Vec<String>,
     /// True if sessions share downloads.
     pub caches: bool,
+    /// True if only `inspect` under `[egress]` makes Cove read the requests. Such a rule decides where no other inspected
+    /// rule is about the host and port, so that the switch allows nothing that the rules do not allow without it.
+    pub is_implied: bool,
 }
 
 impl RequestLimits {
+    /// True if every request that the other limits allow is allowed here.
+    pub(crate) fn cover(&self, other: &Self) -> bool {
+        let covers_method = |method: &String| self.allows_method(method);
+        let covers_path = |path: &PathPattern| self.paths.iter().any(|own| own.covers(path));
+        (self.methods.is_empty() || !other.methods.is_empty() && other.methods.iter().all(covers_method))
+            && (self.paths.is_empty() || !other.paths.is_empty() && other.paths.iter().all(covers_path))
+    }
+
     pub(crate) fn allows_method(&self, method: &str) -> bool {
         self.methods.is_empty() || self.methods.iter().any(|allowed| allowed == method)
     }

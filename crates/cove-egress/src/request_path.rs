@@ -56,6 +56,21 @@ impl PathPattern {
         }
         found.next().is_none()
     }
+
+    /// True if every path of the other pattern is one of these.
+    pub(crate) fn covers(&self, other: &Self) -> bool {
+        let mut others = other.parts.iter();
+        for part in &self.parts {
+            match (part, others.next()) {
+                (_, None) => return false,
+                (PatternPart::Rest, Some(_)) => return true,
+                (PatternPart::One, Some(PatternPart::Text(text))) if !text.is_empty() => {}
+                (_, Some(other)) if part == other => {}
+                (PatternPart::One | PatternPart::Text(_), Some(_)) => return false,
+            }
+        }
+        others.next().is_none()
+    }
 }
 
 impl fmt::Display for PathPattern {
@@ -94,8 +109,12 @@ pub(crate) fn canonical_path(path: &str) -> Result<String, &'static str> {
     if canonical.contains("//") {
         return Err("it has `//`");
     }
-    // Some servers take what is behind a `;` for no part of the name.
-    let is_dots = |part: &str| matches!(part.split(';').next(), Some("." | ".."));
+    let is_digits = |text: &str| text.len() >= 2 && text.bytes().take(2).all(|byte| byte.is_ascii_hexdigit());
+    if canonical.split("%25").skip(1).any(is_digits) {
+        return Err("it has an escape within an escape, which a second decoding changes");
+    }
+    // Some servers take what is behind a `;` for no part of the name, and some decode it before.
+    let is_dots = |part: &str| matches!(part.replace("%3B", ";").split(';').next(), Some("." | ".."));
     match canonical.split('/').any(is_dots) {
         true => Err("it has `.` or `..` as a part"),
         false => Ok(canonical),
@@ -139,6 +158,12 @@ mod tests {
             "/repos/acme/.%2E/admin",
             "/a/./b",
             "/a/..;x=1/b",
+            "/a/..%3b/b",
+            "/a/%2e%2E%3Bx=1/b",
+            "/a/.%3b/b",
+            "/a%252e%252e/b",
+            "/a%252f",
+            "/a%25%32%65%25%32%65/b",
             "/a%2fb",
             "/a%2Fb",
             "/a%5cb",
@@ -156,8 +181,21 @@ mod tests {
         ] {
             assert!(canonical_path(path).is_err(), "{path}");
         }
-        // Decoded once only, so what stays escaped is not another path.
-        assert_eq!(canonical_path("/a%252e%252e/b").unwrap(), "/a%252e%252e/b");
+        for (path, canonical) in [("/100%25", "/100%25"), ("/a%25b/c;d=1/e%3b", "/a%25b/c;d=1/e%3B")] {
+            assert_eq!(canonical_path(path).unwrap(), canonical);
+        }
+    }
+
+    #[test]
+    fn a_pattern_covers_another_if_it_has_all_its_paths() {
+        let covers =
+            |one: &str, other: &str| PathPattern::parse(one).unwrap().covers(&PathPattern::parse(other).unwrap());
+        for (one, other) in [("/**", "/a/*"), ("/a/**", "/a/"), ("/a/*", "/a/b"), ("/a/*", "/a/*"), ("/a", "/%61")] {
+            assert!(covers(one, other), "{one} {other}");
+        }
+        for (one, other) in [("/a/*", "/a/**"), ("/a/*", "/a/"), ("/a", "/a/b"), ("/a/**", "/a"), ("/a/b", "/a/*")] {
+            assert!(!covers(one, other), "{one} {other}");
+        }
     }
 
     #[test]

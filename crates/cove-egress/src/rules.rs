@@ -79,6 +79,17 @@ impl HostPattern {
             Self::AnyLabels(suffix) => labels_before(suffix).is_some(),
         }
     }
+
+    /// True if every host of the other pattern is one of these.
+    fn covers(&self, other: &Self) -> bool {
+        match (self, other) {
+            (_, Self::Exact(host)) => self.matches(host),
+            (Self::AnyLabels(own), Self::OneLabel(suffix) | Self::AnyLabels(suffix)) => {
+                suffix.strip_suffix(own.as_str()).is_some_and(|before| before.is_empty() || before.ends_with('.'))
+            }
+            (Self::Exact(_) | Self::OneLabel(_), _) => self == other,
+        }
+    }
 }
 
 /// Labels below which countries let everyone register names, as in `co.uk`.
@@ -155,6 +166,14 @@ impl RuleScope {
         (self.images.is_empty() || self.images.iter().any(is_image))
             && (self.principals.is_empty() || self.principals.contains(&caller.principal))
     }
+
+    /// True if the rule holds for everyone for whom the other one does.
+    fn covers(&self, other: &Self) -> bool {
+        let covers = |own: &[String], others: &[String]| {
+            own.is_empty() || !others.is_empty() && others.iter().all(|name| own.contains(name))
+        };
+        covers(&self.images, &other.images) && covers(&self.principals, &other.principals)
+    }
 }
 
 impl EgressRule {
@@ -220,6 +239,16 @@ impl EgressRule {
     /// True if bytes of this request need not be TLS.
     pub fn is_unread(&self) -> bool {
         self.protocol == RuleProtocol::Tcp
+    }
+
+    /// True if this rule decides every request to a port that the other one, which stands behind it, is about.
+    pub(crate) fn shadows(&self, other: &Self) -> bool {
+        let (Some(own), Some(limits)) = (&self.inspection, &other.inspection) else { return false };
+        !own.is_implied
+            && self.host.covers(&other.host)
+            && self.scope.covers(&other.scope)
+            && self.ports.iter().any(|port| other.ports.contains(port))
+            && own.cover(limits)
     }
 
     pub(crate) fn allows(&self, kind: RequestKind, port: u16) -> bool {
@@ -372,8 +401,9 @@ impl EgressRules {
         let of_port: Vec<&EgressRule> = of_host.iter().copied().filter(|rule| rule.ports.contains(port)).collect();
         let allowing: Vec<&EgressRule> = of_port.iter().copied().filter(|rule| rule.allows(kind, *port)).collect();
         // A rule that Cove does not look into must not undo one that allows some requests only.
-        let inspected = allowing.iter().find(|rule| kind == RequestKind::Tunnel && rule.inspection.is_some());
-        if let Some(rule) = inspected.or(allowing.first()) {
+        let inspected = allowing.iter().filter(|rule| kind == RequestKind::Tunnel && rule.inspection.is_some());
+        let first = inspected.min_by_key(|rule| rule.inspection.as_ref().is_some_and(|limits| limits.is_implied));
+        if let Some(rule) = first.or(allowing.first()) {
             return match rule.pinned {
                 Some(pinned) if self.denies_address(pinned, *port) => Err(EgressRefusal::of_denied_address(target)),
                 Some(_) | None => Ok(rule),

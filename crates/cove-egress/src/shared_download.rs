@@ -50,7 +50,8 @@ pub(crate) fn is_shared_request(request: &JudgedRequest<'_>) -> bool {
         && request.method == Method::GET
         && request.query.is_none()
         && request.credentials.is_empty()
-        && !request.is_websocket
+        && !request.has_body
+        && request.websocket.is_none()
         && request.headers.iter().all(is_plain)
 }
 

@@ -14,7 +14,9 @@ use cove_core::sync::lock;
 use httparse::{EMPTY_HEADER, Request, Status};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::proxy_request::{BodyLength, MAX_FIELDS, MAX_HEAD, body_length, has_bare_line_break};
+use crate::proxy_request::{
+    BodyLength, LONG_METHOD, MAX_FIELDS, MAX_HEAD, MAX_METHOD, body_length, has_bare_line_break,
+};
 
 const PIECE: usize = 16 * 1024;
 
@@ -116,6 +118,9 @@ fn judge_head(bytes: &[u8], searched: usize) -> Result<Option<(usize, StreamPlac
         Ok(Status::Complete(parsed)) if parsed == length => {}
         Ok(_) => return Err("its head is not whole".to_owned()),
         Err(error) => return Err(error.to_string()),
+    }
+    if request.method.is_some_and(|method| method.len() > MAX_METHOD) {
+        return Err(LONG_METHOD.to_owned());
     }
     if request.version == Some(0) {
         return Err("HTTP/1.0 is too old".to_owned());
@@ -227,6 +232,11 @@ mod tests {
         }
         for request in ["GET / HTTP/1.1\r\n\r\n", "GET / HTTP/1.0\r\nHost: a.test\r\n\r\n", "GET /\r\n\r\n"] {
             assert!(read(request.as_bytes(), 4096).await.starts_with("GET /nonce "), "{request}");
+        }
+        let methods = [("a".repeat(MAX_METHOD), false), ("a".repeat(MAX_METHOD + 1), true)];
+        for (method, is_refused) in methods {
+            let got = read(format!("{method} / HTTP/1.1\r\nHost: a.test\r\n\r\n").as_bytes(), 4096).await;
+            assert_eq!(got.starts_with("GET /nonce "), is_refused, "{method}");
         }
         let long = format!("GET / HTTP/1.1\r\nX: {}", "a".repeat(MAX_HEAD));
         assert!(read(long.as_bytes(), 4096).await.starts_with("GET /nonce "));

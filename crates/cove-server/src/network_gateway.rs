@@ -30,6 +30,10 @@ impl EgressRecorder for NetworkAudit {
         self.0.prepare(LINE_ROOM)
     }
 
+    fn release(&self) {
+        self.0.release(LINE_ROOM);
+    }
+
     fn write(&self, line: &EgressAuditLine) {
         self.0.write(line.clone(), LINE_ROOM);
     }

@@ -16,6 +16,9 @@ const MAX_LOOKUPS: usize = 8;
 /// How many streams a session may open at once, and then in each second.
 const BURST: u32 = 200;
 const PER_SECOND: u32 = 50;
+/// The same for the requests inside its streams that the host reads. Programs that install packages make many.
+const REQUEST_BURST: u32 = 1000;
+const REQUESTS_PER_SECOND: u32 = 100;
 
 /// The traffic of one session, over all its cells.
 #[derive(Debug)]
@@ -24,6 +27,8 @@ pub struct SessionTraffic {
     downloaded: AtomicU64,
     /// When the next stream would be on time if streams came at the permitted rate. None before the first.
     next_at: Mutex<Option<Instant>>,
+    /// The same for requests.
+    next_request_at: Mutex<Option<Instant>>,
     lookups: Arc<Semaphore>,
     /// The hashes of names that code chose. Two names with one hash count once.
     names: Mutex<HashSet<u64>>,
@@ -36,6 +41,7 @@ impl Default for SessionTraffic {
             uploaded: AtomicU64::new(0),
             downloaded: AtomicU64::new(0),
             next_at: Mutex::default(),
+            next_request_at: Mutex::default(),
             lookups: Arc::new(Semaphore::new(MAX_LOOKUPS)),
             names: Mutex::default(),
             hashes: RandomState::new(),
@@ -80,6 +86,19 @@ impl SessionTraffic {
         }
         is_allowed
     }
+
+    /// Counts a request, and returns how long it must wait.
+    pub fn delay_request(&self) -> Duration {
+        self.delay_request_at(Instant::now())
+    }
+
+    fn delay_request_at(&self, now: Instant) -> Duration {
+        let step = Duration::from_secs(1) / REQUESTS_PER_SECOND;
+        let mut next_at = lock(&self.next_request_at);
+        let next = next_at.unwrap_or(now).max(now);
+        *next_at = Some(next + step);
+        (next - now).saturating_sub(step * (REQUEST_BURST - 1))
+    }
 }
 
 #[cfg(test)]
@@ -93,6 +112,10 @@ mod tests {
         assert_eq!(count(start), 200);
         assert_eq!(count(start + Duration::from_secs(1)), 50);
         assert_eq!(count(start + Duration::from_secs(100)), 200);
+        let waits: Vec<Duration> = (0..1200).map(|_| traffic.delay_request_at(start)).collect();
+        assert_eq!(waits.iter().filter(|wait| wait.is_zero()).count(), 1000);
+        assert_eq!((waits[1000], waits[1199]), (Duration::from_millis(10), Duration::from_secs(2)));
+        assert_eq!(traffic.delay_request_at(start + Duration::from_secs(100)), Duration::ZERO);
         assert_eq!((traffic.add_upload(5), traffic.add_upload(7), traffic.add_download(1)), (5, 12, 1));
     }
 

@@ -111,7 +111,39 @@ fn two_credentials_never_share_a_place() {
     assert!(both(one, "header = \"X-B\"\nenv = \"A\"").unwrap_err().contains("both have `A`"));
     let two = "{ host = \"a.example.com\", credential = \"a\" }, { host = \"a.example.com\", credential = \"b\" }";
     assert!(both(two, basic).unwrap_err().contains("the same place"));
+    assert!(both(two, "header = \"X-B\"").unwrap_err().contains("no request gets the credential `b`"));
     let apart = "{ host = \"a.example.com\", paths = [\"/a/**\"], credential = \"a\" }, \
                  { host = \"a.example.com\", paths = [\"/b/**\"], credential = \"b\" }";
     assert_eq!(both(apart, basic), Ok(()));
+}
+
+#[test]
+fn a_credential_that_no_request_would_get_is_an_error() {
+    let outcome = |egress: &str| {
+        let text = format!("[egress]\n{egress}\n[credentials.a]\nvalue = \"${{A}}\"\nheader = \"X-A\"\n");
+        parse(&text).map(drop).map_err(|failure| failure.report().to_string())
+    };
+    let own = "host = \"api.example.com\", methods = [\"GET\"], paths = [\"/user\"], credential = \"a\"";
+    for wide in [
+        "host = \"api.example.com\", inspect = true",
+        "host = \"*.example.com\", ports = [443, 8443], inspect = true",
+        "host = \"**.example.com\", cache = true",
+        "host = \"api.example.com\", methods = [\"POST\", \"GET\"], paths = [\"/*\"]",
+    ] {
+        let report = outcome(&format!("allow = [{{ {wide} }}, {{ {own} }}]")).unwrap_err();
+        assert!(report.contains("no request gets the credential `a`") && report.contains("hint: "), "{report}");
+        assert_eq!(outcome(&format!("allow = [{{ {own} }}, {{ {wide} }}]")), Ok(()), "{wide}");
+    }
+    for narrow in [
+        "host = \"www.example.com\", inspect = true",
+        "host = \"api.example.com\", ports = [8443], inspect = true",
+        "host = \"api.example.com\", methods = [\"POST\"]",
+        "host = \"api.example.com\", paths = [\"/user/**\"]",
+        "host = \"api.example.com\", inspect = true, images = [\"data\"]",
+        "host = \"api.example.com\"",
+    ] {
+        for switch in ["", "inspect = true\n"] {
+            assert_eq!(outcome(&format!("{switch}allow = [{{ {narrow} }}, {{ {own} }}]")), Ok(()), "{narrow}");
+        }
+    }
 }

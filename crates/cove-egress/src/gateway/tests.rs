@@ -1,5 +1,7 @@
 //! The gateway with real servers on this machine: what is allowed arrives, and what is refused reaches no one.
 
+mod inspected;
+
 use std::io;
 use std::net::IpAddr;
 use std::sync::Mutex;
@@ -19,15 +21,23 @@ use crate::rules::HostPattern;
 #[derive(Default)]
 struct KeptLines {
     lines: Mutex<Vec<EgressAuditLine>>,
+    /// Lines for which there is room, and which are not written yet.
+    reserved: AtomicUsize,
     is_full: bool,
 }
 
 impl EgressRecorder for KeptLines {
     fn prepare(&self) -> io::Result<()> {
+        self.reserved.fetch_add(1, Ordering::Relaxed);
         if self.is_full { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
     }
 
+    fn release(&self) {
+        self.reserved.fetch_sub(1, Ordering::Relaxed);
+    }
+
     fn write(&self, line: &EgressAuditLine) {
+        self.release();
         lock(&self.lines).push(line.clone());
     }
 }
@@ -162,12 +172,17 @@ async fn a_refused_host_is_neither_resolved_nor_connected_to() {
         ("GET http://allowed.test:443/ HTTP/1.1\r\nHost: allowed.test:443\r\n\r\n", "protocol-not-allowed"),
         ("CONNECT 0x7f.1:443 HTTP/1.1\r\n\r\n", "malformed-host"),
         ("GET / HTTP/1.1\r\nHost: allowed.test\r\n\r\n", "malformed-request"),
+        (
+            &*format!("{} http://evil.test/ HTTP/1.1\r\nHost: evil.test\r\n\r\n", "A".repeat(60_000)),
+            "malformed-request",
+        ),
     ] {
         let rules = rules(EgressRule::parse("allowed.test").unwrap());
         let outcome = send(rules, ScriptedResolver::default(), KeptLines::default(), request.as_bytes()).await;
         assert!(outcome.answer.contains(&format!("X-Cove-Refused: {reason}\r\n")), "{request}: {}", outcome.answer);
         let line = outcome.line.unwrap();
         assert_eq!((line.decision.as_str(), line.reason.as_deref()), ("refused", Some(reason)));
+        assert!(serde_json::to_string(&line).unwrap().len() < 1000, "{line:?}");
         assert_eq!((outcome.questions, outcome.notes.lines().count()), (0, 1));
     }
 }
@@ -435,7 +450,7 @@ fn refused_names_are_recorded_and_a_flood_is_counted() {
     let asked = Arc::clone(&questions.questions);
     let gateway =
         EgressGateway::new(rules(pinned(443)), HostServices::new(Arc::clone(&recorder) as _, Box::new(questions)));
-    let (traffic, notes) = (SessionTraffic::default(), RefusalNotes::default());
+    let (traffic, notes) = (SessionTraffic::default(), Arc::<RefusalNotes>::default());
     let caller = NetworkCaller { principal: "p".into(), session: "s".into(), image: None };
     let refuse = |name: &str| gateway.refuse_name(name, CellId(1), &traffic, &caller, &notes);
     for name in ["evil.test", "evil?.allowed.test", "127.1", "allowed.test"] {

@@ -64,6 +64,9 @@ fn the_server_gets_what_was_judged_and_nothing_about_the_connection() {
         .header("Proxy-Authorization", "secret")
         .header("Proxy-Anything", "1")
         .header("X-HTTP-Method-Override", "DELETE")
+        .header("X_HTTP_Method_Override", "DELETE")
+        .header("X-Original-URL", "/admin")
+        .header("x_rewrite-url", "/admin")
         .header("Accept-Encoding", "gzip")
         .header("Range", "bytes=0-3")
         .header("Authorization", "Bearer own")
@@ -114,4 +117,25 @@ fn every_host_that_a_request_names_is_that_of_its_connection() {
     assert_eq!(outcome(get("https://evil.test/user/a")), Err(RefusalReason::MalformedRequest));
     assert_eq!(outcome(get("http://api.example.com/user/a")), Err(RefusalReason::MalformedRequest));
     assert_eq!(outcome(get("https://API.example.com:443/user/a")), Ok(()));
+}
+
+#[test]
+fn inspecting_everything_allows_nothing_more_and_loses_no_credential() {
+    let mut rules = EgressRules { inspects_all: true, ..rules() };
+    rules
+        .allow
+        .insert(0, EgressRule { pinned: Some([192, 0, 2, 1].into()), ..EgressRule::parse("*.example.com").unwrap() });
+    rules.apply_inspection();
+    let decide = |host: &str, method: &str, path: &str| {
+        let decided =
+            rules.decide_request(&HostTarget::parse(host, Some(443)).unwrap(), method, path, &NetworkCaller::default());
+        decided.map(|(_, limits)| limits.credentials.clone()).map_err(|refusal| refusal.reason)
+    };
+    assert_eq!(decide("api.example.com", "GET", "/user/a"), Ok(vec!["forge".to_owned()]));
+    assert_eq!(decide("api.example.com", "DELETE", "/repos/a/b"), Err(RefusalReason::PathNotAllowed));
+    assert_eq!(decide("other.example.com", "DELETE", "/repos/a/b"), Ok(vec![]));
+    // The connection goes where the rule says that decides.
+    let target = HostTarget::parse("api.example.com", Some(443)).unwrap();
+    let connected = rules.decide(&target, crate::rules::RequestKind::Tunnel, &NetworkCaller::default()).unwrap();
+    assert_eq!(connected.pinned, None);
 }

@@ -172,6 +172,14 @@ impl<L: Serialize> AuditTrail<L> {
         Ok(())
     }
 
+    /// Gives back room that was reserved for a line that is not written.
+    pub fn release(&self, room: u64) {
+        if self.folder.is_some() {
+            let mut state = lock(&self.state);
+            state.in_flight = state.in_flight.saturating_sub(room);
+        }
+    }
+
     /// Appends a line for which `room` was reserved. If that fails, keeps the line for the next `prepare` and logs an
     /// error.
     pub fn write(&self, line: L, room: u64) {

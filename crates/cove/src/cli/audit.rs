@@ -169,12 +169,13 @@ fn network_outcome(line: &EgressAuditLine) -> String {
     if line.is_beginning() {
         return "begun, no end yet".to_owned();
     }
-    let EgressAuditLine { decision, reason, status, credential, cached, .. } = line;
+    let EgressAuditLine { decision, reason, further, status, credential, cached, .. } = line;
     let outcome = reason.as_ref().map_or(decision.clone(), |reason| format!("{decision}: {reason}"));
     let status = status.map(|status| format!(", {status}")).unwrap_or_default();
     let credential = credential.as_ref().map(|names| format!(", with {names}")).unwrap_or_default();
     let cached = if *cached { ", kept" } else { "" };
-    format!("{outcome}{status}{credential}{cached}")
+    let further = further.map(|count| format!(", and {count} further refusals")).unwrap_or_default();
+    format!("{outcome}{status}{credential}{cached}{further}")
 }
 
 fn table(lines: &[RecordedLine], of_network: bool, style: PrintStyle) -> String {

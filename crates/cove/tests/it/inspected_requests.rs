@@ -258,7 +258,8 @@ fn a_websocket_passes_where_the_rule_allows_it() {
     let apis = InspectedApis::start();
     let code = format!(
         "{RAW}\nwith connect('api.test', API) as inside:\n    \
-         inside.sendall(b'GET /ws HTTP/1.1\\r\\nHost: api.test:API\\r\\nConnection: Upgrade\\r\\nUpgrade: websocket\\r\\n\\r\\n')\n    \
+         inside.sendall(b'GET /ws HTTP/1.1\\r\\nHost: api.test:API\\r\\nConnection: Upgrade\\r\\nUpgrade: websocket\\r\\n\
+         Sec-WebSocket-Version: 13\\r\\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\\r\\n\\r\\n')\n    \
          print(inside.recv(4096).decode().split(' ')[1])\n    inside.sendall(b'ping')\n    \
          got = inside.makefile('rb').read()\n    print(got[:11], len(got))"
     );
