@@ -1,177 +1,256 @@
-//! Takes a secret out of what a server answers: its bytes, in the forms in which programs repeat them, become those of the
-//! placeholder. Lengths stay as they are. Bytes wait only while they could be the beginning of a form.
+//! Takes secrets out of what a server answers: the bytes of each of their forms become those of the placeholder. Lengths stay as
+//! they are.
+//!
+//! Code must not learn how much of a form it has guessed. Which bytes wait, when they are passed on and how much work each one
+//! makes follows from the length of the secret and from the answer itself, never from how alike they are: the search compares
+//! digests of whole forms, and bytes wait until no form can still begin before them. That is
+//! - behind the next control character, which no form has: the end of a line, as in a stream of events, passes at once;
+//! - when as many characters follow as the longest form has;
+//! - at the end of the answer, or of a message of a WebSocket.
 
-use std::collections::BTreeSet;
-
-use aho_corasick::{AhoCorasick, MatchKind};
-use base64::Engine;
-use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use zeroize::Zeroizing;
 
-use crate::credential::percent_encode;
-use crate::secret_value::SecretValue;
+use crate::answer_escapes::{EscapeNotation, EscapeReading};
+use crate::answer_forms::{AnswerForms, TextDigest};
 
-/// A shorter part of a form says too little to be looked for.
-const MIN_FORM: usize = 4;
+/// How much is read before what is no longer needed is dropped.
+const BLOCK: usize = 256;
 
-/// The forms of some secrets.
-pub(crate) struct SecretForms {
-    automaton: AhoCorasick,
-    forms: Vec<Zeroizing<Vec<u8>>>,
-    placeholder: Vec<u8>,
+/// What some bytes of an answer are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AnswerPart {
+    Content,
+    /// Bytes between two pieces of content that belong together.
+    Framing,
 }
 
-impl SecretForms {
-    /// Returns the forms of these secrets, or None if there are none. `placeholder` takes their place.
-    pub(crate) fn new<'a>(secrets: impl Iterator<Item = &'a SecretValue>, placeholder: &str) -> Option<Self> {
-        let forms: BTreeSet<Vec<u8>> = secrets.flat_map(|secret| forms_of(secret.reveal())).collect();
-        let forms: Vec<_> = forms.into_iter().filter(|form| form.len() >= MIN_FORM).map(Zeroizing::new).collect();
-        if forms.is_empty() || placeholder.is_empty() {
-            return None;
+/// A character of an answer, and the bytes that it takes there.
+#[derive(Clone, Copy)]
+struct CharPlace {
+    start: u64,
+    end: u64,
+}
+
+/// An answer since the last control character, as one notation reads it.
+#[derive(Clone)]
+struct AnswerReading {
+    /// None if no escapes are undone.
+    notation: Option<EscapeNotation>,
+    chars: Vec<CharPlace>,
+    /// The digest of what is before each character, and of everything.
+    digests: Vec<TextDigest>,
+    /// At how many characters the search for forms that end there is done.
+    searched: usize,
+    /// Bytes that could be the beginning of an escape, and where they are.
+    undecided: Zeroizing<Vec<u8>>,
+    undecided_at: Vec<u64>,
+    /// How many characters ago this reading differed from the plain one.
+    since_difference: usize,
+}
+
+impl AnswerReading {
+    fn new() -> Self {
+        let (chars, undecided, undecided_at) = Default::default();
+        Self {
+            notation: None,
+            chars,
+            digests: vec![TextDigest::default()],
+            searched: 0,
+            undecided,
+            undecided_at,
+            since_difference: 0,
         }
-        let patterns = forms.iter().map(|form| form.as_slice());
-        // It can only fail with more patterns than bounds allow. Passing secrets on would be worse than the panic.
-        let automaton = AhoCorasick::builder().match_kind(MatchKind::Standard).build(patterns);
-        let automaton = automaton.expect("the forms of a secret are bounded");
-        Some(Self { automaton, forms, placeholder: placeholder.as_bytes().to_vec() })
     }
 
-    /// Returns a whole text without the secrets, or None if it has none.
-    pub(crate) fn scrub_whole(&self, bytes: &[u8]) -> Option<Vec<u8>> {
-        self.automaton.is_match(bytes).then(|| {
-            let mut scrubber = AnswerScrubber::default();
-            let mut clean = scrubber.push(self, bytes);
-            clean.extend(scrubber.finish(self));
-            clean
-        })
+    /// Returns a reading that was the same until now.
+    fn with_notation(&self, notation: EscapeNotation) -> Self {
+        Self { notation: Some(notation), since_difference: 0, ..self.clone() }
     }
 
-    /// Returns how many bytes at the end could be the beginning of a form.
-    fn waiting(&self, bytes: &[u8]) -> usize {
-        let of_form = |form: &Zeroizing<Vec<u8>>| {
-            let most = (form.len() - 1).min(bytes.len());
-            (1..=most).rev().find(|count| bytes[bytes.len() - count..] == form[..*count]).unwrap_or(0)
-        };
-        self.forms.iter().map(of_form).max().unwrap_or(0)
+    fn read(&mut self, byte: u8, at: u64, search: &mut FormSearch<'_>) {
+        if self.undecided.is_empty() && self.notation.is_none_or(|notation| notation.start() != byte) {
+            self.add_literal(byte, at, search);
+        } else {
+            self.undecided.push(byte);
+            self.undecided_at.push(at);
+            self.decide(false, search);
+        }
+    }
+
+    /// Reads bytes that could be the beginning of an escape, unless that depends on bytes to come.
+    fn decide(&mut self, is_end: bool, search: &mut FormSearch<'_>) {
+        while let (Some(notation), Some(&first)) = (self.notation, self.undecided.first()) {
+            let is_start = first == notation.start();
+            let reading = if is_start { notation.read(&self.undecided) } else { EscapeReading::Literal };
+            let (length, text) = match reading {
+                EscapeReading::Partial if !is_end => return,
+                EscapeReading::Partial | EscapeReading::Literal => (1, None),
+                EscapeReading::Escape { length, text } => (length, Some(text)),
+            };
+            let place = CharPlace { start: self.undecided_at[0], end: self.undecided_at[length - 1] + 1 };
+            self.undecided.drain(..length);
+            self.undecided_at.drain(..length);
+            match text {
+                None => self.add_literal(first, place.start, search),
+                Some(text) => {
+                    self.since_difference = 0;
+                    text.iter().for_each(|byte| self.add(*byte, place));
+                }
+            }
+        }
+    }
+
+    fn add_literal(&mut self, byte: u8, at: u64, search: &mut FormSearch<'_>) {
+        if byte < b' ' {
+            search.find(self);
+            self.chars.clear();
+            self.digests.truncate(1);
+            self.searched = 0;
+        } else {
+            self.add(byte, CharPlace { start: at, end: at + 1 });
+        }
+    }
+
+    fn add(&mut self, byte: u8, place: CharPlace) {
+        self.digests.push(self.digests[self.chars.len()].followed_by(byte));
+        self.chars.push(place);
+        self.since_difference += 1;
+    }
+
+    /// Searches what is new, and drops what no form can still reach.
+    fn search_and_trim(&mut self, search: &mut FormSearch<'_>) {
+        search.find(self);
+        let count = self.chars.len().saturating_sub(search.longest);
+        self.chars.drain(..count);
+        self.digests.drain(..count);
+        self.searched -= count;
+    }
+
+    /// Returns where the first byte is that must wait, if any must.
+    fn wait_from(&self, longest: usize) -> Option<u64> {
+        let first = self.chars.get(self.chars.len().saturating_sub(longest - 1)).map(|place| place.start);
+        first.or(self.undecided_at.first().copied())
     }
 }
 
-/// Returns a secret as it is, percent-encoded, in base64 and in hexadecimal digits.
-fn forms_of(secret: &str) -> Vec<Vec<u8>> {
-    let escaped = percent_encode(secret);
-    let hex: String = secret.bytes().map(|byte| format!("{byte:02x}")).collect();
-    let mut forms = vec![secret.to_owned(), escaped.clone(), lower_escapes(&escaped), hex.to_uppercase(), hex];
-    forms.extend((0..3).flat_map(|offset| base64_parts(secret.as_bytes(), offset)));
-    forms.into_iter().map(String::into_bytes).collect()
+/// A search for the forms of secrets among bytes that wait.
+struct FormSearch<'a> {
+    forms: &'a AnswerForms,
+    longest: usize,
+    /// Whether each byte that waits is part of a secret.
+    is_secret: &'a mut [bool],
+    /// Where the first byte is that waits.
+    waiting_from: u64,
 }
 
-/// Returns the characters of base64, in both alphabets, that depend on the value alone, if `offset` bytes of a group of
-/// three precede it.
-fn base64_parts(value: &[u8], offset: usize) -> [String; 2] {
-    let padded = [&vec![0; offset][..], value].concat();
-    let (from, to) = ((offset * 8).div_ceil(6), padded.len() * 8 / 6);
-    [STANDARD_NO_PAD.encode(&padded), URL_SAFE_NO_PAD.encode(&padded)].map(|text| text[from..to].to_owned())
-}
+impl FormSearch<'_> {
+    /// Finds the forms that end where the reading was not searched yet.
+    fn find(&mut self, reading: &mut AnswerReading) {
+        for forms in self.forms.lengths() {
+            let first = (reading.searched + 1).saturating_sub(forms.length);
+            let Some(ends) = reading.digests.get(first + forms.length..) else { continue };
+            for (start, (before, end)) in (first..).zip(reading.digests[first..].iter().zip(ends)) {
+                if forms.digests.contains(&end.without(*before, forms.power)) {
+                    let chars = &reading.chars[start..start + forms.length];
+                    chars.iter().for_each(|place| self.mark(*place));
+                }
+            }
+        }
+        reading.searched = reading.chars.len();
+    }
 
-/// Writes the digits of escapes with small letters.
-fn lower_escapes(text: &str) -> String {
-    let mut parts = text.split('%');
-    let first = parts.next().unwrap_or_default().to_owned();
-    parts.fold(first, |text, part| {
-        let (digits, rest) = part.split_at(part.len().min(2));
-        text + "%" + &digits.to_ascii_lowercase() + rest
-    })
+    fn mark(&mut self, place: CharPlace) {
+        let [start, end] = [place.start, place.end].map(|at| at.saturating_sub(self.waiting_from) as usize);
+        self.is_secret[start..end].fill(true);
+    }
 }
 
 /// The state of one answer.
-#[derive(Default)]
 pub(crate) struct AnswerScrubber {
+    plain: AnswerReading,
+    /// Readings that differ from the plain one so near that a form could reach there.
+    escaped: Vec<AnswerReading>,
     /// Bytes that wait, and whether each is part of a secret.
     waiting: Zeroizing<Vec<u8>>,
     is_secret: Vec<bool>,
+    /// How many bytes were passed on.
+    passed: u64,
     /// How many bytes of the present secret were written.
     written: usize,
 }
 
 impl AnswerScrubber {
-    /// Takes the next bytes, and returns those that can be passed on.
-    pub(crate) fn push(&mut self, forms: &SecretForms, bytes: &[u8]) -> Vec<u8> {
-        self.waiting.extend_from_slice(bytes);
-        self.is_secret.resize(self.waiting.len(), false);
-        for found in forms.automaton.find_overlapping_iter(self.waiting.as_slice()) {
-            self.is_secret[found.range()].fill(true);
+    pub(crate) fn new() -> Self {
+        let (waiting, is_secret, escaped) = Default::default();
+        Self { plain: AnswerReading::new(), escaped, waiting, is_secret, passed: 0, written: 0 }
+    }
+
+    /// Returns a whole text without the secrets, or None if it has none.
+    pub(crate) fn scrub_whole(forms: &AnswerForms, bytes: &[u8]) -> Option<Vec<u8>> {
+        let mut scrubber = Self::new();
+        scrubber.read(forms, bytes, AnswerPart::Content);
+        let clean = scrubber.pass_all(forms);
+        (clean != bytes).then_some(clean)
+    }
+
+    /// Takes the next bytes.
+    pub(crate) fn read(&mut self, forms: &AnswerForms, bytes: &[u8], part: AnswerPart) {
+        let longest = forms.longest();
+        for block in bytes.chunks(BLOCK) {
+            let from = self.passed + self.waiting.len() as u64;
+            self.waiting.extend_from_slice(block);
+            self.is_secret.resize(self.waiting.len(), false);
+            let Self { plain, escaped, is_secret, passed, .. } = self;
+            let mut search = FormSearch { forms, longest, is_secret, waiting_from: *passed };
+            for (&byte, at) in block.iter().zip(from..) {
+                let differs = |notation: &EscapeNotation| part == AnswerPart::Framing || notation.start() == byte;
+                for notation in EscapeNotation::ALL.into_iter().filter(differs) {
+                    match escaped.iter_mut().find(|reading| reading.notation == Some(notation)) {
+                        Some(reading) => reading.since_difference = 0,
+                        None => escaped.push(plain.with_notation(notation)),
+                    }
+                }
+                plain.read(byte, at, &mut search);
+                if part == AnswerPart::Content {
+                    escaped.iter_mut().for_each(|reading| reading.read(byte, at, &mut search));
+                }
+            }
+            plain.search_and_trim(&mut search);
+            escaped.iter_mut().for_each(|reading| reading.search_and_trim(&mut search));
+            escaped.retain(|reading| reading.since_difference <= longest || !reading.undecided.is_empty());
         }
-        let count = self.waiting.len() - forms.waiting(&self.waiting);
+    }
+
+    /// Returns the bytes that need not wait.
+    pub(crate) fn pass(&mut self, forms: &AnswerForms) -> Vec<u8> {
+        let readings = self.escaped.iter().chain([&self.plain]);
+        let wait_from = readings.filter_map(|reading| reading.wait_from(forms.longest())).min();
+        let count = wait_from.map_or(self.waiting.len(), |at| at.saturating_sub(self.passed) as usize);
         self.take(forms, count)
     }
 
-    /// Returns the bytes that still wait, at the end of the answer.
-    pub(crate) fn finish(&mut self, forms: &SecretForms) -> Vec<u8> {
+    /// Returns all bytes, at the end of an answer or of one of its messages. The rest of a form that goes on there is still
+    /// found.
+    pub(crate) fn pass_all(&mut self, forms: &AnswerForms) -> Vec<u8> {
+        let Self { escaped, is_secret, passed, .. } = self;
+        let mut search = FormSearch { forms, longest: forms.longest(), is_secret, waiting_from: *passed };
+        for reading in escaped {
+            reading.decide(true, &mut search);
+            reading.search_and_trim(&mut search);
+        }
         self.take(forms, self.waiting.len())
     }
 
-    fn take(&mut self, forms: &SecretForms, count: usize) -> Vec<u8> {
+    fn take(&mut self, forms: &AnswerForms, count: usize) -> Vec<u8> {
         let taken = Zeroizing::new(self.waiting.drain(..count).collect::<Vec<u8>>());
+        self.passed += count as u64;
         let passed = taken.iter().zip(self.is_secret.drain(..count)).map(|(&byte, is_secret)| {
             self.written = if is_secret { self.written + 1 } else { 0 };
-            if is_secret { forms.placeholder[(self.written - 1) % forms.placeholder.len()] } else { byte }
+            if is_secret { forms.placeholder_byte(self.written - 1) } else { byte }
         });
         passed.collect()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SECRET: &str = "tok/en+S3cret-value";
-    const PLACEHOLDER: &str = "PLACEHOLDERPLACEHOLDER";
-
-    fn forms() -> SecretForms {
-        SecretForms::new([SecretValue::new(SECRET.into())].iter(), PLACEHOLDER).unwrap()
-    }
-
-    /// Returns the answer, passed on in pieces of this size.
-    fn scrub(answer: &str, piece: usize) -> String {
-        let (forms, mut scrubber) = (forms(), AnswerScrubber::default());
-        let mut passed: Vec<u8> =
-            answer.as_bytes().chunks(piece).flat_map(|bytes| scrubber.push(&forms, bytes)).collect();
-        passed.extend(scrubber.finish(&forms));
-        String::from_utf8(passed).unwrap()
-    }
-
-    #[test]
-    fn secrets_are_found_in_every_form_and_across_every_border() {
-        let basic = STANDARD_NO_PAD.encode(format!("me:{SECRET}"));
-        let url = URL_SAFE_NO_PAD.encode(format!("{SECRET}?"));
-        let answer = format!("a {SECRET} b {} c {basic} d {url} e {SECRET}{SECRET}", percent_encode(SECRET));
-        let expected = scrub(&answer, answer.len());
-        for piece in 1..answer.len() {
-            assert_eq!(scrub(&answer, piece), expected, "pieces of {piece}");
-        }
-        assert_eq!(expected.len(), answer.len());
-        assert!(expected.starts_with("a PLACEHOLDERPLACEHOL b "), "{expected}");
-        for part in [SECRET, "S3cret", "%2Fen", &basic[6..20], &url[..20]] {
-            assert!(!expected.contains(part), "`{part}` in {expected}");
-        }
-        let lower = percent_encode(SECRET).replace("%2F", "%2f").replace("%2B", "%2b");
-        assert!(!scrub(&lower, 3).contains("S3cret"), "{}", scrub(&lower, 3));
-    }
-
-    #[test]
-    fn bytes_wait_only_while_they_could_begin_a_secret() {
-        let (forms, mut scrubber) = (forms(), AnswerScrubber::default());
-        assert_eq!(scrubber.push(&forms, b"data: 1\n\n"), b"data: 1\n\n");
-        assert_eq!(scrubber.push(&forms, b"data: tok/e"), b"data: ");
-        assert_eq!(scrubber.push(&forms, b"xit\n\n"), b"tok/exit\n\n");
-        assert_eq!(scrubber.push(&forms, b"to"), b"");
-        assert_eq!(scrubber.finish(&forms), b"to");
-    }
-
-    #[test]
-    fn a_whole_text_is_scrubbed_at_once() {
-        assert_eq!(forms().scrub_whole(b"nothing here"), None);
-        assert_eq!(forms().scrub_whole(format!("x{SECRET}").as_bytes()).unwrap(), b"xPLACEHOLDERPLACEHOL");
-        assert!(SecretForms::new([].iter(), PLACEHOLDER).is_none());
-    }
-}
+mod tests;

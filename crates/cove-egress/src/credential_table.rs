@@ -97,6 +97,11 @@ impl CredentialReader<'_> {
             let hint = "write a reference: `${VARIABLE}`, `${file:PATH}`, `${cmd:PROGRAM}` or `${secret:NAME}`";
             return Err(fail("value", at_value, Refusal::new("it is the secret itself, or nothing", hint)));
         }
+        // Answers may repeat what a reference leads to without the text around it.
+        if !reference.starts_with("${") || reference.find('}') != Some(reference.len() - 1) {
+            let hint = "write one reference, and text around the value in `format`, as in `format = \"Bearer {}\"`";
+            return Err(fail("value", at_value, Refusal::new("it has other text beside a reference", hint)));
+        }
         let slot = self.slot(&shown, node, (text("header")?, text("format")?), text("query")?)?;
         let prefix = text("prefix")?.unwrap_or_default();
         if prefix.len() > 32 || !is_name(prefix) {

@@ -11,7 +11,8 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Frame, SizeHint};
 
-use crate::answer_scrubber::{AnswerScrubber, SecretForms};
+use crate::answer_forms::AnswerForms;
+use crate::answer_scrubber::{AnswerPart, AnswerScrubber};
 use crate::download_cache::DownloadFill;
 use crate::egress_meter::RelayDirection;
 use crate::relay::RelayError;
@@ -33,7 +34,7 @@ pub(crate) struct CountedBody<B> {
     inner: B,
     direction: RelayDirection,
     record: Arc<RequestRecord>,
-    scrubber: Option<(Arc<SecretForms>, AnswerScrubber)>,
+    scrubber: Option<(Arc<AnswerForms>, AnswerScrubber)>,
     fill: Option<DownloadFill>,
     is_counted: bool,
     has_ended: bool,
@@ -44,9 +45,9 @@ impl<B> CountedBody<B> {
         inner: B,
         direction: RelayDirection,
         record: Arc<RequestRecord>,
-        forms: Option<Arc<SecretForms>>,
+        forms: Option<Arc<AnswerForms>>,
     ) -> Self {
-        let scrubber = forms.map(|forms| (forms, AnswerScrubber::default()));
+        let scrubber = forms.map(|forms| (forms, AnswerScrubber::new()));
         Self { inner, direction, record, scrubber, fill: None, is_counted: false, has_ended: false }
     }
 
@@ -62,7 +63,10 @@ impl<B> CountedBody<B> {
 
     fn scrub(&mut self, data: Bytes) -> Bytes {
         match &mut self.scrubber {
-            Some((forms, scrubber)) => scrubber.push(forms, &data).into(),
+            Some((forms, scrubber)) => {
+                scrubber.read(forms, &data, AnswerPart::Content);
+                scrubber.pass(forms).into()
+            }
             None => data,
         }
     }
@@ -70,7 +74,7 @@ impl<B> CountedBody<B> {
     /// Returns the bytes that still wait.
     fn finish(&mut self) -> Bytes {
         match &mut self.scrubber {
-            Some((forms, scrubber)) => scrubber.finish(forms).into(),
+            Some((forms, scrubber)) => scrubber.pass_all(forms).into(),
             None => Bytes::new(),
         }
     }

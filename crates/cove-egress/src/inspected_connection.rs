@@ -28,7 +28,8 @@ use tokio::time::timeout;
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use crate::answer_scrubber::SecretForms;
+use crate::answer_forms::AnswerForms;
+use crate::answer_scrubber::AnswerScrubber;
 use crate::audit_line::{EgressAuditLine, NetworkCaller, REFUSED};
 use crate::credential::RequestSlots;
 use crate::download_cache::{DownloadCache, DownloadKey};
@@ -276,7 +277,7 @@ impl ServedConnection<'_> {
         {
             return response.map_err(|error| passed_limit(error, &shown));
         }
-        let mut values = Vec::new();
+        let mut secrets = Vec::new();
         for credential in &credentials {
             let missing = |problem: &str| {
                 tracing::warn!("could not use the credential `{}`: {problem}", credential.name);
@@ -286,11 +287,11 @@ impl ServedConnection<'_> {
             let value = services.credentials.read(&credential.name, &credential.reference).await;
             let value = value.map_err(|need| missing(&format!("it needs {need}")))?;
             let mut slots = RequestSlots { headers: &mut headers, query: &mut query };
-            credential.slot.fill(&value, &mut slots).map_err(missing)?;
-            values.push(value);
+            credential.slot.fill(&value.secret, &mut slots).map_err(missing)?;
+            secrets.push(Arc::clone(&value.forms));
         }
         let placeholder = credentials.first().and_then(|first| self.own.identity.placeholder(&first.name));
-        let forms = SecretForms::new(values.iter().map(AsRef::as_ref), placeholder.unwrap_or_default()).map(Arc::new);
+        let forms = AnswerForms::new(secrets, placeholder.unwrap_or_default()).map(Arc::new);
         let uri = query.map_or_else(|| path.clone(), |query| format!("{path}?{query}"));
         let uri: Uri = uri.parse().map_err(|_| {
             refusal(RefusalReason::MalformedRequest, "its address is too long".to_owned(), "send a shorter one")
@@ -502,12 +503,15 @@ fn has_transfer_coding(headers: &HeaderMap) -> bool {
 }
 
 /// Takes secrets out of the fields of an answer. A field whose name has one is left out.
-fn scrub_fields(headers: &mut HeaderMap, forms: &SecretForms) {
-    let named: Vec<HeaderName> =
-        headers.keys().filter(|name| forms.scrub_whole(name.as_str().as_bytes()).is_some()).cloned().collect();
+fn scrub_fields(headers: &mut HeaderMap, forms: &AnswerForms) {
+    let named: Vec<HeaderName> = headers
+        .keys()
+        .filter(|name| AnswerScrubber::scrub_whole(forms, name.as_str().as_bytes()).is_some())
+        .cloned()
+        .collect();
     named.into_iter().for_each(|name| drop(headers.remove(name)));
     for value in headers.values_mut() {
-        if let Some(clean) = forms.scrub_whole(value.as_bytes()) {
+        if let Some(clean) = AnswerScrubber::scrub_whole(forms, value.as_bytes()) {
             *value = HeaderValue::from_bytes(&clean).unwrap_or(HeaderValue::from_static(""));
         }
     }

@@ -7,6 +7,8 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod answer_escapes;
+mod answer_forms;
 mod answer_scrubber;
 mod audit_line;
 mod cell_network;
@@ -45,6 +47,7 @@ mod shared_download;
 mod strict_heads;
 mod table;
 mod target_host;
+mod websocket_frames;
 
 pub use address::{AddressProblem, check_address};
 pub use audit_line::{EgressAuditLine, EgressMode, EgressRecorder, NetworkCaller};

@@ -43,8 +43,8 @@ impl EgressRecorder for NetworkAudit {
 struct HostValues(ReferenceValues);
 
 impl CredentialValues for HostValues {
-    fn check(&self, text: &str) -> Result<(), String> {
-        self.0.check(text)
+    fn check(&self, text: &str) -> Result<Option<SecretValue>, String> {
+        Ok(self.0.check(text)?.map(SecretValue::new))
     }
 
     fn read<'a>(&'a self, text: &'a str) -> BoxFuture<'a, Result<SecretValue, String>> {
@@ -57,12 +57,13 @@ fn host_values(broker: &BrokerConfig, env: &ProcessEnv) -> HostValues {
     HostValues(ReferenceValues::new(secrets, env))
 }
 
-/// Fails if the value of a credential is missing, so that no session starts with a rule that cannot be kept. Runs no
+/// Fails if the value of a credential is missing or too short, so that no session starts with a rule that cannot be kept. Runs no
 /// program.
 pub fn check_credentials(rules: &EgressRules, broker: &BrokerConfig, env: &ProcessEnv) -> Result<(), Failure> {
     let values = host_values(broker, env);
     for EgressCredential { name, reference, .. } in &rules.credentials {
-        if let Err(need) = values.check(reference) {
+        let checked = values.check(reference).and_then(|value| value.map_or(Ok(()), |value| value.check()));
+        if let Err(need) = checked {
             return Err(Failure::usage(format!("could not use `value` of `[credentials.{name}]`"))
                 .because(format!("it needs {need}"))
                 .with_hint("give it a value, or run with `--no-net`, which drops all rules"));

@@ -99,10 +99,15 @@ fn answer(stream: &mut (impl Read + Write), kept: &Mutex<Vec<String>>) -> Option
         let switching = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
                          Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
         stream.write_all(switching.as_bytes()).ok()?;
+        // Answers each four bytes with two messages: these before the credential, and alone.
+        let frame = |text: &[u8]| [&[0x82, u8::try_from(text.len()).unwrap()], text].concat();
         let mut piece = [0; 4];
-        stream.read_exact(&mut piece).ok()?;
-        stream.write_all(&[&piece[..], given.as_bytes()].concat()).ok()?;
-        return None;
+        loop {
+            stream.read_exact(&mut piece).ok()?;
+            let messages = [frame(&[&piece[..], given.as_bytes()].concat()), frame(&piece)];
+            stream.write_all(&messages.concat()).ok()?;
+            stream.flush().ok()?;
+        }
     }
     let written = match path.strip_prefix("/repos/acme/") {
         Some(form) => repeat(&given, form),
@@ -140,6 +145,17 @@ fn repeat(given: &str, form: &str) -> Option<Vec<u8>> {
             let alone = given.trim_start_matches("Bearer ");
             let texts = ["", "1", "12"].map(|before| STANDARD.encode(format!("{before}{alone}")));
             plain_answer(&format!("{} {}", texts.join(" "), URL_SAFE_NO_PAD.encode(alone)))
+        }
+        "escaped" => {
+            let written = |c: char, as_written: &dyn Fn(u32) -> String| match c.is_ascii_alphanumeric() {
+                true => c.to_string(),
+                false => as_written(c.into()),
+            };
+            let escape = |as_written: &dyn Fn(u32) -> String| -> String {
+                given.chars().map(|c| written(c, as_written)).collect()
+            };
+            let (json, html) = (escape(&|c| format!("\\u{c:04x}")), escape(&|c| format!("&#x{c:X};")));
+            plain_answer(&format!("{json} {html} {}", escape(&|c| format!("%{c:02x}"))))
         }
         "hex" => plain_answer(&given.bytes().map(|byte| format!("{byte:02x}")).collect::<String>()),
         "gzip" => {
