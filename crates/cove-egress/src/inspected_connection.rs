@@ -28,17 +28,17 @@ use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::answer_scrubber::SecretForms;
-use crate::audit_line::{EgressAuditLine, NetworkCaller};
+use crate::audit_line::{EgressAuditLine, NetworkCaller, REFUSED};
 use crate::credential::RequestSlots;
 use crate::download_cache::{DownloadCache, DownloadKey};
 use crate::egress_meter::RelayDirection;
 use crate::gateway_services::GatewayServices;
 use crate::inspected_body::{AnswerBody, CountedBody, KeptBody, text_body};
-use crate::inspected_request::{JudgedRequest, drop_answer_fields, shown_request};
+use crate::inspected_request::{JudgedRequest, drop_answer_fields, head_size, shown_request};
 use crate::inspected_upgrade::{close_unused, relay_upgrade};
 use crate::open_line::OpenEgressLine;
 use crate::origin_connection::{OriginConnection, SentBody};
-use crate::proxy_request::MAX_HEAD;
+use crate::proxy_request::{MAX_HEAD, sends_in_head};
 use crate::refusal::{EgressRefusal, RefusalReason};
 use crate::refusal_notes::RefusalNotes;
 use crate::relay::{RelayError, RelayMeter};
@@ -84,7 +84,7 @@ impl InspectedConnection<'_> {
             Err(None) => {}
             Err(Some(refusal)) => {
                 if let Some(line) = lock(&self.first_line).as_mut() {
-                    line.line.reason = Some(refusal.reason.as_str().to_owned());
+                    line.line.end_with(refusal.reason);
                 }
                 self.notes.add(&refusal);
             }
@@ -206,7 +206,7 @@ impl ServedConnection<'_> {
         };
         line.line.method = method.chars().take(32).collect();
         line.line.path = path.chars().take(256).collect();
-        line.line.decision = "refused".to_owned();
+        line.line.decision = REFUSED.to_owned();
         let meter = self.own.meter.for_request(Arc::clone(&line.counts));
         Ok(RequestRecord::new(meter, line, Arc::clone(&self.own.notes), shown))
     }
@@ -229,19 +229,23 @@ impl ServedConnection<'_> {
         let judged =
             JudgedRequest::judge(parts, &self.own.target, &services.rules, (&self.own.identity, &self.own.caller))?;
         record.update(|line| {
+            line.allow();
             line.rule = Some(judged.rule.to_string().chars().take(200).collect());
             let names: Vec<&str> = judged.credentials.iter().map(|credential| credential.name.as_str()).collect();
             line.credential = Some(names.join(", ")).filter(|names| !names.is_empty());
         });
         let shared = (is_shared_request(&judged) && body.is_end_stream()).then(|| self.shared_key(&judged)).flatten();
-        let sends = is_sending(&judged, &body);
+        let size = judged.head_size();
+        let sends = judged.is_websocket
+            || !body.is_end_stream()
+            || sends_in_head(judged.method.as_str(), judged.query.is_some(), size);
         let JudgedRequest { method, path, mut query, mut headers, credentials, is_websocket, .. } = judged;
         if shared.is_some()
             && let Some(host) = headers.remove(HOST)
         {
             headers = shared_request_fields(host);
         }
-        let size = head_size(&headers) + path.len() + query.as_ref().map_or(0, String::len);
+        let size = if shared.is_some() { head_size(&headers) + path.len() } else { size };
         record.meter.add(RelayDirection::Up, size as u64).map_err(|error| passed_limit(error, &shown))?;
         if let Some(response) = shared.as_ref().and_then(|(downloads, key)| kept_answer(downloads, key, record)) {
             return response.map_err(|error| passed_limit(error, &shown));
@@ -265,7 +269,6 @@ impl ServedConnection<'_> {
         let uri: Uri = uri.parse().map_err(|_| {
             refusal(RefusalReason::MalformedRequest, "its address is too long".to_owned(), "send a shorter one")
         })?;
-        record.update(|line| line.decision = "allowed".to_owned());
         if sends {
             record.announce()?;
         }
@@ -403,7 +406,7 @@ fn kept_answer(
     record: &Arc<RequestRecord>,
 ) -> Option<Result<Response<AnswerBody>, RelayError>> {
     let (answer, file) = downloads.find(key)?;
-    record.update(|line| (line.decision, line.cached) = ("allowed".to_owned(), true));
+    record.update(|line| line.cached = true);
     record.set_status(StatusCode::OK);
     let body = KeptBody::new(file, answer.length);
     let body = CountedBody::new(body, RelayDirection::Down, Arc::clone(record), None).boxed_unsync();
@@ -431,19 +434,10 @@ fn passed_limit(error: RelayError, shown: &str) -> EgressRefusal {
     EgressRefusal { reason, target: shown.to_owned(), cause, hint: hint.to_owned() }
 }
 
-/// True if a request may carry more out than its head.
-fn is_sending(request: &JudgedRequest<'_>, body: &Incoming) -> bool {
-    request.is_websocket || !body.is_end_stream() || ![Method::GET, Method::HEAD].contains(&request.method)
-}
-
 /// True if the client wants a protocol such as HTTP/2 only.
 fn offers_other_protocols(error: &std::io::Error) -> bool {
     let error = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     matches!(error, Some(rustls::Error::NoApplicationProtocol))
-}
-
-fn head_size(headers: &HeaderMap) -> usize {
-    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum()
 }
 
 fn is_encoded(headers: &HeaderMap) -> bool {

@@ -111,6 +111,16 @@ impl<'a> JudgedRequest<'a> {
         let path = if limits.paths.is_empty() { path } else { canonical_path(&path).unwrap_or(path) };
         Ok(Self { rule, method, path, query, headers, credentials, is_websocket })
     }
+
+    /// Returns how many bytes the address and the fields take.
+    pub(crate) fn head_size(&self) -> usize {
+        head_size(&self.headers) + self.path.len() + self.query.as_ref().map_or(0, String::len)
+    }
+}
+
+/// Returns how many bytes fields take.
+pub(crate) fn head_size(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum()
 }
 
 /// Fails unless every host that the request names is the target.

@@ -57,9 +57,9 @@ fn host_values(broker: &BrokerConfig, env: &ProcessEnv) -> HostValues {
 /// program.
 pub fn check_credentials(rules: &EgressRules, broker: &BrokerConfig, env: &ProcessEnv) -> Result<(), Failure> {
     let values = host_values(broker, env);
-    for EgressCredential { name, reference, .. } in &rules.credentials {
+    for EgressCredential { name, reference, place, .. } in &rules.credentials {
         if let Err(need) = values.check(reference) {
-            return Err(Failure::usage(format!("could not use `value` of `[credentials.{name}]`"))
+            return Err(Failure::usage(format!("could not use `value` of `[credentials.{name}]` in {place}"))
                 .because(format!("it needs {need}"))
                 .with_hint("give it a value, or run with `--no-net`, which drops all rules"));
         }
