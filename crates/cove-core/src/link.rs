@@ -98,6 +98,9 @@ pub enum LinkError {
     Protocol(&'static str),
     #[error("the runner could not go on: {0}")]
     Fault(String),
+    /// The session has no certificates: they did not fit, or `/tmp` cannot be written.
+    #[error("{message}")]
+    NoCertificates { bytes: u64, message: String },
     #[error("could not encode a message")]
     Encode(#[from] cove_protocol::EncodeError),
     #[error("too many requests are open")]
@@ -161,6 +164,9 @@ impl Link {
                 ready
             }
             (FromRunner::Ready(_), _) => return Err(LinkError::Protocol("it speaks another version")),
+            (FromRunner::NoCertificates { bytes, message }, _) => {
+                return Err(LinkError::NoCertificates { bytes, message: display_value(&message) });
+            }
             (FromRunner::Fault { message }, _) => return Err(LinkError::Fault(display_value(&message))),
             _ => return Err(LinkError::Protocol("it did not answer hello")),
         };
@@ -357,6 +363,9 @@ async fn dispatch_messages(
             }
             FromRunner::UnknownName { .. } | FromRunner::MoreUnknownNames { .. } if !streams.has_name_door() => {
                 break LinkError::Protocol("it reported a name without a door for names");
+            }
+            FromRunner::NoCertificates { .. } => {
+                break LinkError::Protocol("it reported missing certificates after its start");
             }
             FromRunner::Fault { message } => break LinkError::Fault(display_value(message)),
             FromRunner::Output { .. }

@@ -43,6 +43,7 @@ use crate::guest_streams::SessionNetwork;
 use crate::link::{CellMessages, Link, LinkError, SendPermit, encode_frame};
 use crate::output::CellOutput;
 use crate::policy::{ImageRecipe, Policy, SandboxRoot};
+use crate::units::{MIB, show_size};
 
 use calls::CellCalls;
 use running_cell::{RunningCell, StopLadder, StopStep, read_input};
@@ -105,6 +106,20 @@ pub struct SessionOptions {
     pub network: Option<SessionNetwork>,
 }
 
+/// Returns the error for a session whose certificates could not be written, or would not fit: they need this many bytes of the
+/// `tmp` that there are.
+pub fn certificates_failure(bytes: u64, tmp: u64) -> Failure {
+    let failed = "could not write the certificates of a session, which its rules about the network need";
+    let hint = match tmp < bytes {
+        true => {
+            let enough = show_size(bytes.div_ceil(MIB).saturating_mul(MIB));
+            format!("set `tmp-size` to at least `{enough}`; it is `{}`", show_size(tmp))
+        }
+        false => "the sandbox's `/tmp` must be writable and have room".to_owned(),
+    };
+    Failure::operator(failed).with_hint(hint)
+}
+
 impl Session {
     /// Starts a sandbox and waits until its runner is ready. Fails if the backend refuses the policy, or if the runner
     /// does not answer within `START_TIMEOUT` or breaks the protocol; the sandbox is killed then.
@@ -155,6 +170,9 @@ impl Session {
                 }
                 sandbox.control.kill();
                 let ending = sandbox.control.wait().await;
+                if let LinkError::NoCertificates { bytes, message } = error {
+                    return Err(certificates_failure(bytes, policy.limits.tmp).because(message));
+                }
                 Err(failed.because(format!("{error}; the sandbox {}", cell::describe_end(&ending))))
             }
             Err(_) => {

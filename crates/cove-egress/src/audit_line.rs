@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU16, AtomicU64};
 
 use serde::{Deserialize, Serialize};
 
+use crate::refusal::RefusalReason;
+
 /// Who makes the requests of a cell, for the rules and the audit file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NetworkCaller {
@@ -18,6 +20,8 @@ pub struct NetworkCaller {
 pub(crate) const LINE_KIND: &str = "net";
 /// The decision of a line from before the first byte.
 pub(crate) const BEGUN: &str = "begun";
+/// What the rules say.
+pub(crate) const ALLOWED: &str = "allowed";
 pub(crate) const REFUSED: &str = "refused";
 
 /// How Cove handles a request.
@@ -86,9 +90,9 @@ pub struct EgressAuditLine {
     /// Names of the credentials that Cove added.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub credential: Option<String>,
-    /// `allowed` or `refused`, or `begun` in a line from before the first byte.
+    /// What the rules say: `allowed` or `refused`. Or `begun`, in a line from before the first byte.
     pub decision: String,
-    /// Why it was refused, or why it ended early.
+    /// Why the rules refused it; or why it failed, or ended early, although they allow it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reason: Option<String>,
     /// How many further requests of the cell were refused and have no line of their own.
@@ -106,6 +110,23 @@ pub struct EgressAuditLine {
 }
 
 impl EgressAuditLine {
+    pub(crate) fn allow(&mut self) {
+        ALLOWED.clone_into(&mut self.decision);
+    }
+
+    /// Notes why the request was not carried out, or not to its end.
+    pub(crate) fn end_with(&mut self, reason: RefusalReason) {
+        self.reason = Some(reason.as_str().to_owned());
+        if reason.is_decision() {
+            REFUSED.clone_into(&mut self.decision);
+        }
+    }
+
+    /// True if the rules refused the request.
+    pub fn is_refused(&self) -> bool {
+        self.decision == REFUSED
+    }
+
     /// True for the line from before the first byte.
     pub fn is_beginning(&self) -> bool {
         self.decision == BEGUN

@@ -15,6 +15,8 @@ pub struct EgressCredential {
     pub name: String,
     /// Refers to the value, as in `${GITHUB_TOKEN}`.
     pub reference: String,
+    /// Where that stands, as in "`cove.toml`, line 7".
+    pub place: String,
     pub slot: CredentialSlot,
     /// What the placeholder begins with, for programs that look at the beginning of a token.
     pub prefix: String,

@@ -113,6 +113,7 @@ impl CredentialReader<'_> {
         Ok(EgressCredential {
             name: name.to_owned(),
             reference: reference.to_owned(),
+            place: format!("`{}`, line {}", self.file, at_value.line),
             slot,
             prefix: prefix.to_owned(),
             variables,

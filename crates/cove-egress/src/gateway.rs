@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use cove_core::error::Failure;
 use cove_core::guest_streams::{SessionNetwork, SessionNetworks, SessionTraffic};
 use cove_protocol::{CellId, StreamDoor, StreamId};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
@@ -26,7 +27,7 @@ use crate::refusal::{EgressRefusal, RefusalReason, UNREADABLE};
 use crate::refusal_notes::RefusalNotes;
 use crate::relay::{RelayError, RelayMeter, relay_exchange, relay_tunnel};
 use crate::rules::{EgressRule, EgressRules, RequestKind};
-use crate::session_identity::SessionIdentity;
+use crate::session_identity::{SessionIdentity, create_session_network};
 use crate::target_host::{HostTarget, TargetHost};
 
 /// How long a client may take to send a head, and to send its first message through a tunnel.
@@ -159,7 +160,6 @@ impl EgressGateway {
                 template.rule = open.line.rule.clone();
                 template.mode = EgressMode::Inspect;
                 open.line.mode = EgressMode::Inspect;
-                open.line.decision = "allowed".to_owned();
                 let first_line = Mutex::new(Some(open));
                 let notes = Arc::clone(origin.notes);
                 let services = &self.services;
@@ -178,11 +178,11 @@ impl EgressGateway {
                 connection.serve(client).await;
             }
             RequestEnd::BrokenOff(refusal) => {
-                open.line.reason = Some(refusal.reason.as_str().to_owned());
+                open.line.end_with(refusal.reason);
                 origin.notes.add(&refusal);
             }
             RequestEnd::Refused(refusal) => {
-                open.line.reason = Some(refusal.reason.as_str().to_owned());
+                open.line.end_with(refusal.reason);
                 drop(open);
                 self.refuse(client, &refusal, origin).await;
             }
@@ -282,11 +282,11 @@ impl EgressGateway {
             let line = &mut open.line;
             let rule = self.services.rules.decide(&request.target, request.kind(), origin.caller)?;
             line.rule = Some(rule.to_string().chars().take(MAX_SHOWN_RULE).collect());
+            line.allow();
             let addresses = find_addresses(rule, &request.target, &self.services, meter).await?;
             if rule.inspection.is_some() && request.kind() == RequestKind::Tunnel {
                 return Ok(DecidedRequest::Inspected(addresses));
             }
-            line.decision = "allowed".to_owned();
             if rule.is_unread() {
                 line.mode = EgressMode::Tcp;
             }
@@ -329,8 +329,8 @@ impl EgressGateway {
 }
 
 impl SessionNetworks for EgressGateway {
-    fn create(&self) -> SessionNetwork {
-        SessionIdentity::new(self.rules()).into_network(self.rules())
+    fn create(&self) -> Result<SessionNetwork, Failure> {
+        create_session_network(self.rules())
     }
 }
 

@@ -36,11 +36,11 @@ use crate::download_cache::{DownloadCache, DownloadKey};
 use crate::egress_meter::RelayDirection;
 use crate::gateway_services::GatewayServices;
 use crate::inspected_body::{AnswerBody, CountedBody, KeptBody, text_body};
-use crate::inspected_request::{JudgedRequest, drop_answer_fields, shown_request};
+use crate::inspected_request::{JudgedRequest, drop_answer_fields, head_size, shown_request};
 use crate::inspected_upgrade::{close_unused, relay_upgrade};
 use crate::open_line::OpenEgressLine;
 use crate::origin_connection::{CarriedRequest, OriginConnection, SentBody};
-use crate::proxy_request::MAX_HEAD;
+use crate::proxy_request::{MAX_HEAD, sends_in_head};
 use crate::refusal::{EgressRefusal, RefusalReason};
 use crate::refusal_notes::RefusalNotes;
 use crate::relay::{RelayError, RelayMeter};
@@ -91,7 +91,7 @@ impl InspectedConnection<'_> {
             Err(None) => {}
             Err(Some(refusal)) => {
                 if let Some(line) = lock(&self.first_line).as_mut() {
-                    line.line.reason = Some(refusal.reason.as_str().to_owned());
+                    line.line.end_with(refusal.reason);
                 }
                 self.notes.add(&refusal);
             }
@@ -253,12 +253,16 @@ impl ServedConnection<'_> {
         let judged =
             JudgedRequest::judge(parts, &self.own.target, &services.rules, (&self.own.identity, &self.own.caller))?;
         record.update(|line| {
+            line.allow();
             line.rule = Some(judged.rule.to_string().chars().take(200).collect());
             let names: Vec<&str> = judged.credentials.iter().map(|credential| credential.name.as_str()).collect();
             line.credential = Some(names.join(", ")).filter(|names| !names.is_empty());
         });
         let shared = is_shared_request(&judged).then(|| self.shared_key(&judged)).flatten();
-        let sends = is_sending(&judged);
+        let size = judged.head_size();
+        let sends = judged.websocket.is_some()
+            || judged.has_body
+            || sends_in_head(judged.method.as_str(), judged.query.is_some(), size);
         let carried = match (&shared, judged.has_body) {
             (Some(_), _) => CarriedRequest::Shared,
             (None, false) => CarriedRequest::WithoutBody,
@@ -270,7 +274,7 @@ impl ServedConnection<'_> {
         {
             headers = shared_request_fields(host);
         }
-        let size = method.as_str().len() + head_size(&headers) + path.len() + query.as_ref().map_or(0, String::len);
+        let size = if shared.is_some() { head_size(&headers) + path.len() } else { size };
         record.meter.add(RelayDirection::Up, size as u64).map_err(|error| passed_limit(error, &shown))?;
         if let Some((downloads, key)) = &shared
             && let Some(response) = kept_answer(downloads, key, record).await
@@ -296,7 +300,6 @@ impl ServedConnection<'_> {
         let uri: Uri = uri.parse().map_err(|_| {
             refusal(RefusalReason::MalformedRequest, "its address is too long".to_owned(), "send a shorter one")
         })?;
-        record.update(|line| line.decision = "allowed".to_owned());
         if sends {
             record.announce()?;
         }
@@ -447,7 +450,7 @@ async fn kept_answer(
         return Some(Err(error));
     }
     let (answer, file) = downloads.check(found).await?;
-    record.update(|line| (line.decision, line.cached) = ("allowed".to_owned(), true));
+    record.update(|line| line.cached = true);
     record.set_status(StatusCode::OK);
     let body = KeptBody::new(file, answer.length);
     let body = CountedBody::new(body, RelayDirection::Down, Arc::clone(record), None).counted_before().boxed_unsync();
@@ -475,19 +478,10 @@ fn passed_limit(error: RelayError, shown: &str) -> EgressRefusal {
     EgressRefusal { reason, target: shown.to_owned(), cause, hint: hint.to_owned() }
 }
 
-/// True if a request may carry more out than its head.
-fn is_sending(request: &JudgedRequest<'_>) -> bool {
-    request.websocket.is_some() || request.has_body || ![Method::GET, Method::HEAD].contains(&request.method)
-}
-
 /// True if the client wants a protocol such as HTTP/2 only.
 fn offers_other_protocols(error: &std::io::Error) -> bool {
     let error = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     matches!(error, Some(rustls::Error::NoApplicationProtocol))
-}
-
-fn head_size(headers: &HeaderMap) -> usize {
-    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum()
 }
 
 fn is_encoded(headers: &HeaderMap) -> bool {

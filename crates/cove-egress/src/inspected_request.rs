@@ -133,6 +133,17 @@ impl<'a> JudgedRequest<'a> {
         let websocket = websocket.flatten();
         Ok(Self { rule, method, path, query, headers, credentials, has_body, websocket })
     }
+
+    /// Returns how many bytes the address and the fields take.
+    pub(crate) fn head_size(&self) -> usize {
+        let query = self.query.as_ref().map_or(0, String::len);
+        self.method.as_str().len() + head_size(&self.headers) + self.path.len() + query
+    }
+}
+
+/// Returns how many bytes fields take.
+pub(crate) fn head_size(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum()
 }
 
 /// True if a head says that something follows it. `StrictHeads` has refused all but one plain length or `chunked`.

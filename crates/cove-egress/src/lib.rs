@@ -59,6 +59,7 @@ pub use download_cache::DownloadCache;
 pub use egress_meter::{EgressMeter, RelayDirection};
 pub use gateway::EgressGateway;
 pub use gateway_services::HostServices;
+pub use origin_connection::check_trust;
 pub use presets::{NetworkPreset, PRESETS, PresetAccess};
 #[cfg(any(test, fuzzing))]
 pub use proxy_request::exercise::exercise as exercise_proxy_request;
@@ -67,8 +68,9 @@ pub use request_limits::RequestLimits;
 pub use request_path::PathPattern;
 pub use rules::{
     DownloadCacheLimit, EgressRule, EgressRules, HostPattern, MAX_RULES, RequestKind, RuleProtocol, RuleScope,
-    TrafficLimits,
+    ScopeKind, ScopeName, TrafficLimits,
 };
 pub use secret_value::{CredentialValues, SecretValue};
+pub use session_identity::create_session_network;
 pub use table::parse_table;
 pub use target_host::{HostTarget, TargetHost};

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -11,7 +12,8 @@ use http_body_util::combinators::UnsyncBoxBody;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use rustls::crypto::ring::default_provider;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls_platform_verifier::BuilderVerifierExt;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -64,6 +66,21 @@ pub(crate) enum CarriedRequest {
     WithoutBody,
     /// Nothing follows it: many servers do not read the bodies of some requests, and go on within them.
     WithBody,
+}
+
+/// Fails if a file that shall say which servers to trust cannot be read, or holds no certificate: no server would then be
+/// trusted.
+pub fn check_trust(file: &Path) -> Result<(), String> {
+    let mut certificates = CertificateDer::pem_file_iter(file).map_err(|error| match error {
+        pem::Error::Io(error) => error.to_string(),
+        other => other.to_string(),
+    })?;
+    match certificates.next() {
+        Some(Ok(_)) => Ok(()),
+        Some(Err(pem::Error::Io(error))) => Err(error.to_string()),
+        Some(Err(error)) => Err(error.to_string()),
+        None => Err("there is no certificate in it".to_owned()),
+    }
 }
 
 /// A connection to a server, for one request after another.

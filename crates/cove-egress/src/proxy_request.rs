@@ -19,6 +19,8 @@ pub(crate) const MAX_FIELDS: usize = 100;
 /// More than any method has. An audit line has the whole of it.
 pub(crate) const MAX_METHOD: usize = 32;
 pub(crate) const LONG_METHOD: &str = "its method has more than 32 characters";
+/// A head that is longer than those of most programs may carry something out.
+const MAX_USUAL_HEAD: usize = 2048;
 /// What the line of a refusal shows of a target that it cannot understand.
 const MAX_SHOWN: usize = 100;
 /// Fields that are about one connection only. This module writes `Host` and the length itself.
@@ -68,12 +70,13 @@ impl ProxyRequest {
         }
     }
 
-    /// True if the request may carry more out than its head.
+    /// True if the request may carry more out than its audit line shows.
     pub(crate) fn sends(&self) -> bool {
-        match self.form {
+        match &self.form {
             RequestForm::Tunnel => true,
-            RequestForm::Plain { body, .. } => {
-                body != BodyLength::Known(0) || !matches!(self.method.as_str(), "GET" | "HEAD")
+            RequestForm::Plain { head, body } => {
+                let has_query = head.lines().next().is_some_and(|line| line.contains('?'));
+                *body != BodyLength::Known(0) || sends_in_head(&self.method, has_query, head.len())
             }
         }
     }
@@ -169,6 +172,11 @@ impl ProxyRequest {
         let path = path.split('?').next().unwrap_or_default().to_owned();
         Ok(Self { target, method: method.to_owned(), path, form: RequestForm::Plain { head, body } })
     }
+}
+
+/// True if a request of this method may carry something out without a body: in its query, or in a head of this many bytes.
+pub(crate) fn sends_in_head(method: &str, has_query: bool, size: usize) -> bool {
+    has_query || size > MAX_USUAL_HEAD || !matches!(method, "GET" | "HEAD")
 }
 
 /// Writes the head that the server gets. Fails if a field is not text.

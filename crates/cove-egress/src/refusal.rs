@@ -68,6 +68,33 @@ impl RefusalReason {
         }
     }
 
+    /// True if this is a decision of the rules. Every other reason leaves their decision as it is: they may allow a
+    /// request that then does not come about.
+    pub fn is_decision(self) -> bool {
+        match self {
+            Self::HostNotAllowed
+            | Self::PortNotAllowed
+            | Self::ProtocolNotAllowed
+            | Self::Denied
+            | Self::MalformedHost
+            | Self::PrivateAddress
+            | Self::NotTls
+            | Self::SniMismatch
+            | Self::MethodNotAllowed
+            | Self::PathNotAllowed
+            | Self::HostMismatch
+            | Self::CredentialMisplaced => true,
+            Self::MalformedRequest
+            | Self::CredentialMissing
+            | Self::CertificateRefused
+            | Self::UntrustedServer
+            | Self::EncodedAnswer
+            | Self::Limit
+            | Self::Unreachable
+            | Self::NotRecorded => false,
+        }
+    }
+
     /// Returns the status and the phrase that begin the answer.
     pub fn status(self) -> (u16, &'static str) {
         match self {

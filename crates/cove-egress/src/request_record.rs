@@ -40,7 +40,7 @@ impl RequestRecord {
     }
 
     pub(crate) fn refuse(&self, refusal: &EgressRefusal) {
-        self.update(|line| line.reason = Some(refusal.reason.as_str().to_owned()));
+        self.update(|line| line.end_with(refusal.reason));
         self.notes.add(refusal);
     }
 

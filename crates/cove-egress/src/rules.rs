@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use cove_core::error::Refusal;
+use cove_core::error::{Failure, Refusal, display_value};
 use cove_core::policy::DoorName;
 use cove_core::spelling::nearest;
 use cove_core::units::show_size;
@@ -176,6 +176,22 @@ impl RuleScope {
     }
 }
 
+/// What a rule may be limited to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScopeKind {
+    Image,
+    Principal,
+}
+
+/// A name that limits a rule, as the file has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScopeName {
+    pub kind: ScopeKind,
+    pub name: String,
+    /// The key and its place, as messages name them.
+    pub written: String,
+}
+
 impl EgressRule {
     /// A rule for TLS on port 443, or plain HTTP if the only port is 80. Fails if the host is an address that no rule
     /// can open.
@@ -317,6 +333,8 @@ pub struct EgressRules {
     pub limits: TrafficLimits,
     /// What rules refer to by name.
     pub credentials: Vec<EgressCredential>,
+    /// The names that limit rules, to be checked where it is known which there are.
+    pub scope_names: Vec<ScopeName>,
     /// True if Cove looks into TLS wherever a rule does not forbid it.
     pub inspects_all: bool,
     pub download_cache: DownloadCacheLimit,
@@ -345,6 +363,46 @@ impl EgressRules {
     /// False if nothing can be reached, so that a sandbox needs no door.
     pub fn allow_anything(&self) -> bool {
         !self.allow.is_empty()
+    }
+
+    /// Takes out every rule that opens something.
+    pub fn close(&mut self) {
+        self.allow.clear();
+        self.credentials.clear();
+        self.scope_names.clear();
+    }
+
+    /// Returns the rules of sessions in one image: what others can reach is left out, and what belongs to that alone.
+    pub fn of_image(&self, image: Option<&str>) -> Self {
+        let is_image = |name: &String| Some(name.as_str()) == image;
+        let mut rules = self.clone();
+        rules.allow.retain(|rule| rule.scope.images.is_empty() || rule.scope.images.iter().any(is_image));
+        let uses = |name: &String| {
+            let mut inspections = rules.allow.iter().filter_map(|rule| rule.inspection.as_ref());
+            inspections.any(|limits| limits.credentials.contains(name))
+        };
+        rules.credentials = self.credentials.iter().filter(|credential| uses(&credential.name)).cloned().collect();
+        rules
+    }
+
+    /// Fails at the first name of a scope that is not among `known`: its rule would silently allow less, or nothing.
+    pub fn check_scopes(&self, kind: ScopeKind, known: &[String]) -> Result<(), Failure> {
+        let unknown = self.scope_names.iter().find(|scope| scope.kind == kind && !known.contains(&scope.name));
+        let Some(ScopeName { name, written, .. }) = unknown else { return Ok(()) };
+        let (noun, more) = match kind {
+            ScopeKind::Image => ("image", ""),
+            ScopeKind::Principal => ("principal", "; the token file of a server over HTTP has others"),
+        };
+        let meant = nearest(name, known.iter().map(String::as_str));
+        let meant = meant.map_or_else(String::new, |name| format!("did you mean `{name}`? "));
+        Err(Failure::usage(format!("could not use {written}"))
+            .because(format!("there is no {noun} `{}`", display_value(name)))
+            .with_hint(format!("{meant}the {noun}s are `{}`{more}", known.join("`, `"))))
+    }
+
+    /// True if Cove reads requests, so that sessions need a certificate authority.
+    pub fn has_inspected_rules(&self) -> bool {
+        self.allow.iter().any(|rule| rule.inspection.is_some())
     }
 
     /// True if a rule lets sessions share downloads.
@@ -516,9 +574,40 @@ impl EgressRules {
     pub fn reachable_hosts(&self) -> String {
         list_hosts(self.allow.iter().filter(|rule| rule.scope.principals.is_empty()))
     }
+
+    /// The same in at most this many bytes, besides the count.
+    pub fn reachable_hosts_within(&self, bytes: usize) -> String {
+        let mut all = named_hosts(self.allow.iter().filter(|rule| rule.scope.principals.is_empty()));
+        let mut used = 0;
+        let fits = |host: &&String| {
+            used += host.len() + 2;
+            used <= bytes
+        };
+        let shown = all.iter().take(MAX_LISTED).take_while(fits).count();
+        let more = all.len() - shown;
+        all.truncate(shown);
+        match (shown, more) {
+            (_, 0) => {}
+            (0, 1) => all.push("1 host".to_owned()),
+            (0, more) => all.push(format!("{more} hosts")),
+            (_, more) => all.push(format!("{more} more")),
+        }
+        all.join(", ")
+    }
 }
 
 fn list_hosts<'a>(rules: impl Iterator<Item = &'a EgressRule>) -> String {
+    let mut all = named_hosts(rules);
+    let more = all.len().saturating_sub(MAX_LISTED);
+    all.truncate(MAX_LISTED);
+    if more > 0 {
+        all.push(format!("{more} more"));
+    }
+    all.join(", ")
+}
+
+/// Returns each host and each preset once, with the images that alone reach it.
+fn named_hosts<'a>(rules: impl Iterator<Item = &'a EgressRule>) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for rule in rules {
         let mut shown = match rule.preset {
@@ -532,12 +621,7 @@ fn list_hosts<'a>(rules: impl Iterator<Item = &'a EgressRule>) -> String {
             all.push(shown);
         }
     }
-    let more = all.len().saturating_sub(MAX_LISTED);
-    all.truncate(MAX_LISTED);
-    if more > 0 {
-        all.push(format!("{more} more"));
-    }
-    all.join(", ")
+    all
 }
 
 /// Fails for a text without a dot that looks like a misspelled preset: as a host it would silently allow nothing.

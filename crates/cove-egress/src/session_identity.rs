@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cove_core::error::Failure;
 use cove_core::guest_streams::SessionNetwork;
 use ring::rand::{SecureRandom, SystemRandom};
 
@@ -23,17 +24,23 @@ pub(crate) struct SessionIdentity {
 }
 
 impl SessionIdentity {
-    /// Makes an identity for these rules.
-    pub(crate) fn new(rules: &EgressRules) -> Self {
+    /// Makes an identity for these rules. Fails if its keys cannot be made: a session that lacks them would not do what the
+    /// rules say.
+    pub(crate) fn new(rules: &EgressRules) -> Result<Self, Failure> {
         let hosts = rules.inspected_hosts();
-        let authority = (!hosts.is_empty()).then(|| SessionAuthority::new(hosts));
-        let authority = authority.and_then(|made| {
-            // Every inspected request of the session is then refused.
-            made.inspect_err(|error| tracing::error!("could not make a certificate authority: {error}")).ok()
+        let authority = (!hosts.is_empty()).then(|| SessionAuthority::new(hosts)).transpose().map_err(|error| {
+            Failure::operator("could not make the certificate authority of a session")
+                .because(error)
+                .with_hint("the rules that inspect requests need one; `--no-net` drops all rules")
+        })?;
+        let placeholders = rules.credentials.iter().map(|credential| {
+            let made = placeholder(credential).map_err(|_| {
+                Failure::operator(format!("could not make a placeholder for the credential `{}`", credential.name))
+                    .because("the kernel has no random numbers")
+            });
+            Ok((credential.name.clone(), made?))
         });
-        let placeholders =
-            rules.credentials.iter().map(|credential| (credential.name.clone(), placeholder(credential)));
-        Self { authority, placeholders: placeholders.collect() }
+        Ok(Self { authority, placeholders: placeholders.collect::<Result<_, Failure>>()? })
     }
 
     pub(crate) fn placeholder(&self, credential: &str) -> Option<&str> {
@@ -55,11 +62,15 @@ impl SessionIdentity {
     }
 }
 
-/// Returns a text that looks like a token and is worthless.
-fn placeholder(credential: &EgressCredential) -> String {
+/// Makes the network of a session with these rules. Fails if the session would not be what they say.
+pub fn create_session_network(rules: &EgressRules) -> Result<SessionNetwork, Failure> {
+    SessionIdentity::new(rules).map(|identity| identity.into_network(rules))
+}
+
+/// Returns a text that looks like a token and is worthless. Fails if the kernel has no random numbers.
+fn placeholder(credential: &EgressCredential) -> Result<String, ring::error::Unspecified> {
     let mut bytes = [0; RANDOM_LENGTH];
-    // It fails only where the kernel has no random numbers; a placeholder that is not random is worthless all the same.
-    let _ = SystemRandom::new().fill(&mut bytes);
+    SystemRandom::new().fill(&mut bytes)?;
     let random = bytes.iter().map(|byte| char::from(ALPHABET[usize::from(byte % 32)]));
-    credential.prefix.chars().chain(random).collect()
+    Ok(credential.prefix.chars().chain(random).collect())
 }

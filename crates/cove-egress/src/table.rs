@@ -11,7 +11,9 @@ use cove_core::units;
 use ipnet::IpNet;
 
 use crate::address::check_named_address;
-use crate::rules::{DownloadCacheLimit, EgressRule, EgressRules, HostPattern, MAX_RULES, RuleProtocol, RuleScope};
+use crate::rules::{
+    DownloadCacheLimit, EgressRule, EgressRules, HostPattern, MAX_RULES, RuleProtocol, RuleScope, ScopeKind, ScopeName,
+};
 use crate::target_host::parse_port;
 
 const TABLE_KEYS: &[&str] = &["presets", "allow", "deny", "inspect", "max_upload", "max_download", "cache"];
@@ -183,17 +185,30 @@ impl TableReader<'_> {
                 rules.add_preset(name).map_err(|refusal| self.failure("preset", preset, refusal))?;
             }
         }
-        let scope = RuleScope { images: self.names(item, "images")?, principals: self.names(item, "principals")? };
+        let scope = RuleScope {
+            images: self.names(item, ScopeKind::Image, rules)?,
+            principals: self.names(item, ScopeKind::Principal, rules)?,
+        };
         rules.allow.iter_mut().skip(first).for_each(|rule| rule.scope = scope.clone());
         Ok(())
     }
 
     /// Reads a list of names; none if there is no such key. An empty list would allow nobody what a reader takes for all.
-    fn names(&self, rule: &DocumentNode, key: &str) -> Result<Vec<String>, Failure> {
+    fn names(&self, rule: &DocumentNode, kind: ScopeKind, rules: &mut EgressRules) -> Result<Vec<String>, Failure> {
+        let key = match kind {
+            ScopeKind::Image => "images",
+            ScopeKind::Principal => "principals",
+        };
         let Some(node) = rule.get(key) else { return Ok(Vec::new()) };
         let items = node.items().filter(|items| !items.is_empty());
         let items = items.ok_or_else(|| self.wrong_kind(key, node, &format!("{key} = [\"NAME\"]")))?;
-        items.iter().map(|item| self.text(key, item).map(str::to_owned)).collect()
+        let names: Vec<String> =
+            items.iter().map(|item| self.text(key, item).map(str::to_owned)).collect::<Result<_, _>>()?;
+        let quoted = self.document.quote(key, node);
+        let written = format!("{quoted} of `[egress]` in `{}`, line {}", self.file, node.line);
+        let named = names.iter().map(|name| ScopeName { kind, name: name.clone(), written: written.clone() });
+        rules.scope_names.extend(named);
+        Ok(names)
     }
 
     fn allow_rule(&self, node: &DocumentNode) -> Result<EgressRule, Failure> {

@@ -121,6 +121,7 @@ impl WireMessage for FromRunner {
             Self::EndStream { .. } => ("end_stream", MessageForm::Plain),
             Self::ResetStream { .. } => ("reset_stream", MessageForm::Plain),
             Self::Pong { .. } => ("pong", MessageForm::Uncounted),
+            Self::NoCertificates { .. } => ("no_certificates", MessageForm::Plain),
             Self::Fault { .. } => ("fault", MessageForm::Plain),
         }
     }
@@ -222,6 +223,9 @@ pub enum FromRunner {
     ResetStream { stream: StreamId },
     /// Answers `Ping`, with the same nonce.
     Pong { nonce: u64, received: u64 },
+    /// Answers `Hello` instead of `Ready`: the certificates that code needs, which take this many bytes of `/tmp`, could not be
+    /// written.
+    NoCertificates { bytes: u64, message: String },
     /// The runner cannot continue. It closes the stream after this message.
     Fault { message: String },
 }

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::calls::CALL_SOCKET;
 
@@ -18,6 +18,8 @@ const SYSTEM_BUNDLES: [&str; 4] = [
 const FILE_NAMES: [&str; 4] = ["ca*.pem", "ca-bundle*.pem", "wgetrc*", "apt*.conf"];
 /// More than any system has.
 const MAX_BUNDLE: u64 = 4 << 20;
+/// What a file in memory takes at least.
+const PAGE: u64 = 4096;
 
 /// Variables that name a file with every certificate to trust.
 const BUNDLE_VARIABLES: [&str; 9] = [
@@ -41,6 +43,15 @@ pub(crate) fn write(authority: &str, is_first: bool) -> io::Result<Vec<(String, 
     let suffix = if is_first { String::new() } else { suffix() };
     let bundle = SYSTEM_BUNDLES.iter().find_map(|path| read_bundle(Path::new(path))).unwrap_or_default();
     write_files(folder(), &suffix, authority, &bundle)
+}
+
+/// Returns how many bytes of `/tmp` the files take in a sandbox with the files below `root`, for a certificate of this length.
+pub fn needed_room(root: &Path, authority: usize) -> u64 {
+    let system = SYSTEM_BUNDLES.iter().find_map(|path| read_bundle(&root.join(path.trim_start_matches('/'))));
+    let authority = authority as u64;
+    // The two small files take a page each.
+    let lengths = [authority, authority + 1 + system.unwrap_or_default().len() as u64, 1, 1];
+    lengths.map(|length| length.next_multiple_of(PAGE)).iter().sum()
 }
 
 /// Removes the files of a runner that is not the first process of its sandbox: another may use the folder after it.
@@ -81,13 +92,23 @@ fn write_files(folder: &Path, suffix: &str, authority: &str, bundle: &str) -> io
         fs::write(path, content)
             .map_err(|error| io::Error::new(error.kind(), format!("could not write `{}`: {error}", path.display())))?;
     }
-    let name = |path: &PathBuf| path.to_string_lossy().into_owned();
-    let named = |names: &'static [&'static str], path: &PathBuf| {
-        let path = name(path);
+    Ok(variables([&own, &all, &wget, &apt]))
+}
+
+/// Returns the variables of the first runner in a sandbox.
+pub(crate) fn first_variables() -> Vec<(String, String)> {
+    let [own, all, wget, apt] = FILE_NAMES.map(|name| folder().join(name.replace('*', "")));
+    variables([&own, &all, &wget, &apt])
+}
+
+/// Returns the variables that name these files.
+fn variables([own, all, wget, apt]: [&Path; 4]) -> Vec<(String, String)> {
+    let named = |names: &'static [&'static str], path: &Path| {
+        let path = path.to_string_lossy().into_owned();
         names.iter().map(move |variable| ((*variable).to_owned(), path.clone()))
     };
-    let bundles = named(&BUNDLE_VARIABLES, &all).chain(named(&EXTRA_VARIABLES, &own));
-    Ok(bundles.chain(named(&["WGETRC"], &wget)).chain(named(&["APT_CONFIG"], &apt)).collect())
+    let bundles = named(&BUNDLE_VARIABLES, all).chain(named(&EXTRA_VARIABLES, own));
+    bundles.chain(named(&["WGETRC"], wget)).chain(named(&["APT_CONFIG"], apt)).collect()
 }
 
 #[cfg(test)]

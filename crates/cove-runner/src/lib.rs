@@ -8,6 +8,9 @@
 #![forbid(unsafe_code)]
 
 use std::io;
+use std::path::Path;
+
+use cove_protocol::limits::PROXY_PORT;
 
 mod authority_files;
 mod calls;
@@ -26,10 +29,21 @@ mod session_packages;
 mod shim;
 mod stdin;
 
+pub use authority_files::needed_room as needed_certificate_room;
 pub use calls::{CALL_SOCKET, CALL_VARIABLE};
 pub use installer_command::installer_main;
 pub use mcp_command::{exit_status, main as mcp_main, parse_arguments};
 pub use serve::main;
+
+/// Returns every variable that the first runner of a sandbox may add in a session with a network, besides those that the host
+/// sends. `search` is the search path of the sandbox.
+pub fn network_variables(workspace: &Path, search: &str) -> Vec<(String, String)> {
+    let proxy = network_door::proxy_variables(PROXY_PORT, false).into_iter();
+    let settings = proxy.chain(session_packages::setting_variables());
+    let path = session_packages::search_path(workspace, search.as_ref()).map(|path| ("PATH", path));
+    let own = settings.chain(path).map(|(name, value)| (name.to_owned(), value));
+    own.chain(authority_files::first_variables()).collect()
+}
 
 /// Returns the error for a host that broke the protocol.
 fn protocol_error(message: impl Into<String>) -> io::Error {

@@ -75,6 +75,16 @@ struct DoorConnection {
 /// The connection is broken.
 struct BrokenConnection;
 
+/// Returns the variables that lead programs to a door on this port.
+pub(crate) fn proxy_variables(port: u16, answers_names: bool) -> Vec<(&'static str, String)> {
+    let address = format!("http://127.0.0.1:{port}");
+    let proxies = PROXY_VARIABLES.map(|name| (name, address.clone()));
+    let direct = ["NO_PROXY", "no_proxy"].map(|name| (name, DIRECT_HOSTS.to_owned()));
+    // Node ignores the others without it. It makes each start slower, and the name door serves node as well.
+    let node = (!answers_names).then(|| ("NODE_USE_ENV_PROXY", "1".to_owned()));
+    proxies.into_iter().chain(direct).chain(node).collect()
+}
+
 impl NetworkDoor {
     /// Opens the doors as far as the kernel allows them.
     pub(crate) fn open(&mut self, setup: NetworkSetup) {
@@ -104,12 +114,7 @@ impl NetworkDoor {
         if self.listener.is_none() {
             return Vec::new();
         }
-        let address = format!("http://127.0.0.1:{}", self.port);
-        let proxies = PROXY_VARIABLES.map(|name| (name, address.clone()));
-        let direct = ["NO_PROXY", "no_proxy"].map(|name| (name, DIRECT_HOSTS.to_owned()));
-        // Node ignores the others without it. It makes each start slower, and the name door serves node as well.
-        let node = (!self.answers_names()).then(|| ("NODE_USE_ENV_PROXY", "1".to_owned()));
-        proxies.into_iter().chain(direct).chain(node).collect()
+        proxy_variables(self.port, self.answers_names())
     }
 
     /// Returns the descriptors to poll, and for what.

@@ -24,6 +24,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -331,7 +332,12 @@ impl Runner {
             self.door.open(network);
             self.variables.extend(self.door.variables().into_iter().map(|(name, value)| (name.to_owned(), value)));
             if let Some(authority) = authority {
-                self.variables.extend(authority_files::write(&authority, self.is_first)?);
+                let written = authority_files::write(&authority, self.is_first);
+                if let Err(error) = &written {
+                    let bytes = authority_files::needed_room(Path::new("/"), authority.len());
+                    self.host.push(&FromRunner::NoCertificates { bytes, message: error.to_string() }, &[])?;
+                }
+                self.variables.extend(written?);
             }
             let (python, search) = (self.programs.get(&Language::Python), std::env::var_os("PATH"));
             self.packages = SessionPackages::prepare(&std::env::current_dir()?, python.map(String::as_str), search);

@@ -6,7 +6,7 @@
 //! here belongs to the code, which may change or remove it. Nothing here fails: without the environment a session is as
 //! before.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::os::unix::fs::{OpenOptionsExt, symlink};
@@ -49,17 +49,12 @@ impl SessionPackages {
         if Path::new(NODE_PACKAGES).exists() {
             let _ = fs::create_dir(workspace.join("node_modules"));
         }
-        let settings = INSTALLER_SETTINGS.into_iter().chain([(NETWORK_VARIABLE, "rules")]);
-        let mut variables: Vec<_> = settings.map(|(name, value)| (name, value.to_owned())).collect();
+        let mut variables = setting_variables();
         let folder = workspace.join(ENVIRONMENT_FOLDER);
         let made = python.filter(|program| make_environment(&folder, Path::new(program)).is_ok());
         let bin = folder.join("bin");
-        if let Some(search) = search.filter(|_| made.is_some())
-            && let Ok(path) = std::env::join_paths([bin.clone()].into_iter().chain(std::env::split_paths(&search)))
-            && let Ok(path) = path.into_string()
-        {
-            variables.push(("PATH", path));
-        }
+        let path = search.filter(|_| made.is_some()).and_then(|search| search_path(workspace, &search));
+        variables.extend(path.map(|path| ("PATH", path)));
         Self { python: made.map(|program| (bin.join("python3"), program.to_owned())), variables }
     }
 
@@ -75,6 +70,18 @@ impl SessionPackages {
         let is_in_place = fs::read_link(link).is_ok_and(|leads_to| leads_to == Path::new(target));
         link.to_str().filter(|_| is_in_place).unwrap_or(program)
     }
+}
+
+/// Returns the variables of a session with a network, besides its search path.
+pub(crate) fn setting_variables() -> Vec<(&'static str, String)> {
+    let settings = INSTALLER_SETTINGS.into_iter().chain([(NETWORK_VARIABLE, "rules")]);
+    settings.map(|(name, value)| (name, value.to_owned())).collect()
+}
+
+/// Returns the search path of a session with a network.
+pub(crate) fn search_path(workspace: &Path, search: &OsStr) -> Option<String> {
+    let bin = workspace.join(ENVIRONMENT_FOLDER).join("bin");
+    std::env::join_paths([bin].into_iter().chain(std::env::split_paths(search))).ok()?.into_string().ok()
 }
 
 /// Makes a virtual environment with the packages of the sandbox visible. Fails if there is something already.

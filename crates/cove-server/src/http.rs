@@ -24,6 +24,7 @@ use tokio::net::{TcpListener, TcpSocket};
 
 use crate::ServerSetup;
 use crate::http_config::{HttpAuth, HttpConfig};
+use crate::mcp::local_principal;
 use cove_core::error::{Failure, FailureKind};
 use cove_core::process_env::ProcessEnv;
 use cove_core::session::registry::Principal;
@@ -260,6 +261,26 @@ pub fn token_place(config: &HttpConfig, state_dir: Option<&Path>, env: &ProcessE
             .because("there is no home directory, so there is no state directory")
             .with_hint("name one with `--state-dir`, name a file with `--token-file`, or set `COVE_TOKEN`")),
     }
+}
+
+/// Returns the principals that clients can have, as far as these settings say it; None if a token file says it that cannot be
+/// read. `local` is the one of standard input and output.
+pub fn known_principals(config: &HttpConfig, state_dir: Option<&Path>, env: &ProcessEnv) -> Option<Vec<String>> {
+    let file = match (config.auth, token_place(config, state_dir, env)) {
+        (HttpAuth::None, _) | (_, Ok(TokenPlace::Environment(_))) => None,
+        (HttpAuth::Token, Ok(TokenPlace::File(file))) => Some(file),
+        (HttpAuth::Token, Err(_)) => return Some(vec![local_principal().0]),
+    };
+    let mut names = match file {
+        // Where there is no file, a server makes one with the token of its owner.
+        Some(file) if file.exists() => {
+            let tokens = token::file::read_existing_tokens(&file).ok()?;
+            tokens.principals().map(|principal| principal.0.clone()).collect()
+        }
+        Some(_) | None => vec![token::OWNER.to_owned()],
+    };
+    names.push(local_principal().0);
+    Some(names)
 }
 
 fn credentials(

@@ -38,11 +38,14 @@ type McpResult<T> = Result<T, ErrorData>;
 /// A request for one page of a list.
 type PageRequest = Option<PaginatedRequestParams>;
 
+/// How many bytes of hosts the instructions name: with the words around them at most 40 tokens.
+const MAX_NETWORK_HOSTS: usize = 60;
+
 /// The instructions that every agent reads at the start, so every word counts.
 pub(super) fn instructions(config: &ServerSetup) -> String {
     let network = match &config.policy.network {
         SandboxNetwork::None if config.policy.proxy_door => {
-            format!("Network: {}; nothing else. ", config.egress.reachable_hosts())
+            format!("Network: {}; nothing else. ", config.egress.reachable_hosts_within(MAX_NETWORK_HOSTS))
         }
         SandboxNetwork::None => "No network. ".to_owned(),
         SandboxNetwork::Named(_) => String::new(),

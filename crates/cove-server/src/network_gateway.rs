@@ -61,10 +61,10 @@ fn host_values(broker: &BrokerConfig, env: &ProcessEnv) -> HostValues {
 /// program.
 pub fn check_credentials(rules: &EgressRules, broker: &BrokerConfig, env: &ProcessEnv) -> Result<(), Failure> {
     let values = host_values(broker, env);
-    for EgressCredential { name, reference, .. } in &rules.credentials {
+    for EgressCredential { name, reference, place, .. } in &rules.credentials {
         let checked = values.check(reference).and_then(|value| value.map_or(Ok(()), |value| value.check()));
         if let Err(need) = checked {
-            return Err(Failure::usage(format!("could not use `value` of `[credentials.{name}]`"))
+            return Err(Failure::usage(format!("could not use `value` of `[credentials.{name}]` in {place}"))
                 .because(format!("it needs {need}"))
                 .with_hint("give it a value, or run with `--no-net`, which drops all rules"));
         }

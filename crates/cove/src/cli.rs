@@ -17,6 +17,7 @@ mod lazy_broker;
 mod live_output;
 pub mod manual;
 pub mod net;
+mod network_checks;
 pub mod packages;
 mod progress_line;
 pub mod repl;

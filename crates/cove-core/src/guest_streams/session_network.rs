@@ -4,6 +4,8 @@
 use std::any::Any;
 use std::sync::Arc;
 
+use crate::error::Failure;
+
 /// The network of one session: what its runner is told, and what the host alone knows.
 #[derive(Clone)]
 pub struct SessionNetwork {
@@ -17,5 +19,6 @@ pub struct SessionNetwork {
 
 /// Makes the network of each session that starts, also of those that are kept ready.
 pub trait SessionNetworks: Send + Sync {
-    fn create(&self) -> SessionNetwork;
+    /// Fails if the session would not be what the rules say.
+    fn create(&self) -> Result<SessionNetwork, Failure>;
 }

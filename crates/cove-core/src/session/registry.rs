@@ -203,8 +203,8 @@ impl SessionRegistry {
         sessions
     }
 
-    fn create_network(&self) -> Option<SessionNetwork> {
-        self.networks.as_ref().map(|networks| networks.create())
+    fn create_network(&self) -> Result<Option<SessionNetwork>, Failure> {
+        self.networks.as_ref().map(|networks| networks.create()).transpose()
     }
 
     /// Leases an existing session. Returns None if no session has that name. Fails if the handle is unknown or the
@@ -276,11 +276,13 @@ impl SessionRegistry {
         let sessions = Arc::clone(self);
         run_detached(async move {
             let entry = &hold.entry;
-            let options = || SessionOptions {
-                input: Some(Box::new(Cursor::new(input.clone()))),
-                warm_language: None,
-                owner: sandbox_owner(entry),
-                network: sessions.create_network(),
+            let options = || {
+                Ok(SessionOptions {
+                    input: Some(Box::new(Cursor::new(input.clone()))),
+                    warm_language: None,
+                    owner: sandbox_owner(entry),
+                    network: sessions.create_network()?,
+                })
             };
             let session = sessions.start_for_caller(&entry.blueprint.policy, options).await;
             let session = session.map_err(|error| SessionError::Start(Arc::new(error)))?;
@@ -337,11 +339,13 @@ impl SessionRegistry {
                 ready.end().await;
             }
             let owner = sandbox_owner(&hold.entry);
-            let options = || SessionOptions {
-                input: None,
-                warm_language: warm,
-                owner: owner.clone(),
-                network: self.create_network(),
+            let options = || {
+                Ok(SessionOptions {
+                    input: None,
+                    warm_language: warm,
+                    owner: owner.clone(),
+                    network: self.create_network()?,
+                })
             };
             self.start_for_caller(policy, options).await
         });

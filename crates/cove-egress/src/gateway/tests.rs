@@ -82,7 +82,7 @@ async fn send_through(
     let (recorder, questions) = (Arc::new(recorder), Arc::clone(&resolver.questions));
     let gateway = EgressGateway::new(rules, HostServices::new(Arc::clone(&recorder) as _, Box::new(resolver)));
     let notes: Arc<RefusalNotes> = Arc::default();
-    let identity = gateway.identity(Some(&Arc::new(gateway.create())));
+    let identity = gateway.identity(Some(&Arc::new(gateway.create().unwrap())));
     let caller = NetworkCaller { principal: "p".into(), session: "s".into(), image: None };
     let (guest, mut code) = tokio::io::duplex(1 << 20);
     let talk = async move {

@@ -18,6 +18,7 @@ fn rules() -> EgressRules {
     let credential = EgressCredential {
         name: "forge".into(),
         reference: "${FORGE}".into(),
+        place: "`cove.toml`, line 1".into(),
         slot: CredentialSlot::Header { name: AUTHORIZATION, format: "Bearer {}".into() },
         prefix: "ghp_".into(),
         variables: vec!["FORGE".into()],
@@ -36,7 +37,7 @@ fn rules() -> EgressRules {
 /// Returns the request that the server gets, or the reason against it.
 fn judge(host: &str, request: http::request::Builder) -> Result<(String, Option<String>, HeaderMap), RefusalReason> {
     let (rules, target) = (rules(), HostTarget::parse(host, Some(443)).unwrap());
-    let identity = SessionIdentity::new(&rules);
+    let identity = SessionIdentity::new(&rules).unwrap();
     let placeholder = identity.placeholder("forge").unwrap().to_owned();
     let (mut parts, ()) = request.body(()).unwrap().into_parts();
     let put_in = |text: &str| text.replace("PLACEHOLDER", &placeholder);

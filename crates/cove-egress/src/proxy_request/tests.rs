@@ -133,3 +133,17 @@ async fn a_head_ends_at_its_empty_line_and_is_bounded() {
     let endless = vec![b'a'; MAX_HEAD + 1];
     assert_eq!(read_head(&mut &endless[..]).await.unwrap_err().reason, RefusalReason::Limit);
 }
+
+#[test]
+fn what_may_carry_something_out_is_known_before_it_is_sent() {
+    let sends = |line: &str, fields: &str| {
+        parse(&format!("{line} HTTP/1.1\r\nHost: a.example\r\n{fields}\r\n")).unwrap().sends()
+    };
+    assert!(!sends("GET http://a.example/x", "") && !sends("HEAD http://a.example/x", "Accept: */*\r\n"));
+    assert!(sends("GET http://a.example/x?q=1", "") && sends("GET http://a.example?", ""));
+    assert!(sends("GET http://a.example/x", &format!("X-Much: {}\r\n", "x".repeat(3000))));
+    assert!(sends(&format!("GET http://a.example/{}", "x".repeat(3000)), ""));
+    assert!(sends("DELETE http://a.example/x", "") && sends("GET http://a.example/x", "Content-Length: 1\r\n"));
+    // A `?` in a field is no query.
+    assert!(!sends("GET http://a.example/x", "X-Own: what?\r\n"));
+}

@@ -167,6 +167,7 @@ pub(crate) fn from_runner() -> impl Strategy<Value = (FromRunner, Vec<u8>)> {
         (request(), payload()).prop_map(|(request, bytes)| (FromRunner::Answer { request }, bytes)),
         any::<(u64, u64)>().prop_map(|(nonce, received)| without(FromRunner::Pong { nonce, received })),
         text().prop_map(|message| without(FromRunner::Fault { message })),
+        (any::<u64>(), text()).prop_map(|(bytes, message)| without(FromRunner::NoCertificates { bytes, message })),
         image,
         any::<(u64, u64)>()
             .prop_map(|(request, bytes)| without(FromRunner::Stored { request: RequestId(request), bytes })),

@@ -14,6 +14,20 @@ use cove_core::text::format_count;
 use cove_egress::EgressAuditLine;
 use cove_upstream::broker::audit::{self, AuditLine};
 
+const REQUEST_HEADINGS: [&str; 12] = [
+    "TIME",
+    "CALLER",
+    "SESSION",
+    "REQUEST",
+    "OUTCOME",
+    "STATUS",
+    "SENT",
+    "RECEIVED",
+    "TOOK",
+    "ADDRESS",
+    "CREDENTIAL",
+    "RULE",
+];
 const DEFAULT_LINES: usize = 50;
 /// More than a person reads; programs should read the file itself.
 const MAX_LINES: usize = 1_000_000;
@@ -31,6 +45,9 @@ pub struct AuditArgs {
     /// Requests of code to the network instead
     #[arg(long, conflicts_with = "server")]
     egress: bool,
+    /// Only requests that the rules refused
+    #[arg(long, requires = "egress")]
+    refused: bool,
 }
 
 pub fn render(args: &AuditArgs, context: &CommandContext, style: PrintStyle) -> Result<String, Failure> {
@@ -59,7 +76,7 @@ pub fn render(args: &AuditArgs, context: &CommandContext, style: PrintStyle) -> 
             match RecordedLine::parse(&text) {
                 None if text == b"\n" => {}
                 None => unread += 1,
-                Some(RecordedLine::Network(line)) if args.egress && line.is_beginning() => {
+                Some(RecordedLine::Network(line)) if args.egress && !args.refused && line.is_beginning() => {
                     unended.insert(line.id.clone(), line);
                 }
                 Some(line) if line.is_wanted(args) => {
@@ -105,7 +122,7 @@ impl RecordedLine {
     fn is_wanted(&self, args: &AuditArgs) -> bool {
         match self {
             Self::Call(line) => !args.egress && args.server.as_ref().is_none_or(|server| line.server == *server),
-            Self::Network(_) => args.egress,
+            Self::Network(line) => args.egress && (!args.refused || line.is_refused()),
         }
     }
 
@@ -133,28 +150,45 @@ impl RecordedLine {
         row["at"] = format_utc(self.time()).into();
         row
     }
+}
 
-    fn cells(&self, style: PrintStyle) -> [TableCell; 6] {
-        let (time, principal, session, what, outcome, is_good, ms) = match self {
-            Self::Call(AuditLine { time, principal, session, server, tool, outcome, ms, .. }) => {
-                (time, principal, session, format!("{server}.{tool}"), outcome.clone(), outcome == "ok", ms)
-            }
-            Self::Network(line) => {
-                let EgressAuditLine { time, principal, session, reason, ms, .. } = line;
-                (time, principal, session, network_request(line), network_outcome(line), reason.is_none(), ms)
-            }
-        };
-        let time = if style.headings { format_local(*time) } else { format_utc(*time) };
-        let tone = if is_good { Tone::Good } else { Tone::Bad };
-        [
-            Tone::Faint.cell(time),
-            Tone::Plain.cell(escape_control(principal)),
-            Tone::Faint.cell(escape_control(session)),
-            Tone::Name.cell(escape_control(&what)),
-            tone.cell(escape_control(&outcome)),
-            Tone::Plain.cell(format!("{ms} ms")),
-        ]
-    }
+/// A column for each of: when, who, where, what, what came of it, and how long that took.
+fn call_cells(line: &AuditLine, style: PrintStyle) -> [TableCell; 6] {
+    let AuditLine { time, principal, session, server, tool, outcome, ms, .. } = line;
+    let tone = if outcome == "ok" { Tone::Good } else { Tone::Bad };
+    [
+        Tone::Faint.cell(shown_time(*time, style)),
+        Tone::Plain.cell(escape_control(principal)),
+        Tone::Faint.cell(escape_control(session)),
+        Tone::Name.cell(escape_control(&format!("{server}.{tool}"))),
+        tone.cell(escape_control(outcome)),
+        Tone::Plain.cell(format!("{ms} ms")),
+    ]
+}
+
+/// The same, and what a request has besides. The rule is last, because it is the longest.
+fn network_cells(line: &EgressAuditLine, style: PrintStyle) -> [TableCell; 12] {
+    let EgressAuditLine { time, principal, session, reason, status, bytes_up, bytes_down, ms, .. } = line;
+    let tone = if reason.is_none() { Tone::Good } else { Tone::Bad };
+    let text = |text: Option<&str>| Tone::Plain.cell(escape_control(text.unwrap_or("-")));
+    [
+        Tone::Faint.cell(shown_time(*time, style)),
+        Tone::Plain.cell(escape_control(principal)),
+        Tone::Faint.cell(escape_control(session)),
+        Tone::Name.cell(escape_control(&network_request(line))),
+        tone.cell(escape_control(&network_outcome(line))),
+        text(status.map(|status| status.to_string()).as_deref()),
+        text(Some(&format!("{bytes_up} B"))),
+        text(Some(&format!("{bytes_down} B"))),
+        text(Some(&format!("{ms} ms"))),
+        text(line.address.as_deref()),
+        text(line.credential.as_deref()),
+        text(line.rule.as_deref()),
+    ]
+}
+
+fn shown_time(time: u64, style: PrintStyle) -> String {
+    if style.headings { format_local(time) } else { format_utc(time) }
 }
 
 /// Returns a request as its host and port, or with its method and path if Cove could read them.
@@ -164,29 +198,35 @@ fn network_request(line: &EgressAuditLine) -> String {
     if path.is_empty() { host } else { format!("{method} {host}{path}") }
 }
 
-/// Returns what came of a request, as in "allowed, 200, with github".
+/// Returns what came of a request, as in "allowed" or "refused: host-not-allowed". One that the rules allow and that did not come
+/// about has failed.
 fn network_outcome(line: &EgressAuditLine) -> String {
-    if line.is_beginning() {
-        return "begun, no end yet".to_owned();
-    }
-    let EgressAuditLine { decision, reason, further, status, credential, cached, .. } = line;
-    let outcome = reason.as_ref().map_or(decision.clone(), |reason| format!("{decision}: {reason}"));
-    let status = status.map(|status| format!(", {status}")).unwrap_or_default();
-    let credential = credential.as_ref().map(|names| format!(", with {names}")).unwrap_or_default();
-    let cached = if *cached { ", kept" } else { "" };
-    let further = further.map(|count| format!(", and {count} further refusals")).unwrap_or_default();
-    format!("{outcome}{status}{credential}{cached}{further}")
+    let outcome = match &line.reason {
+        _ if line.is_beginning() => "begun, no end yet".to_owned(),
+        Some(reason) if line.is_refused() => format!("refused: {reason}"),
+        Some(reason) => format!("failed: {reason}"),
+        None if line.cached => format!("{}, kept", line.decision),
+        None => line.decision.clone(),
+    };
+    let further = line.further.map(|count| format!(", and {count} further refusals")).unwrap_or_default();
+    outcome + &further
 }
 
 fn table(lines: &[RecordedLine], of_network: bool, style: PrintStyle) -> String {
-    let what = if of_network { "HOST" } else { "TOOL" };
-    match (lines.is_empty(), of_network) {
-        (true, false) => "no calls recorded yet\n".to_owned(),
-        (true, true) => "no network requests recorded yet\n".to_owned(),
-        (false, _) => {
-            let headings = ["TIME", "CALLER", "SESSION", what, "OUTCOME", "TOOK"];
-            render_list(style, headings, lines.iter().map(|line| line.cells(style)))
-        }
+    if lines.is_empty() {
+        return format!("no {} recorded yet\n", if of_network { "network requests" } else { "calls" });
+    }
+    let calls = lines.iter().filter_map(|line| match line {
+        RecordedLine::Call(line) => Some(call_cells(line, style)),
+        RecordedLine::Network(_) => None,
+    });
+    let requests = lines.iter().filter_map(|line| match line {
+        RecordedLine::Call(_) => None,
+        RecordedLine::Network(line) => Some(network_cells(line, style)),
+    });
+    match of_network {
+        false => render_list(style, ["TIME", "CALLER", "SESSION", "TOOL", "OUTCOME", "TOOK"], calls),
+        true => render_list(style, REQUEST_HEADINGS, requests),
     }
 }
 

@@ -4,13 +4,16 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::CommandContext;
+use super::network_checks::check_scopes;
+use super::runtime;
 use super::tables::{PrintStyle, Tone, render_json, render_list};
 use crate::config::{Config, SETTINGS, Setting, SettingOrigin};
 use cove_core::error::{Failure, display_path, escape_control};
-use cove_egress::{EgressCredential, EgressRule};
+use cove_egress::{EgressCredential, EgressRule, EgressRules};
 
 pub fn render(context: &CommandContext, style: PrintStyle) -> Result<String, Failure> {
-    let CommandContext { config, json, .. } = context;
+    let CommandContext { config, env, json } = context;
+    runtime::single_threaded()?.block_on(check_scopes(config, env))?;
     if *json {
         let settings = SETTINGS.iter().map(|setting| SettingRow::new(setting, config));
         let rows: Vec<SettingRow> = settings.chain(SettingRow::of_egress(config)).collect();
@@ -29,7 +32,7 @@ pub fn render(context: &CommandContext, style: PrintStyle) -> Result<String, Fai
         })
     });
     // The rules that hold, wherever they were written.
-    let rules = egress_rules(config)
+    let rules = egress_rules(&config.egress)
         .into_iter()
         .map(|rule| [Tone::Name.cell(EGRESS), Tone::Plain.cell(escape_control(&rule)), Tone::Good.cell(EGRESS_ORIGIN)]);
     let rows = rows.chain(rules);
@@ -45,11 +48,11 @@ const EGRESS: &str = "egress";
 const EGRESS_ORIGIN: &str = "`[egress]` and allow-net";
 
 /// Returns each rule about the network as a text.
-pub(super) fn egress_rules(config: &Config) -> Vec<String> {
-    let allowed = config.egress.allow.iter().map(EgressRule::to_string);
-    let denied = config.egress.deny.iter().map(|(host, _)| format!("deny {host}"));
-    let cache = config.egress.has_caching_rules().then(|| config.egress.download_cache.to_string());
-    let credentials = config.egress.credentials.iter().map(EgressCredential::to_string);
+pub(super) fn egress_rules(rules: &EgressRules) -> Vec<String> {
+    let allowed = rules.allow.iter().map(EgressRule::to_string);
+    let denied = rules.deny.iter().map(|(host, _)| format!("deny {host}"));
+    let cache = rules.has_caching_rules().then(|| rules.download_cache.to_string());
+    let credentials = rules.credentials.iter().map(EgressCredential::to_string);
     allowed.chain(denied).chain(credentials).chain(cache).collect()
 }
 
@@ -64,7 +67,7 @@ struct SettingRow {
 impl SettingRow {
     /// Returns the rules about the network, if there are any.
     fn of_egress(config: &Config) -> Option<Self> {
-        let rules = egress_rules(config);
+        let rules = egress_rules(&config.egress);
         (!rules.is_empty()).then(|| Self { key: EGRESS, value: json!(rules), origin: EGRESS_ORIGIN.to_owned() })
     }
 

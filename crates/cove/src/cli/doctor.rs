@@ -17,6 +17,7 @@ use std::time::Instant;
 use cove_protocol::Language;
 
 use crate::cli::image_library::image_library;
+use crate::cli::network_checks::check_network;
 use crate::cli::tables::{PrintStyle, render_json};
 use crate::cli::{CommandContext, runtime};
 use crate::config::Config;
@@ -26,6 +27,7 @@ use cove_core::error::{Failure, one_line_chain};
 use cove_core::image::library::{DefaultEnvironment, ImageLibrary, ImageListing, SandboxKind};
 use cove_core::process_env::ProcessEnv;
 use cove_core::session::{Session, SessionOptions};
+use cove_egress::create_session_network;
 
 use report::{CheckStatus, DoctorCheck, ReportSection};
 
@@ -49,6 +51,9 @@ async fn examine(mut config: Config, env: &ProcessEnv) -> Result<Vec<DoctorCheck
     let default = library.default_environment().await;
     let usable = default.as_ref().map_or(&config.policy, |default| &default.policy);
     checks.extend(setup::readiness_checks(usable, &out_of_bounds));
+    // What would stop a server.
+    let unusable = check_network(&config, usable, env).await.err();
+    checks.extend(unusable.map(|error| ReportSection::Configuration.check("network rules").fail_with(&error)));
     let kind = match default {
         // Examines the kind of sandbox that sessions would get.
         Ok(DefaultEnvironment { kind: SandboxKind::Container, reason, policy, .. }) => {
@@ -91,9 +96,9 @@ async fn examine_sandbox(config: &Config) -> Result<Vec<DoctorCheck>, Failure> {
         checks.extend(interpreters::found_checks(&jail, config));
         return Ok(checks);
     }
-    match Session::start(&jail, &config.policy, SessionOptions::default()).await {
+    match start_session(&jail, config).await {
         Ok(session) => {
-            let interpreters = interpreters::run_all(&session, &jail, config).await;
+            let interpreters = interpreters::run_all(&session.session, &jail, config).await;
             checks.extend(try_everything(session, &jail, config, "there is no python").await);
             checks.extend(interpreters);
         }
@@ -103,6 +108,20 @@ async fn examine_sandbox(config: &Config) -> Result<Vec<DoctorCheck>, Failure> {
         }
     }
     Ok(checks)
+}
+
+/// A session as agents get it.
+struct ExaminedSession {
+    session: Session,
+    /// What the host adds to the environment of its code.
+    variables: Vec<(String, String)>,
+}
+
+async fn start_session(backend: &dyn Backend, config: &Config) -> Result<ExaminedSession, Failure> {
+    let network = config.egress.allow_anything().then(|| create_session_network(&config.egress)).transpose()?;
+    let variables = network.as_ref().map(|network| network.variables.clone()).unwrap_or_default();
+    let options = SessionOptions { network, ..SessionOptions::default() };
+    Ok(ExaminedSession { session: Session::start(backend, &config.policy, options).await?, variables })
 }
 
 /// Starts a sandbox without an interpreter, which separates a missing interpreter from a forbidden sandbox.
@@ -131,12 +150,17 @@ async fn try_to_start(jail: &Jail, config: &Config) -> Vec<DoctorCheck> {
 }
 
 /// Tries the protections and the limits, and ends the session. `no_python` says why there is nothing to try them with.
-async fn try_everything(session: Session, backend: &dyn Backend, config: &Config, no_python: &str) -> Vec<DoctorCheck> {
+async fn try_everything(
+    ExaminedSession { session, variables }: ExaminedSession,
+    backend: &dyn Backend,
+    config: &Config,
+    no_python: &str,
+) -> Vec<DoctorCheck> {
     if !session.languages().contains(&Language::Python) {
         session.stop().await;
         return untried_checks(&format!("python programs try them, and {no_python}")).into();
     }
-    let mut checks = protections::try_protections(&session, backend, config).await;
+    let mut checks = protections::try_protections(&session, variables, backend, config).await;
     session.stop().await;
     checks.extend(network_rules::try_refusal(backend, config).await);
     checks.extend(limits::try_limits(backend, config).await);

@@ -6,6 +6,7 @@ use crate::cli::image_library::image_library;
 use crate::cli::packages::add_shared_folders;
 use crate::cli::run::choose_backend;
 use crate::cli::runtime;
+use crate::cli::tables::render_json;
 use cove_core::backend::PlanFormat;
 use cove_core::error::Failure;
 use cove_core::image::library::DefaultEnvironment;
@@ -21,14 +22,18 @@ async fn explain(CommandContext { config, env, json }: &CommandContext) -> Resul
     let backend = choose_backend(config, env)?;
     let form = if *json { PlanFormat::Json } else { PlanFormat::Text };
     let plan = backend.explain(&policy, form).await?;
+    // Those that hold in this image, whatever others have.
+    let rules = egress_rules(&config.egress.of_image(policy.image.as_deref()));
     Ok(match form {
         PlanFormat::Text => {
-            let rules: String = egress_rules(config)
-                .into_iter()
-                .map(|rule| format!("reaches     {rule}, through the host\n"))
-                .collect();
+            let rules: String = rules.iter().map(|rule| format!("egress      {rule}\n")).collect();
             format!("backend     {}, since {reason}\n{plan}\n{rules}", backend.name(&policy))
         }
-        PlanFormat::Json => format!("{plan}\n"),
+        PlanFormat::Json => {
+            let unreadable = |error| Failure::internal("could not read the plan").because(error);
+            let mut plan: serde_json::Value = serde_json::from_str(&plan).map_err(unreadable)?;
+            plan["egress"] = rules.into();
+            render_json("the plan", &plan)?
+        }
     })
 }

@@ -11,7 +11,7 @@ use super::progress_line::ProgressLine;
 use super::tables::print_remark;
 use crate::config::Config;
 use cove_core::BoxFuture;
-use cove_core::error::escape_control;
+use cove_core::error::{Failure, escape_control};
 use cove_core::guest_streams::{GuestStream, SessionNetwork, SessionNetworks, SessionTraffic};
 use cove_core::process_env::ProcessEnv;
 use cove_core::session::registry::Principal;
@@ -83,8 +83,8 @@ impl LazyBroker {
     }
 
     /// Makes the network of a session that starts.
-    pub(super) fn create_network(&self) -> Option<SessionNetwork> {
-        self.gateway.as_ref().map(|gateway| gateway.create())
+    pub(super) fn create_network(&self) -> Result<Option<SessionNetwork>, Failure> {
+        self.gateway.as_ref().map(|gateway| gateway.create()).transpose()
     }
 
     /// Returns a line for each connection that was refused since the last call.

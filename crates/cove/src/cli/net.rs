@@ -4,6 +4,8 @@ use std::process::ExitCode;
 
 use super::CommandContext;
 use super::config_show::egress_rules;
+use super::network_checks::check_scopes;
+use super::runtime;
 use cove_core::error::{Failure, display_value};
 use cove_core::image::built_in::DEFAULT_IMAGE;
 use cove_egress::{EgressRule, HostTarget, NetworkCaller, NetworkPreset, RequestKind};
@@ -34,6 +36,7 @@ pub enum NetCommand {
 
 /// Returns the text to print; the exit code is 1 if the host is refused.
 pub fn run(command: NetCommand, context: &CommandContext) -> Result<(String, ExitCode), Failure> {
+    runtime::single_threaded()?.block_on(check_scopes(&context.config, &context.env))?;
     match command {
         NetCommand::Check { host, principal, method } => {
             check(&host, method.as_deref().unwrap_or("GET"), principal, context)
@@ -98,7 +101,7 @@ fn show(preset: Option<&str>, context: &CommandContext) -> Result<String, Failur
             };
             EgressRule::of_preset(NetworkPreset::find(name).ok_or_else(unknown)?).map(|rule| rule.to_string()).collect()
         }
-        None => egress_rules(&context.config),
+        None => egress_rules(&context.config.egress),
     };
     match rules.is_empty() {
         true => Ok("code reaches nothing; `--allow-net HOST` or `[egress]` in the configuration file allows a host\n"

@@ -19,6 +19,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::cli::image_library::{prepare_image, resolve_default_image};
 use crate::cli::lazy_broker::LazyBroker;
 use crate::cli::live_output::{LiveOutput, write_stream};
+use crate::cli::network_checks::check_network;
 use crate::cli::run::{self, choose_backend};
 use crate::cli::tables::{print_remark, render_table};
 use crate::cli::{CommandContext, INTERRUPTED, code, runtime};
@@ -28,7 +29,6 @@ use cove_core::backend::{Backend, PlanFormat};
 use cove_core::error::Failure;
 use cove_core::session::{Cell, CellEnd, Session, SessionOptions, StopReason, SurvivingState};
 use cove_core::units::show_duration;
-use cove_server::check_credentials;
 
 use command::{ExitRequest, ReplCommand};
 use editor::LineEditor;
@@ -84,7 +84,7 @@ pub fn run(args: ReplArgs, context: CommandContext) -> Result<ExitCode, Failure>
 async fn talk(args: ReplArgs, context: CommandContext) -> Result<u8, Failure> {
     let CommandContext { config, env, .. } = context;
     let config = &resolve_default_image(config, &env).await?;
-    check_credentials(&config.egress, &config.broker(), &env)?;
+    check_network(config, &config.policy, &env).await?;
     let backend = choose_backend(config, &env)?;
     prepare_image(&*backend, &config.policy).await?;
     let mut source = InputSource::open(&args)?;
@@ -254,7 +254,7 @@ impl Repl<'_> {
         // Also what a session left that was lost just now.
         self.backend.sweep().await;
         // Cells share their terminal or pipe with the repl, so none of it is theirs.
-        let (warm_language, network) = (Some(self.language), self.calls.create_network());
+        let (warm_language, network) = (Some(self.language), self.calls.create_network()?);
         let options = SessionOptions { input: None, warm_language, network, ..SessionOptions::default() };
         self.session = run::start_interruptibly(self.backend, &self.config.policy, options).await?.map(Arc::new);
         Ok(())

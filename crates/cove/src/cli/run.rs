@@ -14,6 +14,7 @@ use crate::cli::image_library::{prepare_image, resolve_default_image};
 use crate::cli::kept_files::{check_writable, keep_files};
 use crate::cli::lazy_broker::LazyBroker;
 use crate::cli::live_output::{LiveOutput, write_stream};
+use crate::cli::network_checks::check_network;
 use crate::cli::script_folder::mount_folder;
 use crate::cli::tables::print_remark;
 use crate::cli::{CommandContext, INTERRUPTED, runtime};
@@ -30,7 +31,6 @@ use cove_core::process_env::ProcessEnv;
 use cove_core::session::{Cell, CellEnd, Session, SessionOptions, SurvivingState};
 use cove_core::text::format_count;
 use cove_docker::{ContainerBackend, ContainerPermissions, Engine};
-use cove_server::check_credentials;
 
 pub fn run(args: RunArgs, context: CommandContext) -> Result<ExitCode, Failure> {
     let runtime = runtime::single_threaded()?;
@@ -84,12 +84,12 @@ async fn run_cells(args: RunArgs, context: CommandContext) -> Result<u8, Failure
     let backend = choose_backend(config, &env)?;
     backend.sweep().await;
     prepare_image(&*backend, &config.policy).await?;
-    check_credentials(&config.egress, &config.broker(), &env)?;
+    check_network(config, &config.policy, &env).await?;
     let calls = LazyBroker::new(config, env);
     let options = SessionOptions {
         input: Some(Box::new(tokio::io::stdin())),
         warm_language: Some(args.language),
-        network: calls.create_network(),
+        network: calls.create_network()?,
         ..SessionOptions::default()
     };
     let Some(session) = start_interruptibly(&*backend, &config.policy, options).await? else {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::cli::CommandContext;
 use crate::cli::image_library::image_library;
+use crate::cli::network_checks::check_network;
 use crate::cli::packages::add_shared_folders;
 use crate::cli::run::choose_backend;
 use crate::cli::runtime;
@@ -14,7 +15,7 @@ use cove_core::error::Failure;
 use cove_core::process_env::ProcessEnv;
 use cove_server::server_config::Toolset;
 use cove_server::telemetry;
-use cove_server::{Server, check_credentials, serve_http, serve_stdio};
+use cove_server::{Server, serve_http, serve_stdio};
 use cove_upstream::broker::audit::check_audit_file;
 
 /// Enough for many clients, because these threads only pass bytes on.
@@ -54,7 +55,6 @@ async fn serve(mut config: Config, env: ProcessEnv) -> Result<(), Failure> {
     if let Some(state_dir) = &config.server.state_dir {
         check_audit_file(state_dir)?;
     }
-    check_credentials(&config.egress, &config.broker(), &env)?;
     if let Some(warning) = add_shared_folders(&mut config)? {
         tracing::warn!("{warning}");
     }
@@ -73,6 +73,7 @@ async fn serve(mut config: Config, env: ProcessEnv) -> Result<(), Failure> {
         }
         Err(error) => return Err(error),
     };
+    check_network(&config, standard.as_ref().unwrap_or(&config.policy), &env).await?;
     let over_http = config.server.http.address.is_some();
     let server = Server::new(config.server_setup(), standard.clone(), env, Arc::clone(&backend), library);
     // The sweep for leftovers of a killed server is the slowest step, so it runs in the background.

@@ -107,8 +107,7 @@ impl ConfigFile {
     fn without_programs_of_others(mut self) -> Self {
         let Err(error) = check_path(&self.path).or_else(UnsafeFileError::ignore_io) else { return self };
         if self.egress.allow_anything() {
-            self.egress.allow.clear();
-            self.egress.credentials.clear();
+            self.egress.close();
             let (file, hint) = (display_path(&self.path), error.hint(&self.path));
             self.warnings.push(format!("`[{EGRESS}]` in `{file}` allows nothing: {error}; {hint}"));
         }

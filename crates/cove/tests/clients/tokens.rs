@@ -131,6 +131,25 @@ fn sentence_prices_match_the_specification() {
 }
 
 #[test]
+fn the_network_line_costs_at_most_40_tokens() {
+    let Some(judges) = OutsideJudges::find("the_network_line_costs_at_most_40_tokens") else { return };
+    let rules: [&[&str]; 3] = [
+        &["api.github.com", "pypi", "npm"],
+        &["a.eu", "b1.io", "c7.example.org", "db-7.internal", "x.test", "y.test", "z.test", "q.test", "r.test"],
+        &["k8s-prod-eu1.artifacts.example-company.com", "xq7zk.data.example.com", "pypi", "crates"],
+    ];
+    for rules in rules {
+        let house = UpstreamHome::empty(&judges);
+        let whole = house.introduction_under(&judges, &rules.join(";"));
+        let (_, line) = whole.instructions.split_once("Network: ").expect("the line");
+        let (line, _) = line.split_once("Manual: ").expect("another line");
+        let line = ClientIntroduction { tools: "[]".into(), instructions: format!("Network: {line}") };
+        let [_, tokens] = line.cost(&judges);
+        assert!(tokens <= 40, "{tokens} tokens: {line:?}");
+    }
+}
+
+#[test]
 fn overview_cost_does_not_depend_on_tool_count() {
     let test = "overview_cost_does_not_depend_on_tool_count";
     let Some(judges) = OutsideJudges::find(test) else { return };
@@ -197,12 +216,18 @@ fn five_hits_cost_at_most_450_tokens() {
 
 impl UpstreamHome<'_> {
     fn introduction(&self, judges: &OutsideJudges) -> ClientIntroduction {
+        self.introduction_under(judges, "")
+    }
+
+    /// The same with rules about the network, separated by `;`.
+    fn introduction_under(&self, judges: &OutsideJudges, rules: &str) -> ClientIntroduction {
+        let rules = format!("COVE_ALLOW_NET={rules}");
         let home = format!("HOME={}", self.folder.display());
         let configs = format!("XDG_CONFIG_HOME={}", self.path(".config").display());
         let program = cove().path().to_string_lossy().into_owned();
         ClientIntroduction::connect(
             judges,
-            &["env", &home, &configs, &program, "serve", "--state-dir", &self.state_dir],
+            &["env", &home, &configs, &rules, &program, "serve", "--state-dir", &self.state_dir],
         )
     }
 }

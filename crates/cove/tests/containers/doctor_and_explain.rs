@@ -38,6 +38,20 @@ fn doctor_tries_the_same_checks_in_containers() {
 }
 
 #[test]
+fn doctor_knows_the_variables_of_a_container_with_rules() {
+    for (engine, address) in available_engines("doctor_knows_the_variables_of_a_container_with_rules") {
+        // One rule that needs a certificate, and one that needs none.
+        for rule in ["npm", "api.example.com"] {
+            let args = ["doctor", "--json", "--backend", engine.name(), "--allow-net", rule];
+            let (code, text) = run(engine, &address, &args);
+            let checks: Vec<Value> = serde_json::from_str(&text).expect("it is JSON");
+            let failed: Vec<&Value> = checks.iter().filter(|check| check["status"] == "fail").collect();
+            assert!(code == Some(0) && failed.is_empty(), "{engine:?} {rule}: {failed:#?}");
+        }
+    }
+}
+
+#[test]
 fn explain_shows_the_plan_of_a_container_and_starts_nothing() {
     for (engine, address) in available_engines("explain_shows_the_plan_of_a_container_and_starts_nothing") {
         let args = ["explain", "--backend", engine.name(), "--memory", "128m"];

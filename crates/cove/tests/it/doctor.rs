@@ -346,3 +346,37 @@ fn doctor_proves_that_rules_refuse_what_they_do_not_name() {
         assert!(line(find(&checks, "configuration", "downloads")).contains("are kept, up to 2g"));
     }
 }
+
+#[test]
+fn doctor_knows_the_variables_of_a_session_with_rules() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let config = folder.path().join("cove.toml");
+    let inspected = "[egress]\nallow = [{ host = \"api.example.com\", credential = \"forge\" }]\n[credentials.forge]\n\
+                     value = \"${FORGE_TOKEN}\"\nheader = \"Authorization\"\nenv = [\"FORGE_TOKEN\"]\n";
+    let plain = "[egress]\nallow = [{ host = \"api.example.com\" }]\n";
+    for who in TestUser::all("doctor_knows_the_variables_of_a_session_with_rules") {
+        for rules in [plain, inspected] {
+            fs::write(&config, rules).unwrap();
+            let mut command = cove().command(who);
+            command.args(["doctor", "--json", "--backend", "jail"]).env("COVE_CONFIG", &config);
+            // What must not get in, under names that sessions have too.
+            command.env("FORGE_TOKEN", "t0p-s3cret").env("HTTPS_PROXY", "http://user:pass@127.0.0.1:9");
+            let finished = FinishedProgram::from_output(command.output().unwrap());
+            assert_eq!(finished.code, Some(0), "{who:?} {rules}: {finished:#?}");
+            let environment = line(find(&checks(&finished), "protections", "environment"));
+            assert!(environment.starts_with("protections ok environment: "), "{who:?} {environment}");
+        }
+    }
+}
+
+#[test]
+fn doctor_reports_rules_that_would_stop_a_server() {
+    let who = TestUser::all("doctor_reports_rules_that_would_stop_a_server")[0];
+    let mut command = cove().command(who);
+    command.args(["doctor", "--json", "--backend", "jail", "--allow-net", "pypi"]).env("SSL_CERT_FILE", "/nonexistent");
+    let finished = FinishedProgram::from_output(command.output().unwrap());
+    assert_eq!(finished.code, Some(1), "{finished:#?}");
+    let rules = line(find(&checks(&finished), "configuration", "network rules"));
+    assert!(rules.contains("could not use `SSL_CERT_FILE=/nonexistent`"), "{rules}");
+}

@@ -358,6 +358,26 @@ fn agents_see_refusals_in_the_result_of_the_cell() {
 }
 
 #[test]
+fn agents_read_at_the_start_what_they_can_reach() {
+    let told = |rules: &[&str]| {
+        let mut command = cove().command(TestUser::Root);
+        command.args(["serve", "--backend", "jail"]).env("COVE_CONFIG", "/dev/null");
+        rules.iter().for_each(|rule| drop(command.args(["--allow-net", rule])));
+        let client = TestStdioClient::start(command, ClientEra::Legacy);
+        let told = client.handshake["instructions"].as_str().unwrap().to_owned();
+        let network = told.split(" only what you need. ").nth(1).unwrap();
+        network.strip_suffix(" Manual: mcp.help()").unwrap().to_owned()
+    };
+    assert_eq!(told(&[]), "No network.");
+    assert_eq!(told(&["api.example.com", "pypi"]), "Network: api.example.com, preset `pypi`; nothing else.");
+    let many: Vec<String> = (0..30).map(|number| format!("host-{number}.very-long-names.example.com")).collect();
+    let many = told(&many.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(many, "Network: host-0.very-long-names.example.com, 29 more; nothing else.");
+    let long = format!("{}.example.com", ["x".repeat(60), "y".repeat(60)].join("."));
+    assert_eq!(told(&[&long]), "Network: 1 host; nothing else.");
+}
+
+#[test]
 fn a_request_that_cannot_be_recorded_is_not_made() {
     let who = TestUser::all("a_request_that_cannot_be_recorded_is_not_made")[0];
     let network = RuledServers::start();

@@ -444,3 +444,32 @@ fn answers_about_code_have_bounds_and_a_deadline() {
     check(Some(b"\xff".to_vec()), None);
     check(None, None);
 }
+
+#[test]
+fn certificates_that_a_runner_cannot_write_are_named_with_their_setting() {
+    let fail = |bytes: u64| {
+        let backend = FakeBackend::new(move |mut runner| async move {
+            runner.receive().await;
+            let message = "could not write `/tmp/.cove/ca\u{1b}-bundle.pem`: No space left on device".to_owned();
+            runner.send(FromRunner::NoCertificates { bytes, message }, &[]).await;
+            std::future::pending::<()>().await;
+        });
+        let Err(failure) = block_on(Session::start(&backend, &policy(), SessionOptions::default())) else {
+            panic!("it started");
+        };
+        assert_eq!(backend.kills(), 1);
+        failure.report().to_string()
+    };
+    let tmp = policy().limits.tmp;
+    let report = fail(tmp + 1);
+    assert!(report.starts_with("could not write the certificates of a session"), "{report}");
+    assert!(report.contains("No space left on device") && !report.contains('\u{1b}'), "{report}");
+    let enough = cove_core::units::show_size((tmp + 1).next_multiple_of(1 << 20));
+    assert!(report.contains(&format!("hint: set `tmp-size` to at least `{enough}`; it is `")), "{report}");
+    assert!(fail(1).ends_with("hint: the sandbox's `/tmp` must be writable and have room"));
+    assert!(fail(u64::MAX).contains("hint: set `tmp-size` to at least "), "a runner may say any number");
+    check_lost(
+        |mut r, _| async move { r.send(FromRunner::NoCertificates { bytes: 1, message: "late".into() }, &[]).await },
+        "after its start",
+    );
+}

@@ -325,7 +325,9 @@ fn a_credential_without_a_value_stops_the_program() {
     for args in [&["serve"][..], &["run", "--backend", "jail", "-c", "print(1)"], &["repl", "--backend", "jail"]] {
         let finished = start(args);
         assert_eq!(finished.code, Some(2), "{finished:#?}");
-        assert!(finished.stderr.contains("could not use `value` of `[credentials.forge]`"), "{finished:#?}");
+        let written =
+            format!("could not use `value` of `[credentials.forge]` in `{}`, line 9", apis.file("cove.toml").display());
+        assert!(finished.stderr.contains(&written), "{finished:#?}");
         assert!(finished.stderr.contains("it needs FORGE_TOKEN"), "{finished:#?}");
     }
     assert_eq!(start(&["run", "--backend", "jail", "--no-net", "-c", "print(1)"]).stdout, "1\n");
@@ -399,4 +401,113 @@ fn the_guide_to_credentials_works() {
         assert!(apis.api.requests()[0].contains(TOKEN));
         assert_eq!(apis.audit(who)[0]["credential"], "github");
     }
+}
+
+#[test]
+fn certificates_that_do_not_fit_stop_the_program() {
+    let apis = InspectedApis::start();
+    for who in TestUser::all("certificates_that_do_not_fit_stop_the_program") {
+        let run = |args: &[&str]| FinishedProgram::from_output(apis.command(who, args).output().unwrap());
+        for args in [&["serve"][..], &["run", "-c", "print(1)"], &["repl"]] {
+            let finished = run(&[args, &["--backend", "jail", "--tmp-size", "64k"]].concat());
+            assert_eq!(finished.code, Some(125), "{finished:#?}");
+            assert!(finished.stderr.contains("could not write the certificates of a session"), "{finished:#?}");
+            assert!(finished.stderr.contains("hint: set `tmp-size` to at least `1m`; it is `64k`"), "{finished:#?}");
+        }
+        // What the message says is enough; and nothing else needs the certificates.
+        let fitting = run(&["run", "--backend", "jail", "--tmp-size", "1m", "-c", "print(1)"]);
+        assert_eq!(fitting.expect_success(), "1\n");
+        let without = run(&["run", "--backend", "jail", "--tmp-size", "64k", "--no-net", "-c", "print(1)"]);
+        assert_eq!(without.expect_success(), "1\n");
+    }
+}
+
+#[test]
+fn certificates_of_servers_that_cannot_be_read_stop_the_program() {
+    let apis = InspectedApis::start();
+    fs::write(apis.file("empty.pem"), "no certificate\n").unwrap();
+    for (file, problem) in [("/nonexistent", "No such file"), ("empty.pem", "there is no certificate in it")] {
+        let file = apis.file(file);
+        for args in [&["serve"][..], &["run", "-c", "print(1)"], &["repl"]] {
+            let mut command = apis.command(TestUser::Root, args);
+            let output = command.args(["--backend", "jail"]).env("SSL_CERT_FILE", &file).output().unwrap();
+            let finished = FinishedProgram::from_output(output);
+            assert_eq!(finished.code, Some(2), "{finished:#?}");
+            let shown = format!("could not use `SSL_CERT_FILE={}`", file.display());
+            assert!(finished.stderr.contains(&shown) && finished.stderr.contains(problem), "{finished:#?}");
+            assert!(finished.stderr.contains("hint: name a file of PEM certificates"), "{finished:#?}");
+        }
+        // Only inspected requests need it.
+        let mut command = cove().command(TestUser::Root);
+        command.env("SSL_CERT_FILE", &file).env("COVE_CONFIG", "/dev/null");
+        command.args(["run", "--backend", "jail", "--allow-net", "api.example.com", "-c", "print(1)"]);
+        assert_eq!(FinishedProgram::from_output(command.output().unwrap()).expect_success(), "1\n");
+    }
+}
+
+/// Code could carry something out in a query or in large fields, so that a kill must not take the line away.
+#[test]
+fn a_request_with_a_query_has_a_line_from_before_its_first_byte() {
+    let who = TestUser::all("a_request_with_a_query_has_a_line_from_before_its_first_byte")[0];
+    let apis = InspectedApis::start();
+    let code = "import urllib.request\nbase = 'https://api.test:API/repos/acme/'\nurllib.request.urlopen(base + 'plain')\n\
+                urllib.request.urlopen(base + 'query?q=secret')\n\
+                urllib.request.urlopen(urllib.request.Request(base + 'fields', headers={'X-Much': 'x' * 3000}))";
+    apis.run(who, &[], code).expect_success();
+    let written = fs::read_to_string(apis.state(who).join("audit.jsonl")).unwrap();
+    let lines = written.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let facts: Vec<Value> = lines.map(|line| json!([line["decision"], line["path"]])).collect();
+    let of = |decision: &str, path: &str| json!([decision, format!("/repos/acme/{path}")]);
+    let expected = [
+        of("allowed", "plain"),
+        of("begun", "query"),
+        of("allowed", "query"),
+        of("begun", "fields"),
+        of("allowed", "fields"),
+    ];
+    assert_eq!(facts, expected);
+    assert!(!written.contains("secret"), "{written}");
+}
+
+/// The rules allow these, and then something else fails: their decision stays.
+#[test]
+fn what_the_rules_decide_is_apart_from_why_a_request_ends() {
+    let who = TestUser::all("what_the_rules_decide_is_apart_from_why_a_request_ends")[0];
+    let apis = InspectedApis::start();
+    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let rules = fs::read_to_string(apis.file("cove.toml")).unwrap().replacen(
+        "allow = [",
+        &format!(
+            "allow = [\n  {{ host = \"down.test\", ports = [{gone}], at = \"127.0.0.1\" }},\n  {{ host = \"gone.test\", ports = \
+             [{gone}], at = \"127.0.0.1\", inspect = true }},"
+        ),
+        1,
+    );
+    fs::write(apis.file("cove.toml"), rules).unwrap();
+    let code = format!(
+        "import urllib.request\nfor url in ['https://down.test:{gone}/', 'https://gone.test:{gone}/', \
+         'https://stranger.test:STRANGER/', 'https://api.test:API/secret', 'https://evil.test/']:\n    try:\n        \
+         urllib.request.urlopen(url)\n    except OSError:\n        pass"
+    );
+    apis.run(who, &[], &code).expect_success();
+    let facts: Vec<Value> =
+        apis.audit(who).iter().map(|it| json!([it["mode"], it["decision"], it["reason"]])).collect();
+    let expected = [
+        json!(["tunnel", "allowed", "unreachable"]),
+        json!(["inspect", "allowed", "unreachable"]),
+        json!(["inspect", "allowed", "untrusted-server"]),
+        json!(["inspect", "refused", "path-not-allowed"]),
+        json!(["tunnel", "refused", "host-not-allowed"]),
+    ];
+    assert_eq!(facts, expected);
+    let show = |args: &[&str]| {
+        let output = apis.command(who, &[&["audit", "--egress"], args].concat()).output().unwrap();
+        FinishedProgram::from_output(output).expect_success()
+    };
+    let text = show(&[]);
+    assert_eq!(text.matches("  failed: unreachable  ").count(), 2, "{text}");
+    assert!(text.contains("  failed: untrusted-server  ") && text.contains("  refused: path-not-allowed  "), "{text}");
+    let refused = show(&["--refused"]);
+    assert_eq!(refused.lines().count(), 2, "{refused}");
+    assert!(refused.lines().all(|line| line.contains("  refused: ")), "{refused}");
 }

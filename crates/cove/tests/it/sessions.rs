@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use cove::config::{Config, SettingFlags};
 use cove_core::backend::{Backend, SandboxEnd};
+use cove_core::error::Failure;
+use cove_core::guest_streams::{SessionNetwork, SessionNetworks};
 use cove_core::policy::readiness::WarmTarget;
 use cove_core::process_env::ProcessEnv;
 use cove_core::session::registry::{
@@ -309,4 +311,26 @@ async fn file_access_to_a_silent_sandbox_fails() {
     assert_eq!(error.to_string(), "could not read `/a`: the sandbox did not answer within 30 s");
     assert!(held.write_file("/a", b"a").await.is_err());
     assert!(held.list_directory("/").await.is_err());
+}
+
+/// A network that cannot be made, as where the kernel has no random numbers for keys.
+struct NoNetworks;
+
+impl SessionNetworks for NoNetworks {
+    fn create(&self) -> Result<SessionNetwork, Failure> {
+        Err(Failure::operator("could not make the certificate authority of a session"))
+    }
+}
+
+#[tokio::test]
+async fn a_session_without_the_network_of_its_rules_does_not_start() {
+    let backend = obedient_backend();
+    let bounds = RegistryLimits { max_sessions: 8, idle_timeout: LONG, headroom: || None };
+    let sessions =
+        SessionRegistry::with_networks(Arc::new(backend), config().policy, bounds, Some(Arc::new(NoNetworks)));
+    let Err(error) = sessions.lease(&alice(), SessionRef::parse("work").unwrap(), blueprint(), None).await else {
+        panic!("it started");
+    };
+    let SessionError::Start(failure) = error else { panic!("{error:?}") };
+    assert_eq!(failure.to_string(), "could not make the certificate authority of a session");
 }

@@ -60,12 +60,12 @@ impl SessionRegistry {
     pub(super) async fn start_for_caller(
         &self,
         policy: &Policy,
-        options: impl Fn() -> SessionOptions,
+        options: impl Fn() -> Result<SessionOptions, Failure>,
     ) -> Result<Session, Failure> {
         let _waiting = WaitingCaller::new(&self.waiting_callers);
         // The sandbox that made room for this one may still be there.
         let _ = tokio::time::timeout(PLACE_TIMEOUT, self.places.are_enough()).await;
-        let first = Session::start(&*self.backend, policy, options()).await;
+        let first = Session::start(&*self.backend, policy, options()?).await;
         if first.is_ok() || !self.headroom_is(MemoryHeadroom::is_scarce) {
             return first;
         }
@@ -76,7 +76,7 @@ impl SessionRegistry {
         for ready in unused {
             ready.end().await;
         }
-        Session::start(&*self.backend, policy, options()).await
+        Session::start(&*self.backend, policy, options()?).await
     }
 
     /// Kills ready sessions that no caller will get, each in its own task: one that is slow to end must not delay the
@@ -130,8 +130,13 @@ impl SessionRegistry {
         let owner = SandboxOwner { session: id.to_string(), principal };
         let mounts = MountedFiles::of_policy(&key.policy).await;
         let policy = key.start_policy();
-        let options = SessionOptions { owner, network: self.create_network(), ..SessionOptions::default() };
-        let started = Session::start_ready(&*self.backend, &policy, options, key.language, &modules, unwanted()).await;
+        let started = match self.create_network() {
+            Ok(network) => {
+                let options = SessionOptions { owner, network, ..SessionOptions::default() };
+                Session::start_ready(&*self.backend, &policy, options, key.language, &modules, unwanted()).await
+            }
+            Err(failure) => Err(ReadyStartError::Start(failure)),
+        };
         let ended = match started {
             // Only a backend that ignores the reference makes another image.
             Ok(session) if session.image_id() != key.image_id.as_deref() => {

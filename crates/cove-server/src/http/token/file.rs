@@ -47,7 +47,7 @@ pub(in super::super) fn load(path: &Path) -> Result<LoadedTokens, Failure> {
 }
 
 /// Returns the tokens of a file. Fails if there is no file, or if it is unsafe, unreadable or malformed.
-pub(super) fn read_existing_tokens(path: &Path) -> Result<TokenSet, Failure> {
+pub(in super::super) fn read_existing_tokens(path: &Path) -> Result<TokenSet, Failure> {
     TokenSet::parse(&read_existing(path)?).map_err(|error| malformed_error(path, error))
 }
 

@@ -12,11 +12,11 @@ use cove_core::error::{Failure, one_line_chain};
 use cove_core::image::library::{ImageListing, SandboxKind, ServedImage};
 use cove_core::image::{BackendChoice, ImageProblem};
 use cove_core::process_env::ProcessEnv;
-use cove_core::session::{Session, SessionOptions};
+use cove_core::session::Session;
 use cove_docker::{ContainerBackend, EngineDescription};
 
 use super::report::{DoctorCheck, ReportSection};
-use super::{try_everything, untried_checks};
+use super::{ExaminedSession, try_everything, untried_checks};
 
 /// Checks the engine where sessions run in the embedded sandbox: there only the operator's own images need
 /// containers.
@@ -78,7 +78,7 @@ pub(super) async fn try_in_container(
         Ok(session) => {
             let took = begun.elapsed().as_millis();
             checks.push(start.ok(format!("a container starts, in {took} ms, and is as it was asked for")));
-            checks.extend(Language::ALL.map(|language| interpreter_check(&session, language)));
+            checks.extend(Language::ALL.map(|language| interpreter_check(&session.session, language)));
             checks.extend(try_everything(session, &containers, config, "the image has no python").await);
         }
         Err(error) => {
@@ -89,9 +89,9 @@ pub(super) async fn try_in_container(
     Ok(checks)
 }
 
-async fn start_session(containers: &ContainerBackend, config: &Config) -> Result<Session, Failure> {
+async fn start_session(containers: &ContainerBackend, config: &Config) -> Result<ExaminedSession, Failure> {
     containers.prepare(&config.policy, &|_| {}).await?;
-    Session::start(containers, &config.policy, SessionOptions::default()).await
+    super::start_session(containers, config).await
 }
 
 fn interpreter_check(session: &Session, language: Language) -> DoctorCheck {

@@ -54,8 +54,11 @@ pub(super) async fn try_refusal(backend: &dyn Backend, config: &Config) -> Optio
     }
     let services = HostServices::new(Arc::new(NoRecord), Box::new(SystemResolver));
     let gateway = EgressGateway::new(config.egress.clone(), services);
-    let options = SessionOptions { network: Some(gateway.create()), ..SessionOptions::default() };
-    let session = match Session::start(backend, &config.policy, options).await {
+    let started = async {
+        let options = SessionOptions { network: Some(gateway.create()?), ..SessionOptions::default() };
+        Session::start(backend, &config.policy, options).await
+    };
+    let session = match started.await {
         Ok(session) => session,
         Err(error) => return Some(check.fail_with(&error)),
     };

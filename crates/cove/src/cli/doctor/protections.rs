@@ -9,10 +9,11 @@ use std::net::TcpListener;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::{SocketAddr, UnixListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cove_jail::JailPlan;
+use cove_jail::guest::WORKSPACE;
 use cove_protocol::Language;
 use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -54,9 +55,16 @@ const CHECKS: &[&str] = &[
     "descriptors",
 ];
 
-pub(super) async fn try_protections(session: &Session, backend: &dyn Backend, config: &Config) -> Vec<DoctorCheck> {
+/// `variables` are those that the host adds to the environment of code.
+pub(super) async fn try_protections(
+    session: &Session,
+    variables: Vec<(String, String)>,
+    backend: &dyn Backend,
+    config: &Config,
+) -> Vec<DoctorCheck> {
     let in_container = matches!(config.policy.root, SandboxRoot::Image(_));
-    let mut canaries = match DoctorCanaries::new(planned_variables(backend, config).await, in_container) {
+    let planned = planned_variables(variables, backend, config).await;
+    let mut canaries = match DoctorCanaries::new(planned, in_container) {
         Ok(canaries) => canaries,
         Err(error) => {
             let check = ReportSection::Protections.check("all");
@@ -70,17 +78,32 @@ pub(super) async fn try_protections(session: &Session, backend: &dyn Backend, co
     judge_attempts(&tried, &reached)
 }
 
-/// The variables that the sandbox's environment consists of. Any other variable would come from this process.
-async fn planned_variables(backend: &dyn Backend, config: &Config) -> BTreeMap<String, String> {
+/// Values that each variable may have.
+type PlannedVariables = BTreeMap<String, Vec<String>>;
+
+/// The variables that the sandbox's environment consists of: those of its plan, of the host and of the runner. Any other variable
+/// or value would come from this process.
+async fn planned_variables(of_host: Vec<(String, String)>, backend: &dyn Backend, config: &Config) -> PlannedVariables {
     let plan = backend.explain(&config.policy, PlanFormat::Json).await.unwrap_or_default();
-    let mut variables = match &config.policy.root {
+    let variables: BTreeMap<String, String> = match &config.policy.root {
         SandboxRoot::Image(_) => container_variables(&plan),
         SandboxRoot::Host | SandboxRoot::Tree(_) => {
             serde_json::from_str::<JailPlan>(&plan).map(|plan| plan.environment).unwrap_or_default()
         }
     };
-    variables.insert(cove_runner::CALL_VARIABLE.to_owned(), cove_runner::CALL_SOCKET.to_owned());
-    variables
+    let of_runner = match config.policy.proxy_door {
+        true => {
+            let search = variables.get("PATH").map_or("", String::as_str);
+            cove_runner::network_variables(Path::new(WORKSPACE), search)
+        }
+        false => Vec::new(),
+    };
+    let call = (cove_runner::CALL_VARIABLE.to_owned(), cove_runner::CALL_SOCKET.to_owned());
+    let mut planned = PlannedVariables::new();
+    for (name, value) in variables.into_iter().chain([call]).chain(of_host).chain(of_runner) {
+        planned.entry(name).or_default().push(value);
+    }
+    planned
 }
 
 /// The variables of the container's plan, and those that Docker and Podman add.
@@ -142,7 +165,7 @@ struct DoctorCanaries {
     command: Vec<String>,
     port: u16,
     socket: String,
-    variables: BTreeMap<String, String>,
+    variables: PlannedVariables,
     /// True in a container, where some protections work differently.
     container: bool,
     /// The content of the file, which the program can only know by reading it.
@@ -157,7 +180,7 @@ struct DoctorCanaries {
 }
 
 impl DoctorCanaries {
-    fn new(variables: BTreeMap<String, String>, container: bool) -> io::Result<Self> {
+    fn new(variables: PlannedVariables, container: bool) -> io::Result<Self> {
         let folder = std::env::temp_dir().join(format!("cove-doctor-{}", random_hex()));
         DirBuilder::new().mode(0o755).create(&folder)?;
         let made = || -> io::Result<Self> {
