@@ -49,7 +49,9 @@ pub(crate) fn rows(import: &str, modules: &[&str]) -> Vec<ReportRow> {
     let agent = Rc::new(RefCell::new(start_agent(&UpstreamServers::new(), "1", &COVE_PYTHON)));
     let [cells, one] = [(); 2].map(|()| Rc::clone(&agent));
     let preloading = modules.iter().flat_map(|module| ["--preload", module]).collect::<Vec<_>>();
-    let preloading = start_agent_with(&UpstreamServers::new(), "1", &COVE_PYTHON, &preloading, None);
+    let preloading = start_agent_with(&UpstreamServers::new(), "1", &COVE_PYTHON, |command, _| {
+        command.args(preloading);
+    });
     vec![
         ReportRow::of_cove(ReportTable::Start, "cove_run", "cove run, as a whole program", || {
             first_byte(Command::new(PROGRAM).args(["run", "--python", PYTHON, "-c", CODE]))
@@ -111,8 +113,7 @@ pub(crate) fn container_rows(engine: TestEngine, address: &str) -> Vec<ReportRow
             ("cove_podman_cell", "Cove cell in a container on Podman"),
         ],
     };
-    let arguments = ["--backend", engine.name(), "--image", IMAGE];
-    let agent = start_agent_with(&UpstreamServers::new(), "1", &COVE_PYTHON, &arguments, Some((engine, address)));
+    let agent = start_container_agent(engine, address);
     let over_mcp = NewSessions::new(Rc::new(RefCell::new(agent)), CODE, Duration::from_millis(1500));
     let printing = LiveSession::start(Arc::clone(&backend), &policy);
     let output_id = format!("output_{cell_id}");
@@ -238,21 +239,32 @@ impl Drop for LiveSession {
 
 /// Starts Cove with these servers behind it, keeping a number of sessions ready.
 pub(crate) fn start_agent(servers: &UpstreamServers, ready: &str, dialect: &'static CodeDialect) -> StdioAgent {
-    start_agent_with(servers, ready, dialect, &[], None)
+    start_agent_with(servers, ready, dialect, |_, _| {})
 }
 
-/// The same with more arguments, and with an engine at its address.
+/// The same with what `add` adds to the command. It gets the folder of the server's files too.
 fn start_agent_with(
     servers: &UpstreamServers,
     ready: &str,
     dialect: &'static CodeDialect,
-    arguments: &[&str],
-    engine: Option<(TestEngine, &str)>,
+    add: impl FnOnce(&mut Command, &Path),
 ) -> StdioAgent {
     let home = tempfile::tempdir().expect("a folder");
     let mut command = server(home.path(), "all", servers, &["--python", PYTHON, "--warm", ready]);
-    command.args(arguments).envs(engine.map(|(engine, address)| (engine.variable(), address)));
+    add(&mut command, home.path());
     StdioAgent::start(command, dialect, home).expect("Cove starts")
+}
+
+/// Starts Cove with containers of the image as its sessions, one of them kept ready.
+fn start_container_agent(engine: TestEngine, address: &str) -> StdioAgent {
+    start_agent_with(&UpstreamServers::new(), "1", &COVE_PYTHON, |command, home| {
+        let image = home.join("images/plain");
+        std::fs::create_dir_all(&image).expect("a folder");
+        let text = format!("languages = [\"python\"]\noneshot = false\nimage = \"{IMAGE}\"\n");
+        std::fs::write(image.join("image.toml"), text).expect("it can be written");
+        command.args(["--backend", engine.name(), "--image", "plain", "--image-dir"]).arg(home.join("images"));
+        command.env(engine.variable(), address);
+    })
 }
 
 /// Starts a live session in a container.
