@@ -8,6 +8,7 @@ use std::path::Path;
 use crate::attempts::{self, ErrorContext};
 use crate::{cargo, containers, judges, test};
 
+mod goals;
 mod page;
 mod plot;
 mod report;
@@ -84,10 +85,10 @@ fn generated_files() -> Result<Vec<(String, String)>, String> {
     let text = attempts::read(&cargo::root().join(MEASURED))?;
     let report = MeasuredReport::parse(&text).could_not(format_args!("understand `{MEASURED}`"))?;
     let mut files = vec![("docs/benchmarks.md".to_owned(), page::page(&report)?)];
-    for table in &page::TABLES {
-        for theme in plot::THEMES {
-            files.push((format!("docs/benchmarks/{}-{}.svg", table.id, theme.name), plot::plot(&report, table, theme)));
-        }
+    for plot in page::plots(&report) {
+        let of_theme =
+            |theme: &plot::PlotTheme| (format!("docs/benchmarks/{}-{}.svg", plot.id, theme.name), plot.svg(theme));
+        files.extend(plot::THEMES.iter().map(of_theme));
     }
     Ok(files)
 }

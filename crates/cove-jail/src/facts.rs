@@ -185,15 +185,12 @@ impl CgroupFacts {
             // children, and in which this process may make a child and move processes to it. A folder that holds
             // processes cannot give controllers to its children, unless it is the root, so the own folder rarely
             // qualifies.
-            let mut folder = unified.own.as_path();
-            while folder.starts_with(&unified.mount) {
+            for folder in unified.up_to_the_mount() {
                 let delegated = read(&folder.join("cgroup.subtree_control"));
                 let has = |name: &str| delegated.split_whitespace().any(|controller| controller == name);
                 if has("memory") && has("pids") && writable(folder) && writable(&folder.join("cgroup.procs")) {
                     return Self::V2 { parent: folder.to_owned(), cpu: has("cpu") };
                 }
-                let Some(parent) = folder.parent() else { break };
-                folder = parent;
             }
         }
         let v1 = |name: &str| {
@@ -220,6 +217,15 @@ fn can_be_divided(folder: &Path) -> bool {
         && files.iter().all(|file| writable(&folder.join(file)))
 }
 
+/// Returns the folders of the cgroups that may limit the memory of this process: its own, and those above it as far as
+/// they are mounted here.
+pub fn own_memory_cgroups() -> Vec<PathBuf> {
+    let hierarchies = own_hierarchies().unwrap_or_default();
+    // Version 2, and the controller of version 1.
+    let found = ["", "memory"].into_iter().filter_map(|controller| hierarchies.get(controller));
+    found.flat_map(CgroupHierarchy::up_to_the_mount).map(Path::to_owned).collect()
+}
+
 fn own_hierarchies() -> Option<BTreeMap<String, CgroupHierarchy>> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
     Some(parse_hierarchies(&mounts, &fs::read_to_string("/proc/self/cgroup").ok()?))
@@ -230,6 +236,12 @@ fn own_hierarchies() -> Option<BTreeMap<String, CgroupHierarchy>> {
 struct CgroupHierarchy {
     mount: PathBuf,
     own: PathBuf,
+}
+
+impl CgroupHierarchy {
+    fn up_to_the_mount(&self) -> impl Iterator<Item = &Path> {
+        self.own.ancestors().take_while(|folder| folder.starts_with(&self.mount))
+    }
 }
 
 /// Returns the mounted hierarchies by controller. The unified hierarchy of version 2 has the empty name. See
@@ -386,6 +398,8 @@ mod tests {
         let mounts = "35 31 0:32 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n";
         let found = parse_hierarchies(mounts, "4:memory:/docker/abc/inner\n");
         assert_eq!(found["memory"].own, Path::new("/sys/fs/cgroup/memory/inner"));
+        let folders: Vec<&Path> = found["memory"].up_to_the_mount().collect();
+        assert_eq!(folders, ["/sys/fs/cgroup/memory/inner", "/sys/fs/cgroup/memory"].map(Path::new));
     }
 
     #[test]

@@ -131,7 +131,7 @@ impl Server {
         let bounds = RegistryLimits {
             max_sessions: config.server.max_sessions,
             idle_timeout: config.server.idle_timeout,
-            headroom: MemoryHeadroom::of_machine,
+            headroom: MemoryHeadroom::of_this_process,
         };
         let metrics = Arc::new(Metrics::new());
         let gateway = open_gateway(&config.egress, &config.broker, &env, Some(Arc::clone(&metrics) as _));

@@ -21,6 +21,8 @@ pub mod mcp;
 pub mod measure;
 pub mod numbers;
 #[cfg(feature = "kit")]
+pub mod pipes;
+#[cfg(feature = "kit")]
 pub mod program;
 pub mod skip;
 pub mod statistics;

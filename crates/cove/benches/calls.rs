@@ -5,8 +5,6 @@
 //!
 //! `cargo xtask bench calls [ROUNDS]`
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,6 +16,7 @@ use cove_core::session::{Cell, Session};
 use cove_protocol::Language::{self, Node, Python};
 use cove_testkit::fixture;
 use cove_testkit::measure::{self, percentile};
+use cove_testkit::pipes::PipeClient;
 use cove_upstream::broker::{Broker, CallScope};
 use cove_upstream::pool::{CallOptions, UpstreamPool};
 use serde_json::{Map, Value, json};
@@ -102,7 +101,7 @@ fn main() {
     let all = measure::interleave(PEERS.len(), rounds, |peer| {
         let CallPeer { count, way, .. } = &PEERS[peer];
         let taken = match way {
-            CallDriver::ByHand => by_hand.time_calls(CALLS),
+            CallDriver::ByHand => (0..CALLS).map(|number| by_hand.time_call(number).as_secs_f64() * 1e6).collect(),
             // Runs in a task, as calls do in a server: this thread does not belong to the runtime.
             way => {
                 let bench = Arc::clone(&bench);
@@ -250,56 +249,4 @@ fn object(value: Value) -> Map<String, Value> {
 async fn call(pool: &UpstreamPool, tool: &str, arguments: Map<String, Value>) -> Value {
     let outcome = pool.call("fixture", tool, arguments, CallOptions::default()).await.expect("it answers");
     outcome.structured.unwrap_or_default()
-}
-
-/// The same server, driven in the simplest way: over its pipes.
-struct PipeClient {
-    server: Child,
-    stdin: ChildStdin,
-    stdout: BufReader<ChildStdout>,
-}
-
-impl PipeClient {
-    fn start() -> Self {
-        let mut server = Command::new(fixture::program())
-            .args(["--era", "legacy"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the server starts");
-        let stdin = server.stdin.take().expect("a pipe");
-        let stdout = BufReader::new(server.stdout.take().expect("a pipe"));
-        let mut started = Self { server, stdin, stdout };
-        let version =
-            json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "b", "version": "1"}});
-        started.ask("initialize", version);
-        started
-    }
-
-    fn ask(&mut self, method: &str, params: Value) -> Value {
-        let mut line = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
-        line.push('\n');
-        self.stdin.write_all(line.as_bytes()).expect("it reads");
-        let mut answer = String::new();
-        self.stdout.read_line(&mut answer).expect("it answers");
-        serde_json::from_str(&answer).expect("it speaks JSON")
-    }
-
-    fn time_calls(&mut self, count: usize) -> Vec<f64> {
-        let mut times = Vec::with_capacity(count);
-        for number in 0..count {
-            let began = Instant::now();
-            let answer = self.ask("tools/call", json!({"name": "echo", "arguments": {"a": number}}));
-            times.push(micros(began));
-            assert_eq!(answer["result"]["structuredContent"]["a"], number);
-        }
-        times
-    }
-}
-
-impl Drop for PipeClient {
-    fn drop(&mut self) {
-        let _ = self.server.kill();
-        let _ = self.server.wait();
-    }
 }

@@ -2,11 +2,10 @@
 //!
 //! `cargo xtask bench cell [ROUNDS]`
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use cove_testkit::measure::{self, percentile, ratio};
+use cove_testkit::pipes::EchoPipe;
 
 const WARM_UP: usize = 50;
 
@@ -17,9 +16,7 @@ fn main() {
     let config = measure::config();
     let jail = measure::jail(env!("CARGO_BIN_EXE_cove"));
     let session = runtime.block_on(measure::session(&jail, &config));
-    let mut cat = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("cat starts");
-    let mut to_cat = cat.stdin.take().expect("a pipe");
-    let mut from_cat = BufReader::new(cat.stdout.take().expect("a pipe"));
+    let mut cat = EchoPipe::start();
     let run = |code: &str| {
         let start = Instant::now();
         let end = runtime.block_on(session.run(measure::cell(&config, code), |_| {}, std::future::pending()));
@@ -30,20 +27,13 @@ fn main() {
     let (mut cells, mut pipes) = (Vec::new(), Vec::new());
     for round in 0..rounds + WARM_UP {
         let cell = run("x += 1");
-        let start = Instant::now();
-        to_cat.write_all(b"x += 1\n").expect("cat listens");
-        let mut line = String::new();
-        from_cat.read_line(&mut line).expect("cat answers");
-        let pipe = start.elapsed().as_secs_f64() * 1e6;
-        assert_eq!(line, "x += 1\n");
+        let pipe = cat.round_trip().as_secs_f64() * 1e6;
         if round >= WARM_UP {
             cells.push(cell);
             pipes.push(pipe);
         }
     }
     run(&format!("assert x == {}", rounds + WARM_UP));
-    drop(to_cat);
-    cat.wait().expect("cat ends");
     runtime.block_on(session.stop());
     println!("{:<28} {:>9} {:>9} {:>9} {:>13}", "", "min us", "p50 us", "p99 us", "x pipe");
     for (name, times) in [("pipe round trip through cat", &pipes), ("cell in a live session", &cells)] {

@@ -1,17 +1,18 @@
 //! The text of `docs/benchmarks.md`. Every measured number in it comes from the report.
 
-use cove_testkit::statistics::percentile;
 use serde_json::Value;
 
+use super::goals::{self, GoalOutcome};
+use super::plot::{BarPlot, PlotBar};
 use super::report::{MeasuredReport, MeasuredRow, three_digits};
 use crate::attempts::ErrorContext;
 use crate::cargo::elements;
 
 /// One table of the page, and one plot.
-pub(super) struct PageTable {
+struct PageTable {
     /// As rows name it.
-    pub(super) id: &'static str,
-    pub(super) title: &'static str,
+    id: &'static str,
+    title: &'static str,
     /// What is measured, before the table.
     about: &'static str,
     /// The rows that every row is compared with, each with its heading.
@@ -20,14 +21,14 @@ pub(super) struct PageTable {
     megabytes: Option<f64>,
 }
 
-pub(super) const TABLES: [PageTable; 6] = [
+const TABLES: [PageTable; 6] = [
     PageTable {
         id: "start",
         title: "A new session",
         about: "From the request for a session to the first byte that its code prints. Programs start python for this code \
                 alone; a session of Cove then waits for more. *Ready* sessions come from the pool that a server keeps \
                 filled; *made on the spot* means that the pool was off. Over MCP the time ends when the client has the \
-                answer. The code modes of FastMCP and UTCP keep nothing from one call to the next, so that each of their \
+                answer; the client over HTTP opens a connection for each request. The code modes of FastMCP and UTCP keep nothing from one call to the next, so that each of their \
                 calls is a new session; they start an interpreter, but no sandbox of the operating system.",
         bases: &[("docker_run", "`docker run`"), ("bwrap", "`bwrap`"), ("bare", "bare python")],
         megabytes: None,
@@ -40,6 +41,7 @@ pub(super) const TABLES: [PageTable; 6] = [
                 is a short loop without limits, interrupts and a report of errors: the floor.",
         bases: &[
             ("docker_exec", "`docker exec`"),
+            ("docker_exec_api", "Docker's API"),
             ("docker_kept_python", "python kept in `docker run`"),
             ("cell_fastmcp", "FastMCP"),
             ("cell_utcp_npm", "UTCP (npm)"),
@@ -107,8 +109,10 @@ pub(super) fn page(report: &MeasuredReport) -> Result<String, String> {
     }
     page += &memory(report);
     page += &tool_lists(report);
+    page += &round_trips(report);
+    page += &goals::section(report);
+    page += &shortfalls(report);
     page += &isolation(report);
-    page += &slower(report);
     page += &left_out(report);
     page += &method(report).could_not("find a fact in the measured JSON")?;
     Ok(page)
@@ -116,10 +120,7 @@ pub(super) fn page(report: &MeasuredReport) -> Result<String, String> {
 
 fn section(report: &MeasuredReport, PageTable { id, title, about, bases, megabytes }: &PageTable) -> String {
     let bases: Vec<_> = bases.iter().filter_map(|(id, heading)| Some((report.row(id)?, heading))).collect();
-    let mut text = format!("\n## {title}\n\n{about}\n\n<picture>\n");
-    text += &format!("  <source media=\"(prefers-color-scheme: dark)\" srcset=\"benchmarks/{id}-dark.svg\">\n");
-    text +=
-        &format!("  <img alt=\"{title}: the table below as bars\" src=\"benchmarks/{id}-light.svg\">\n</picture>\n\n");
+    let mut text = format!("\n## {title}\n\n{about}\n\n{}", picture(id, title));
     let headings: String = bases.iter().map(|(_, heading)| format!(" times as fast as {heading} |")).collect();
     let (speed_heading, line) = if megabytes.is_some() { (" MB/s at p50 |", "---|") } else { ("", "") };
     text += &format!("| | min ms | p50 ms | p99 ms |{speed_heading}{headings}\n");
@@ -139,7 +140,61 @@ fn section(report: &MeasuredReport, PageTable { id, title, about, bases, megabyt
     text
 }
 
-pub(super) fn slowest_first<'a>(report: &'a MeasuredReport, table: &'a str) -> Vec<&'a MeasuredRow> {
+fn picture(id: &str, title: &str) -> String {
+    format!(
+        "<picture>\n  <source media=\"(prefers-color-scheme: dark)\" srcset=\"benchmarks/{id}-dark.svg\">\n  \
+         <img alt=\"{title}: the table below as bars\" src=\"benchmarks/{id}-light.svg\">\n</picture>\n\n"
+    )
+}
+
+/// Returns a plot for each table, for memory and for what tools cost.
+pub(super) fn plots(report: &MeasuredReport) -> Vec<BarPlot<'_>> {
+    let mut plots: Vec<_> = TABLES.iter().map(|table| time_plot(report, table)).collect();
+    let memory = report.memory_rows.iter();
+    plots.push(BarPlot {
+        id: "memory",
+        title: MEMORY,
+        measure: "megabytes",
+        unit: " MB",
+        note: "PSS in MB, the median of the repeats; shorter is better",
+        bars: memory
+            .map(|row| PlotBar { name: &row.name, is_cove: row.is_cove, value: row.proportional, range: None })
+            .collect(),
+    });
+    plots.push(BarPlot {
+        id: "tools",
+        title: TOOL_LISTS,
+        measure: "estimated tokens",
+        unit: "",
+        note: "estimated tokens of the answer to tools/list; shorter is better",
+        bars: elements(&report.json["tool_lists"]).filter_map(tool_list_bar).collect(),
+    });
+    plots
+}
+
+fn time_plot<'a>(report: &'a MeasuredReport, table: &PageTable) -> BarPlot<'a> {
+    let bar = |row: &'a MeasuredRow| PlotBar {
+        name: &row.name,
+        is_cove: row.is_cove,
+        value: row.percentile(0.5),
+        range: Some([0.0, 0.99].map(|part| row.percentile(part))),
+    };
+    BarPlot {
+        id: table.id,
+        title: table.title,
+        measure: "median time in milliseconds",
+        unit: " ms",
+        note: "median in ms, logarithmic; the line is from the fastest round to p99; shorter is better",
+        bars: slowest_first(report, table.id).into_iter().map(bar).collect(),
+    }
+}
+
+fn tool_list_bar(list: &Value) -> Option<PlotBar<'_>> {
+    let name = list["name"].as_str()?;
+    Some(PlotBar { name, is_cove: name.starts_with("Cove"), value: list["tokens"].as_f64()?, range: None })
+}
+
+fn slowest_first<'a>(report: &'a MeasuredReport, table: &'a str) -> Vec<&'a MeasuredRow> {
     let mut rows: Vec<_> = report.rows_of(table).collect();
     rows.sort_by(|one, other| other.percentile(0.5).total_cmp(&one.percentile(0.5)));
     rows
@@ -156,24 +211,21 @@ fn bold_if(is_cove: bool, name: &str) -> String {
     if is_cove { format!("**{name}**") } else { name.to_owned() }
 }
 
+const MEMORY: &str = "Memory of an idle session";
+const TOOL_LISTS: &str = "What the tools cost";
+
 fn memory(report: &MeasuredReport) -> String {
-    let mut text = "\n## Memory of an idle session\n\nWhat the processes hold after one `print(6*7)`. In the first number pages that \
-                    several processes share count in parts (PSS); the second has only those of these processes. A row of Docker \
-                    includes the process that Docker keeps beside each container, and not its daemon; one of a session of Cove \
-                    not the server, which serves all sessions. The peers' servers have no session of their own: one process \
-                    serves all. Of each repeat's number the median.\n\n| | PSS, MB | private, MB |\n|---|---|---|\n"
-        .to_owned();
-    let median = |row: &Value, key: &str| {
-        let kilobytes: Vec<f64> = elements(&row[key]).filter_map(Value::as_f64).collect();
-        if kilobytes.is_empty() { 0.0 } else { percentile(&kilobytes, 0.5) / 1000.0 }
-    };
-    let mut rows: Vec<_> = elements(&report.json["memory"])
-        .map(|row| (row, median(row, "proportional_kb"), median(row, "private_kb")))
-        .collect();
-    rows.sort_by(|one, other| other.1.total_cmp(&one.1));
-    for (row, proportional, private) in rows {
-        let name = bold_if(row["is_cove"] == true, row["name"].as_str().unwrap_or_default());
-        text += &format!("| {name} | {} | {} |\n", three_digits(proportional), three_digits(private));
+    let mut text = format!(
+        "\n## {MEMORY}\n\nWhat the processes hold after one `print(6*7)`. In the first number pages that several processes share count \
+         in parts (PSS); the second has only those of these processes. A row of Docker includes the process that Docker keeps beside \
+         each container, and not its daemon; one of a session of Cove not the server, which serves all sessions. The peers' servers \
+         have no session of their own: one process serves all. Of each repeat's number the median.\n\n{}| | PSS, MB | private, MB \
+         |\n|---|---|---|\n",
+        picture("memory", MEMORY)
+    );
+    for row in &report.memory_rows {
+        let [proportional, private] = [row.proportional, row.private].map(three_digits);
+        text += &format!("| {} | {proportional} | {private} |\n", bold_if(row.is_cove, &row.name));
     }
     text
 }
@@ -191,12 +243,14 @@ fn isolation(report: &MeasuredReport) -> String {
 }
 
 fn tool_lists(report: &MeasuredReport) -> String {
-    let mut text = "\n## What the tools cost\n\nThe answer to `tools/list` is in the agent's context all the time. The bytes are those \
-                    of the whole list; the tokens are Cove's own estimate, never fewer than models count, of what a model reads: \
-                    names, descriptions and input schemas. The [specification](specification.md#what-tools-cost) has the exact \
-                    numbers of one tokenizer. UTCP's list is not here: the server that the benchmark puts before its library is not its \
-                    own.\n\n| list | tools | bytes | tokens, estimated |\n|---|---|---|---|\n"
-        .to_owned();
+    let mut text = format!(
+        "\n## {TOOL_LISTS}\n\nThe answer to `tools/list` is in the agent's context all the time. The bytes are those of the whole list; \
+         the tokens are Cove's own estimate, never fewer than models count, of what a model reads: names, descriptions and input \
+         schemas. The [specification](specification.md#what-tools-cost) has the exact numbers of one tokenizer. UTCP's list is not \
+         here: the server that the benchmark puts before its library is not its own.\n\n{}| list | tools | bytes | tokens, \
+         estimated |\n|---|---|---|---|\n",
+        picture("tools", TOOL_LISTS)
+    );
     for list in elements(&report.json["tool_lists"]) {
         let name = list["name"].as_str().unwrap_or_default();
         text += &format!("| {name} | {} | {} | {} |\n", list["tools"], list["bytes"], list["tokens"]);
@@ -204,9 +258,56 @@ fn tool_lists(report: &MeasuredReport) -> String {
     text
 }
 
+/// The rows of `round_trips`, and the row whose time is not theirs.
+const IN_ROUND_TRIPS: [(&str, Option<&str>); 9] = [
+    ("kept_python", None),
+    ("cove_cell", None),
+    ("cove_cell_pause", None),
+    ("cove_mcp_cell", None),
+    ("cove_http_cell", None),
+    ("calls_alone", None),
+    ("calls_python", Some("calls_alone")),
+    ("calls_awaited", Some("calls_alone")),
+    ("calls_node", Some("calls_alone")),
+];
+
+/// Returns cells and calls in a unit that depends less on the machine, or nothing if it was not measured.
+fn round_trips(report: &MeasuredReport) -> String {
+    let Some(pipe) = report.row("pipe") else { return String::new() };
+    let [trips, calls] = ["round_trips_per_turn", "long_calls_per_turn"].map(|key| report.json[key].to_string());
+    let mut text = format!(
+        "\n## In round trips through a pipe\n\nA line to a process that sends it back (`cat`) and its return take {} ms at p50: what two \
+         wake-ups cost at least on this machine (the mean of {trips} in a row). Times in this unit depend less on the machine. A call \
+         is one of {calls} in a cell over MCP on stdio; *over* means without the time of the same call by a client alone, which \
+         writes to the server's pipe by hand. The median within each round, with the lowest and the highest median of a repeat.\n\n\
+         | | round trips |\n|---|---|\n",
+        three_digits(pipe.percentile(0.5))
+    );
+    for (id, without) in IN_ROUND_TRIPS {
+        let (Some(row), Some(ratio)) = (report.row(id), report.in_round_trips(id, without)) else { continue };
+        let over = if without.is_some() { ", over a client alone" } else { "" };
+        let name = bold_if(row.is_cove, &format!("{}{over}", row.name));
+        let [median, lowest, highest] = [ratio.median, ratio.lowest, ratio.highest].map(three_digits);
+        text += &format!("| {name} | {median} ({lowest} to {highest}) |\n");
+    }
+    text
+}
+
 /// The cases that Cove loses: a reader should not have to look for them in the tables.
-fn slower(report: &MeasuredReport) -> String {
-    let mut text = "\n## Where Cove is slower\n\nBy the median of the ratios within each round:\n\n".to_owned();
+fn shortfalls(report: &MeasuredReport) -> String {
+    let mut text = "\n## Where Cove falls short\n\n".to_owned();
+    let missed: Vec<_> = goals::results(report).into_iter().filter(|one| one.outcome != GoalOutcome::Reached).collect();
+    if !missed.is_empty() {
+        text += "Goals that this run did not reach:\n\n";
+        for goal in missed {
+            let [median, worst] = [goal.median, goal.worst].map(three_digits);
+            text += &format!("- {}: {median}, in the worst repeat {worst}; the goal is {}\n", goal.what, goal.aim);
+        }
+        text += "\nTwo more were not reached, and this run does not measure them: a refill of the pool for a third of its processor \
+                 time (record [34](decisions/0034-each-session-executes-its-own-python.md)), and a thousand sessions in 5 s (record \
+                 [33](decisions/0033-ready-sessions-in-front-of-every-backend.md)).\n\n";
+    }
+    text += "Slower, by the median of the ratios within each round:\n\n";
     for table in &TABLES {
         for row in slowest_first(report, table.id).into_iter().filter(|row| row.is_cove) {
             let others = slowest_first(report, table.id).into_iter().filter(|other| !other.is_cove);
@@ -217,6 +318,23 @@ fn slower(report: &MeasuredReport) -> String {
             if !parts.is_empty() {
                 text += &format!("- {}, *{}*: {}\n", table.title, row.name, parts.join("; "));
             }
+        }
+    }
+    text + &more_memory(report)
+}
+
+/// Each row of Cove that holds more than one of another.
+fn more_memory(report: &MeasuredReport) -> String {
+    let mut text = "\nMore memory when idle (PSS):\n\n".to_owned();
+    for row in report.memory_rows.iter().filter(|row| row.is_cove) {
+        let smaller = report.memory_rows.iter().filter(|other| !other.is_cove && other.proportional < row.proportional);
+        let parts: Vec<String> = smaller
+            .map(|other| {
+                format!("{} times as much as {}", three_digits(row.proportional / other.proportional), other.name)
+            })
+            .collect();
+        if !parts.is_empty() {
+            text += &format!("- *{}*: {}\n", row.name, parts.join("; "));
         }
     }
     text

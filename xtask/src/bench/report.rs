@@ -13,6 +13,8 @@ pub(super) struct MeasuredReport {
     /// Everything, for facts about the machine and the run.
     pub(super) json: Value,
     pub(super) rows: Vec<MeasuredRow>,
+    /// What is held in memory, the most first.
+    pub(super) memory_rows: Vec<IdleMemory>,
 }
 
 #[derive(Debug)]
@@ -23,6 +25,18 @@ pub(super) struct MeasuredRow {
     pub(super) is_cove: bool,
     /// The time of each round in milliseconds, for each repeat.
     repeats: Vec<Vec<f64>>,
+}
+
+/// What an idle session or server holds, in megabytes.
+#[derive(Debug)]
+pub(super) struct IdleMemory {
+    pub(super) name: String,
+    pub(super) is_cove: bool,
+    /// Pages that several processes share count in parts.
+    pub(super) proportional: f64,
+    /// The median of the repeats.
+    pub(super) private: f64,
+    pub(super) most_private: f64,
 }
 
 /// The median of the ratios within each round: over all rounds, and the lowest and the highest of any repeat.
@@ -44,7 +58,9 @@ impl MeasuredReport {
         if first.is_empty() || first.contains(&0) || rows.iter().any(|row| shape(row) != first) {
             return Err("the rows differ in their rounds".to_owned());
         }
-        Ok(Self { json, rows })
+        let mut memory_rows: Vec<_> = elements(&json["memory"]).filter_map(IdleMemory::parse).collect();
+        memory_rows.sort_by(|one, other| other.proportional.total_cmp(&one.proportional));
+        Ok(Self { json, rows, memory_rows })
     }
 
     pub(super) fn row(&self, id: &str) -> Option<&MeasuredRow> {
@@ -53,6 +69,27 @@ impl MeasuredReport {
 
     pub(super) fn rows_of<'a>(&'a self, table: &'a str) -> impl Iterator<Item = &'a MeasuredRow> {
         self.rows.iter().filter(move |row| row.table == table)
+    }
+
+    /// Returns how many round trips of a line through a pipe a row takes, without the time of another row, or `None` if
+    /// one of them was not measured.
+    pub(super) fn in_round_trips(&self, row: &str, without: Option<&str>) -> Option<RowRatio> {
+        let (row, pipe) = (self.row(row)?, self.row("pipe")?);
+        let without = match without {
+            Some(id) => Some(self.row(id)?),
+            None => None,
+        };
+        let repeats = row.repeats.iter().zip(&pipe.repeats).enumerate().map(|(repeat, (own, pipe))| {
+            let part = |round: usize| without.map_or(0.0, |row| row.repeats[repeat][round]);
+            own.iter().zip(pipe).enumerate().map(|(round, (own, pipe))| (own - part(round)) / pipe).collect()
+        });
+        let repeats: Vec<Vec<f64>> = repeats.collect();
+        let medians: Vec<f64> = repeats.iter().map(|repeat| percentile(repeat, 0.5)).collect();
+        Some(RowRatio {
+            median: percentile(&repeats.concat(), 0.5),
+            lowest: percentile(&medians, 0.0),
+            highest: percentile(&medians, 1.0),
+        })
     }
 
     pub(super) fn repeats(&self) -> usize {
@@ -89,6 +126,22 @@ impl MeasuredRow {
     }
 }
 
+impl IdleMemory {
+    fn parse(json: &Value) -> Option<Self> {
+        let megabytes = |key: &str, part| {
+            let kilobytes: Vec<f64> = elements(&json[key]).filter_map(Value::as_f64).collect();
+            (!kilobytes.is_empty()).then(|| percentile(&kilobytes, part) / 1000.0)
+        };
+        Some(Self {
+            name: json["name"].as_str()?.to_owned(),
+            is_cove: json["is_cove"] == true,
+            proportional: megabytes("proportional_kb", 0.5)?,
+            private: megabytes("private_kb", 0.5)?,
+            most_private: megabytes("private_kb", 1.0)?,
+        })
+    }
+}
+
 /// A number with three digits that count: `0.123`, `1.23`, `12.3`, `123`.
 pub(super) fn three_digits(number: f64) -> impl Display {
     let decimals = match number {
@@ -120,6 +173,21 @@ mod tests {
         assert_eq!((ratio.lowest, ratio.highest), (2.0, 3.0));
         assert!((ratio.median - 6_f64.sqrt()).abs() < 1e-9 && (a.ratio(b).median * ratio.median - 1.0).abs() < 1e-9);
         assert_eq!((a.percentile(0.0), b.percentile(1.0), report.repeats()), (1.0, 16.0, 2));
+    }
+
+    #[test]
+    fn overheads_are_counted_in_round_trips() {
+        let rows = [
+            row("pipe", &[&[1.0, 2.0, 1.0], &[4.0, 4.0, 4.0]]),
+            row("client", &[&[2.0, 2.0, 2.0], &[2.0, 2.0, 2.0]]),
+            row("calls", &[&[5.0, 6.0, 4.0], &[10.0, 2.0, 1.0]]),
+        ];
+        let report = MeasuredReport::parse(&json!({ "rows": rows }).to_string()).unwrap();
+        let over = report.in_round_trips("calls", Some("client")).unwrap();
+        assert_eq!((over.lowest, over.median, over.highest), (0.0, 2.0, 2.0));
+        assert_eq!(report.in_round_trips("calls", None).unwrap().highest, 4.0);
+        assert!(report.in_round_trips("calls", Some("other")).is_none());
+        assert!(report.in_round_trips("other", None).is_none());
     }
 
     #[test]

@@ -15,11 +15,13 @@ mod code_dialects;
 mod code_mode;
 mod cove_rows;
 mod engine_rows;
+mod http_rows;
 mod machine;
 mod memory;
 mod output_rows;
 mod package_peers;
 mod processes;
+mod round_trip_rows;
 mod stdio_agent;
 mod tool_lists;
 
@@ -49,6 +51,8 @@ enum ReportTable {
     GatheredCalls,
     /// A cell that prints much.
     Output,
+    /// A round trip through a pipe, and calls that are compared with it.
+    RoundTrips,
 }
 
 impl ReportTable {
@@ -61,6 +65,7 @@ impl ReportTable {
             Self::UpstreamCall => "call",
             Self::GatheredCalls => "gathered",
             Self::Output => "output",
+            Self::RoundTrips => "round_trips",
         }
     }
 }
@@ -122,6 +127,8 @@ fn main() {
     let found = StartablePeers::find(&mut left_out);
     let mut rows = processes::rows(&import, &mut left_out);
     rows.extend(cove_rows::rows(&import, &modules));
+    rows.extend(http_rows::rows());
+    rows.extend(round_trip_rows::rows());
     rows.extend(output_rows::rows());
     rows.extend(code_mode::rows(&found, &mut left_out));
     let mut versions = machine::versions();
@@ -143,7 +150,8 @@ fn main() {
         eprintln!("repeat {} of {repeats}: {} rows, {rounds} rounds; load {}", repeat + 1, rows.len(), load());
         let times = interleave(rows.len(), rounds, |row| (rows[row].time)());
         for (all, times) in measured.iter_mut().zip(times) {
-            all.push(times.iter().map(|time| (time * 1000.0).round() / 1000.0).collect());
+            // A round trip through a pipe takes a hundredth of a millisecond.
+            all.push(times.iter().map(|time| (time * 10_000.0).round() / 10_000.0).collect());
         }
     }
     let load_after = load_averages();
@@ -167,6 +175,8 @@ fn main() {
         "warm_up": WARM_UP,
         "cells_per_turn": processes::CELLS,
         "calls_per_turn": code_dialects::CALLS,
+        "round_trips_per_turn": round_trip_rows::ROUND_TRIPS,
+        "long_calls_per_turn": round_trip_rows::CALLS,
         "rows": rows_json,
         "memory": memory::rows(&found, docker.as_deref(), repeats),
         "tool_lists": tool_lists::rows(&found),

@@ -17,6 +17,9 @@ use super::package_peers::StartablePeers;
 use super::processes::{KeptPython, LOOP};
 use super::stdio_agent::{StdioAgent, UpstreamServers};
 
+/// What programs of some size import from the standard library.
+const COMMON_MODULES: &str = "asyncio, collections, csv, dataclasses, datetime, decimal, hashlib, json, logging, pathlib, \
+                              random, re, sqlite3, subprocess, urllib.request, xml.etree.ElementTree";
 /// After this an interpreter is idle.
 const UNTIL_IDLE: Duration = Duration::from_millis(500);
 
@@ -58,19 +61,25 @@ impl<'a> IdleRow<'a> {
 }
 
 fn cove_rows() -> Vec<IdleRow<'static>> {
-    let tree = || {
-        let agent = after_a_cell(start_agent(&UpstreamServers::new(), "0", &COVE_PYTHON));
+    let tree = |code: &str| {
+        let mut agent = start_agent(&UpstreamServers::new(), "0", &COVE_PYTHON);
+        agent.client.call("execute_code", json!({"code": code})).ok();
+        let agent = after_a_cell(agent);
         let pid = agent.client.pid();
         (agent, process_tree(pid))
     };
+    let session = move |code: &str| {
+        let (agent, mut pids) = tree(code);
+        pids.retain(|&pid| pid != agent.client.pid());
+        HeldPages::of(&pids)
+    };
     vec![
-        IdleRow::new(RowOwner::Cove, "Cove session", move || {
-            let (agent, mut pids) = tree();
-            pids.retain(|&pid| pid != agent.client.pid());
-            HeldPages::of(&pids)
+        IdleRow::new(RowOwner::Cove, "Cove session", move || session("")),
+        IdleRow::new(RowOwner::Cove, "Cove session, common modules imported", move || {
+            session(&format!("import {COMMON_MODULES}"))
         }),
         IdleRow::new(RowOwner::Cove, "Cove, the server with one session", move || {
-            let (_agent, pids) = tree();
+            let (_agent, pids) = tree("");
             HeldPages::of(&pids)
         }),
     ]
@@ -82,9 +91,13 @@ fn process_rows() -> Vec<IdleRow<'static>> {
         std::thread::sleep(UNTIL_IDLE);
         HeldPages::of(&process_tree(kept.pid()))
     };
-    let mut rows = vec![IdleRow::new(RowOwner::Other, "python kept running, no sandbox", move || {
-        kept(KeptPython::start(python(&mut Command::new(PYTHON), LOOP)))
-    })];
+    let start = |code: &str| KeptPython::start(python(&mut Command::new(PYTHON), code));
+    let mut rows = vec![
+        IdleRow::new(RowOwner::Other, "python kept running, no sandbox", move || kept(start(LOOP))),
+        IdleRow::new(RowOwner::Other, "python kept running, the same modules", move || {
+            kept(start(&format!("import {COMMON_MODULES}\n{LOOP}")))
+        }),
+    ];
     if Path::new(BWRAP).exists() {
         let measure = move || kept(KeptPython::start(&mut bwrap(LOOP)));
         rows.push(IdleRow::new(RowOwner::Other, "python kept running in bwrap", measure));

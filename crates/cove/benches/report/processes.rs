@@ -11,8 +11,9 @@ use super::{ANSWER, CODE, LeftOutPeer, ReportRow, ReportTable};
 
 /// Runs each line that it reads: what a sandbox that keeps its interpreter can take at least.
 pub(crate) const LOOP: &str = "import sys\nfor line in sys.stdin:\n    exec(line)\n    sys.stdout.flush()\n";
-/// How often a cell runs in one turn; the turn's time is the mean.
-pub(crate) const CELLS: u32 = 20;
+/// How often a cell runs in one turn; the turn's time is the mean. So many that the first ones, whose caches are cold,
+/// hardly count.
+pub(crate) const CELLS: u32 = 100;
 
 pub(crate) fn rows(import: &str, left_out: &mut Vec<LeftOutPeer>) -> Vec<ReportRow> {
     let (first, second) = (import.to_owned(), import.to_owned());

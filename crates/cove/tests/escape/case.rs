@@ -96,6 +96,8 @@ pub(crate) enum CaseEnvironment {
     ReadyJail(TestUser),
     /// Filtered, and as a user that may use Docker or Podman, which is root.
     Container(TestEngine),
+    /// The same, of a session that was kept ready.
+    ReadyContainer(TestEngine),
     /// The main container of a Compose file, in the same way.
     ComposedContainer(TestEngine),
     /// A container of an ordinary user's Podman.
@@ -115,7 +117,7 @@ impl CaseEnvironment {
         match self {
             Self::Jail(TestUser::Root, _) | Self::ReadyJail(TestUser::Root) => "root",
             Self::Jail(TestUser::Ordinary, _) | Self::ReadyJail(TestUser::Ordinary) => "user",
-            Self::Container(engine) => engine.name(),
+            Self::Container(engine) | Self::ReadyContainer(engine) => engine.name(),
             Self::ComposedContainer(_) => "compose",
             Self::RootlessContainer => "rootless",
         }
@@ -124,7 +126,7 @@ impl CaseEnvironment {
     pub(crate) fn engine(self) -> Option<TestEngine> {
         match self {
             Self::Jail(..) | Self::ReadyJail(_) => None,
-            Self::Container(engine) | Self::ComposedContainer(engine) => Some(engine),
+            Self::Container(engine) | Self::ReadyContainer(engine) | Self::ComposedContainer(engine) => Some(engine),
             Self::RootlessContainer => Some(TestEngine::Podman),
         }
     }
@@ -132,16 +134,18 @@ impl CaseEnvironment {
     pub(crate) fn mode(self) -> CaseFiltering {
         match self {
             Self::Jail(_, mode) => mode,
-            Self::ReadyJail(_) | Self::Container(_) | Self::ComposedContainer(_) | Self::RootlessContainer => {
-                CaseFiltering::Filtered
-            }
+            Self::ReadyJail(_)
+            | Self::Container(_)
+            | Self::ReadyContainer(_)
+            | Self::ComposedContainer(_)
+            | Self::RootlessContainer => CaseFiltering::Filtered,
         }
     }
 
     pub(crate) fn who(self) -> TestUser {
         match self {
             Self::Jail(who, _) | Self::ReadyJail(who) => who,
-            Self::Container(_) | Self::ComposedContainer(_) => TestUser::Root,
+            Self::Container(_) | Self::ReadyContainer(_) | Self::ComposedContainer(_) => TestUser::Root,
             Self::RootlessContainer => TestUser::Ordinary,
         }
     }
@@ -152,6 +156,7 @@ impl fmt::Display for CaseEnvironment {
         match self {
             Self::Jail(_, mode) => write!(f, "as {} {mode:?}", self.name()),
             Self::ReadyJail(_) => write!(f, "as {} in a ready session", self.name()),
+            Self::ReadyContainer(_) => write!(f, "in {} in a ready session", self.name()),
             Self::ComposedContainer(engine) => write!(f, "in {} of {}", self.name(), engine.name()),
             Self::Container(_) | Self::RootlessContainer => write!(f, "in {}", self.name()),
         }
@@ -261,7 +266,9 @@ impl AttackCase {
             CaseEnvironment::Jail(_, CaseFiltering::Filtered) | CaseEnvironment::ReadyJail(_) => None,
             CaseEnvironment::Jail(_, CaseFiltering::Unfiltered) => self.without_filter.get(name),
             CaseEnvironment::ComposedContainer(_) => in_compose(),
-            CaseEnvironment::Container(_) | CaseEnvironment::RootlessContainer => self.in_container.get(name),
+            CaseEnvironment::Container(_) | CaseEnvironment::ReadyContainer(_) | CaseEnvironment::RootlessContainer => {
+                self.in_container.get(name)
+            }
         };
         others.or_else(|| self.attempts.get(name))
     }

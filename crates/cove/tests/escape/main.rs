@@ -1,6 +1,6 @@
 //! The attack suite: hostile programs as data, in `cases/`. Each names the claim of `docs/security.md` that it tests,
 //! and runs as root and as an ordinary user, with the system call filter and without, in sessions that were kept ready,
-//! and in containers of Docker, Podman, Compose and an ordinary user's Podman, among canaries on the host.
+//! and in containers, also ready ones, of Docker, Podman, Compose and an ordinary user's Podman, among canaries on the host.
 
 mod canary;
 mod case;
@@ -136,6 +136,18 @@ fn every_case_holds_in_compose() {
 fn every_case_holds_in_an_ordinary_users_podman() {
     let way = CaseEnvironment::RootlessContainer;
     run::check_all_in_containers("every_case_holds_in_an_ordinary_users_podman", CASES, way);
+}
+
+#[test]
+fn every_case_holds_in_ready_containers_of_docker() {
+    let way = CaseEnvironment::ReadyContainer(TestEngine::Docker);
+    run::check_all_in_containers("every_case_holds_in_ready_containers_of_docker", CASES, way);
+}
+
+#[test]
+fn every_case_holds_in_ready_containers_of_podman() {
+    let way = CaseEnvironment::ReadyContainer(TestEngine::Podman);
+    run::check_all_in_containers("every_case_holds_in_ready_containers_of_podman", CASES, way);
 }
 
 #[test]

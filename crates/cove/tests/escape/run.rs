@@ -1,5 +1,5 @@
 //! Runs a case as every user, with the system call filter and, if another layer stands behind it, without; in a session
-//! that was kept ready; and in containers.
+//! that was kept ready; and in containers, also of a session that was kept ready.
 
 use std::fs::{self, Permissions};
 use std::io::Read;
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use cove::cli::{self, CliAction};
 use cove::config::Config;
 use cove_core::advice::{self, Audience};
+use cove_core::backend::Backend;
 use cove_core::backend::jail::Jail;
 use cove_core::output::OutputCollector;
 use cove_core::policy::{ImageSource, Policy};
@@ -19,7 +20,7 @@ use cove_core::process_env::ProcessEnv;
 use cove_core::session::{Cell, Session, SessionOptions};
 use cove_jail::plan::FilterMode;
 use cove_protocol::Language;
-use cove_testkit::containers::{compose_recipe, recipe};
+use cove_testkit::containers::{ImageBackend, TestEngine, compose_recipe, recipe};
 use cove_testkit::engines::{OwnEngine, PrivateEngine};
 use cove_testkit::skip::skip;
 use cove_testkit::{TestProgram, TestUser};
@@ -47,13 +48,23 @@ enum SessionOfChild {
     Unfiltered,
     /// With the filter, and made ready as a server does it.
     Ready,
+    /// The same in a container of the image that the other containers of the cases have.
+    ReadyContainer(TestEngine),
 }
 
 impl SessionOfChild {
+    const ALL: [Self; 4] = [
+        Self::Unfiltered,
+        Self::Ready,
+        Self::ReadyContainer(TestEngine::Docker),
+        Self::ReadyContainer(TestEngine::Podman),
+    ];
+
     fn for_environment(way: CaseEnvironment) -> Option<Self> {
         match way {
             CaseEnvironment::Jail(_, CaseFiltering::Unfiltered) => Some(Self::Unfiltered),
             CaseEnvironment::ReadyJail(_) => Some(Self::Ready),
+            CaseEnvironment::ReadyContainer(engine) => Some(Self::ReadyContainer(engine)),
             CaseEnvironment::Jail(_, CaseFiltering::Filtered)
             | CaseEnvironment::Container(_)
             | CaseEnvironment::ComposedContainer(_)
@@ -65,6 +76,7 @@ impl SessionOfChild {
         match self {
             Self::Unfiltered => "unfiltered",
             Self::Ready => "ready",
+            Self::ReadyContainer(engine) => engine.name(),
         }
     }
 
@@ -79,22 +91,20 @@ impl SessionOfChild {
                 };
                 Session::start(&jail, policy, options).await.expect("the sandbox starts")
             }
-            Self::Ready => {
-                let jail = Jail::with_program(program, FilterMode::On);
-                let modules = PRELOADED.map(str::to_owned);
-                let started = Session::start_ready(
-                    &jail,
-                    policy,
-                    SessionOptions::default(),
-                    language,
-                    &modules,
-                    std::future::pending(),
-                )
-                .await;
-                started.unwrap_or_else(|error| panic!("the session is made ready: {error:?}"))
+            Self::Ready => start_ready(&Jail::with_program(program, FilterMode::On), policy, language).await,
+            Self::ReadyContainer(engine) => {
+                let address = std::env::var(engine.variable()).expect("the engine has an address");
+                let backend = ImageBackend { backend: engine.backend(&address, &program), recipe: recipe() };
+                start_ready(&backend, policy, language).await
             }
         }
     }
+}
+
+async fn start_ready(backend: &dyn Backend, policy: &Policy, language: Language) -> Session {
+    let (modules, options) = (PRELOADED.map(str::to_owned), SessionOptions::default());
+    let started = Session::start_ready(backend, policy, options, language, &modules, std::future::pending()).await;
+    started.unwrap_or_else(|error| panic!("the session is made ready: {error:?}"))
 }
 
 /// Copies that every user can execute, made once. While a copy is being written, this process must not fork: the
@@ -325,8 +335,7 @@ pub(crate) fn session_child() {
     let Ok(arguments) = std::env::var(ARGUMENTS) else { return };
     let program = std::env::var_os(PROGRAM).expect("the program is named").into();
     let named = std::env::var(SESSION).expect("the session is named");
-    let sessions = [SessionOfChild::Unfiltered, SessionOfChild::Ready];
-    let wanted = sessions.into_iter().find(|session| session.name() == named).expect("it is one of these");
+    let wanted = SessionOfChild::ALL.into_iter().find(|session| session.name() == named).expect("it is one of these");
     let arguments: Vec<String> = serde_json::from_str(&arguments).expect("arguments are a list");
     let process_env = ProcessEnv::read().expect("there are surroundings");
     let all = ["cove".to_owned()].into_iter().chain(arguments).map(Into::into);

@@ -1,9 +1,10 @@
 //! Ready sessions of the real program: what a caller gets is what it would get from a session made on the spot.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
 use cove_testkit::TestUser;
 use cove_testkit::mcp::{ClientEra, HttpServerProcess, TestHttpClient, send_raw};
@@ -226,4 +227,47 @@ fn nothing_is_kept_ready_before_a_client_comes() {
     served.client().send("tools/list", json!({}));
     wait_until("four are ready", || served.metric("cove_ready_sessions{language=\"python\"}") == 4);
     assert_eq!(crate::process::children(served.server.pid()).len(), 4);
+}
+
+#[test]
+fn runs_in_a_burst_keep_no_session_ready() {
+    for user in TestUser::all("runs_in_a_burst_keep_no_session_ready") {
+        let start = |_| {
+            let mut command = cove().command(user);
+            command.args(["run", "-c", "import sys; print('here', flush=True); sys.stdin.read()"]);
+            command.env("COVE_WARM", "4").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+        };
+        let mut runs: Vec<Child> = (0..6).map(start).collect();
+        for run in &mut runs {
+            let mut line = String::new();
+            BufReader::new(run.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+            assert_eq!(line, "here\n", "{user:?}");
+        }
+        // A server starts the next session long before this is over.
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        let sandboxes: Vec<usize> = runs.iter().map(|run| crate::process::children(run.id()).len()).collect();
+        assert_eq!(sandboxes, [1; 6], "{user:?}");
+        for mut run in runs {
+            drop(run.stdin.take());
+            assert!(run.wait().unwrap().success(), "{user:?}");
+        }
+    }
+}
+
+#[test]
+fn sessions_share_neither_address_layout_nor_hash_seed() {
+    // Where the C library and the stack begin, and the hash of a text.
+    let probe = "lines = [line for line in open('/proc/self/maps') if '/libc' in line or '[stack]' in line]\n\
+                 print(lines[0].split('-')[0], lines[-1].split('-')[0], hash('cove'))";
+    for user in TestUser::all("sessions_share_neither_address_layout_nor_hash_seed") {
+        for warm in [0, 2] {
+            let served = ReadyServer::start(user, &["--warm", &warm.to_string()]);
+            served.run_new("first", "python", "");
+            wait_until("they are ready", || served.metric("cove_ready_sessions{language=\"python\"}") == warm);
+            let [one, other] = ["one", "other"].map(|session| served.run_new(session, "python", probe));
+            let pairs: Vec<_> = one.split_whitespace().zip(other.split_whitespace()).collect();
+            assert!(pairs.len() == 3 && pairs.iter().all(|(one, other)| one != other), "{user:?} {warm} {pairs:?}");
+            assert_eq!(served.hits(), warm, "{user:?}");
+        }
+    }
 }

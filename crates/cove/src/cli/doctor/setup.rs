@@ -76,9 +76,6 @@ pub(super) fn readiness_checks(usable: &Policy, warnings: &[String]) -> Vec<Doct
         _ if is_compose => Err("none (the default image has a Compose file)"),
         WarmTarget::Fixed(0) => Err("none (`warm` is 0)"),
         WarmTarget::Fixed(count) => Ok(format_count(count, "session")),
-        WarmTarget::Adapted if matches!(usable.root, SandboxRoot::Image(_)) => {
-            Err("none (containers are kept ready for a number: `warm` is `auto`)")
-        }
         WarmTarget::Adapted => Ok("as many sessions as were needed lately".to_owned()),
     };
     let mut checks = vec![check().ok(match sessions {
@@ -175,7 +172,7 @@ mod tests {
             readiness_checks(&Policy { root, ..Policy::default() }, &[])[0].detail.clone()
         };
         let plain = of_image(ImageSource::Reference("debian:12".into()));
-        assert_eq!(plain, "none (containers are kept ready for a number: `warm` is `auto`)");
+        assert_eq!(plain, "as many sessions as were needed lately, for each language");
         let composed = of_image(ImageSource::Compose { folder: "/images/pair".into(), main: None });
         assert_eq!(composed, "none (the default image has a Compose file)");
     }
