@@ -1,10 +1,7 @@
 //! The gateway with real servers on this machine: what is allowed arrives, and what is refused reaches no one.
 
-<<<<<<< HEAD
 mod inspected;
-=======
 mod time_limits;
->>>>>>> h4
 
 use std::io;
 use std::net::IpAddr;
@@ -52,22 +49,12 @@ struct ScriptedResolver {
     first: Vec<IpAddr>,
     later: Vec<IpAddr>,
     questions: Arc<AtomicUsize>,
-    /// True if no answer comes.
-    is_silent: bool,
 }
 
 impl NameResolver for ScriptedResolver {
     fn resolve(&self, _name: &str) -> io::Result<Vec<IpAddr>> {
         let asked = self.questions.fetch_add(1, Ordering::Relaxed);
-<<<<<<< HEAD
         Ok(if asked == 0 { self.first.clone() } else { self.later.clone() })
-=======
-        let found = if asked == 0 { self.first.clone() } else { self.later.clone() };
-        if self.is_silent {
-            return Box::pin(std::future::pending());
-        }
-        Box::pin(std::future::ready(Ok(found)))
->>>>>>> h4
     }
 }
 
@@ -93,14 +80,6 @@ async fn send_through(
     recorder: KeptLines,
     sent: &[u8],
 ) -> AnsweredConnection {
-<<<<<<< HEAD
-    let (recorder, questions) = (Arc::new(recorder), Arc::clone(&resolver.questions));
-    let gateway = EgressGateway::new(rules, HostServices::new(Arc::clone(&recorder) as _, Box::new(resolver)));
-    let notes: Arc<RefusalNotes> = Arc::default();
-    let identity = gateway.identity(Some(&Arc::new(gateway.create().unwrap())));
-    let caller = NetworkCaller { principal: "p".into(), session: "s".into(), image: None };
-=======
->>>>>>> h4
     let (guest, mut code) = tokio::io::duplex(1 << 20);
     let talk = async move {
         // A refusal through the name door may come before the first byte.
@@ -125,7 +104,7 @@ async fn talk_through(
     let (recorder, questions) = (Arc::new(recorder), Arc::clone(&resolver.questions));
     let gateway = EgressGateway::new(rules, HostServices::new(Arc::clone(&recorder) as _, Box::new(resolver)));
     let notes: Arc<RefusalNotes> = Arc::default();
-    let identity = gateway.identity(Some(&Arc::new(gateway.create())));
+    let identity = gateway.identity(Some(&Arc::new(gateway.create().unwrap())));
     let caller = NetworkCaller { principal: "p".into(), session: "s".into(), image: None };
     let origin = EgressOrigin { cell: CellId(1), stream: StreamId(2), door, caller: &caller, notes: &notes };
     let session = SessionContext { traffic: Arc::default(), identity };

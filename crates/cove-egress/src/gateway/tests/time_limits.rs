@@ -76,14 +76,6 @@ async fn the_first_message_through_a_tunnel_has_half_a_minute() {
     assert!(lock(&got).iter().all(Vec::is_empty), "no byte arrives");
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_name_has_five_seconds_to_resolve() {
-    let resolver = ScriptedResolver { is_silent: true, ..ScriptedResolver::default() };
-    let ended = send_slowly(rules(EgressRule::parse("allowed.test").unwrap()), resolver, vec![(0, request(443))]).await;
-    assert_ended(&ended, 5, "unreachable", "the name did not resolve within 5 s");
-    assert_eq!(ended.0.questions, 1);
-}
-
 /// Returns the port of a server at every address of this machine that answers no further connection, and what keeps it so.
 async fn silent_server() -> (u16, impl Sized) {
     let socket = TcpSocket::new_v4().unwrap();
