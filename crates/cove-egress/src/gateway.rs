@@ -17,10 +17,11 @@ use tokio::time::timeout;
 
 use crate::audit_line::{EgressAuditLine, EgressMode, NetworkCaller, REFUSED};
 use crate::client_hello::{FirstMessage, read_client_hello};
-use crate::dial::{connect, find_addresses};
+use crate::dial::connect;
 use crate::egress_meter::{OpenStreamGuard, RelayDirection};
 use crate::gateway_services::{GatewayServices, HostServices};
 use crate::inspected_connection::InspectedConnection;
+use crate::judged_addresses::find_addresses;
 use crate::open_line::OpenEgressLine;
 use crate::proxy_request::{ProxyRequest, RequestForm, malformed_host, read_head};
 use crate::refusal::{EgressRefusal, RefusalReason, UNREADABLE};

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use crate::audit_line::EgressRecorder;
-use crate::dial::{NameLookups, NameResolver};
 use crate::download_cache::DownloadCache;
 use crate::egress_meter::{EgressMeter, NoMeter};
+use crate::name_lookups::{NameLookups, NameResolver};
 use crate::origin_connection::OriginTrust;
 use crate::rules::EgressRules;
 use crate::secret_value::{CredentialCache, CredentialValues, NoValues};

@@ -24,6 +24,8 @@ mod inspected_body;
 mod inspected_connection;
 mod inspected_request;
 mod inspected_upgrade;
+mod judged_addresses;
+mod name_lookups;
 mod open_line;
 mod origin_connection;
 mod presets;
@@ -54,11 +56,11 @@ pub use audit_line::{EgressAuditLine, EgressMode, EgressRecorder, NetworkCaller}
 pub use cell_network::CellNetwork;
 pub use credential::{CredentialSlot, EgressCredential};
 pub use credential_table::parse_credentials;
-pub use dial::{NameResolver, SystemResolver};
 pub use download_cache::DownloadCache;
 pub use egress_meter::{EgressMeter, RelayDirection};
 pub use gateway::EgressGateway;
 pub use gateway_services::HostServices;
+pub use name_lookups::{NameResolver, SystemResolver};
 pub use origin_connection::check_trust;
 pub use presets::{NetworkPreset, PRESETS, PresetAccess};
 #[cfg(any(test, fuzzing))]

@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use super::*;
 use crate::audit_line::EgressRecorder;
 use crate::client_hello::tests::client_hello;
-use crate::dial::NameResolver;
+use crate::name_lookups::NameResolver;
 use crate::rules::HostPattern;
 
 /// Keeps the lines, or fails.

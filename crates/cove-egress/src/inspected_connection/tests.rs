@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 
 use super::*;
 use crate::audit_line::EgressRecorder;
-use crate::dial::SystemResolver;
 use crate::gateway_services::HostServices;
+use crate::name_lookups::SystemResolver;
 use crate::rules::{EgressRules, TrafficLimits};
 
 struct NoLines;

@@ -14,6 +14,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use cove_testkit::mcp::{ClientEra, TestStdioClient};
 use cove_testkit::skip::skip;
@@ -31,6 +32,10 @@ const RULES: &str = include_str!("rules.toml");
 const ATTACKS: &str = include_str!("attacks.toml");
 /// How much memory the host may need for all attempts to use it up, in KiB.
 const MAX_GROWTH: u64 = 32 << 10;
+/// How many descriptors: a server for each stream that a session may have, and some for the sandbox itself.
+const MAX_DESCRIPTORS: usize = 128 + 32;
+/// How many threads: lookups of one session, digests, and some of the runtime.
+const MAX_THREADS: usize = 32;
 
 /// One hostile program, and everything that may come of it.
 #[derive(Deserialize)]
@@ -134,6 +139,11 @@ fn answer(stream: &mut (impl Read + Write), got: &Mutex<Vec<String>>) {
     }
     let text = String::from_utf8_lossy(&bytes).into_owned();
     got.lock().unwrap().push(text.clone());
+    if text.starts_with("GET /silent ") {
+        // Until its client has gone.
+        while let Ok(1..) = stream.read(&mut piece) {}
+        return;
+    }
     if text.starts_with("GET /endless ") {
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
         while stream.write_all(&piece).is_ok() {}
@@ -345,6 +355,7 @@ pub(crate) fn check_exhaustion(environment: &str, mut command: Command) {
     // Starting sessions takes more than they need later. This sets the peak to what the process has now.
     fs::write(format!("/proc/{pid}/clear_refs"), "5").unwrap();
     let before = peak_memory(pid);
+    let (descriptors, threads) = (WatchedCount::start(pid, "fd"), WatchedCount::start(pid, "task"));
     for attempt in AttackList::read().exhaustion {
         let told = format!("in {environment}: {}: {}", attempt.id, attempt.title);
         let code = format!("{prelude}\n{}", servers.fill(&attempt.code));
@@ -357,11 +368,41 @@ pub(crate) fn check_exhaustion(environment: &str, mut command: Command) {
         assert!(result.contains(&attempt.result), "{told}: {result}");
         let answer = client.call("execute_code", json!({"code": calm, "session": "calm"}));
         assert_eq!(answer.ok(), "/calm\n", "{told}");
+        let grown = (descriptors.take_growth(), threads.take_growth());
+        assert!(grown.0 < MAX_DESCRIPTORS && grown.1 < MAX_THREADS, "{told}: {grown:?} descriptors and threads");
     }
     let grown = peak_memory(pid) - before;
     assert!(grown < MAX_GROWTH, "in {environment}: the host grew by {grown} KiB");
     drop(client);
     assert_eq!(servers.trespasses(), Vec::<String>::new(), "in {environment}");
+}
+
+/// The most descriptors or threads that a process has had.
+struct WatchedCount {
+    first: usize,
+    most: Arc<AtomicUsize>,
+}
+
+impl WatchedCount {
+    /// Counts the entries of a folder of `/proc` until the process ends.
+    fn start(pid: u32, folder: &str) -> Self {
+        let folder = format!("/proc/{pid}/{folder}");
+        let count = move || fs::read_dir(&folder).ok().map(Iterator::count);
+        let (first, most) = (count().unwrap(), Arc::new(AtomicUsize::new(0)));
+        let watched = Arc::clone(&most);
+        thread::spawn(move || {
+            while let Some(count) = count() {
+                watched.fetch_max(count, Ordering::SeqCst);
+                thread::sleep(Duration::from_millis(20));
+            }
+        });
+        Self { first, most }
+    }
+
+    /// Returns how many more there have been since the last call than at the start.
+    fn take_growth(&self) -> usize {
+        self.most.swap(0, Ordering::SeqCst).saturating_sub(self.first)
+    }
 }
 
 /// Returns the most memory that a process has had, in KiB.
