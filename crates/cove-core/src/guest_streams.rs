@@ -10,11 +10,17 @@
 //! `clear` ends all streams of a cell. From then on its `GuestStream` fails, and messages about it are dropped, because
 //! they may have crossed its end on the wire. Dropping a `GuestStream` before both directions have ended resets the
 //! stream, after the bytes that were written before `shutdown`.
+//!
+//! A stream counts against `MAX_STREAMS` until its entry and its `GuestStream` are both gone: its place is a permit that
+//! the two share. So code that resets its streams cannot have more of them served at once than it may have open. The
+//! entry also holds the sender of `end`, which never sends: the end of the entry drops it, and that wakes the task that
+//! serves the stream, whatever it waits for.
 
 mod session_network;
 mod session_traffic;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::convert::Infallible;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -24,7 +30,7 @@ use bytes::{Buf, BytesMut};
 use cove_protocol::limits::{CHUNK, MAX_STREAMS, STREAM_WINDOW};
 use cove_protocol::{FromRunner, StreamDoor, StreamId, ToRunner};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::sync::lock;
 
@@ -40,9 +46,10 @@ const _: () = assert!(PIECE <= CHUNK);
 pub(crate) struct StreamBreach(pub(crate) &'static str);
 
 /// All streams of one link.
-#[derive(Default)]
 pub struct StreamTable {
     state: Mutex<StreamTableState>,
+    /// A permit for each stream that may still begin.
+    places: Arc<Semaphore>,
     has_frames: Notify,
     traffic: Arc<SessionTraffic>,
     network: Option<Arc<SessionNetwork>>,
@@ -62,6 +69,9 @@ struct StreamTableState {
 
 struct StreamState {
     door: StreamDoor,
+    place: Arc<OwnedSemaphorePermit>,
+    /// Only dropped: see the top of this file. None until the stream is taken.
+    end: Option<oneshot::Sender<Infallible>>,
     incoming: BytesMut,
     /// How many bytes the runner may send.
     receive_credit: usize,
@@ -89,9 +99,11 @@ enum HostEnd {
 }
 
 impl StreamState {
-    fn new(door: StreamDoor) -> Self {
+    fn new(door: StreamDoor, place: OwnedSemaphorePermit) -> Self {
         Self {
             door,
+            place: Arc::new(place),
+            end: None,
             incoming: BytesMut::new(),
             receive_credit: STREAM_WINDOW,
             consumed: 0,
@@ -128,7 +140,13 @@ impl StreamState {
 impl StreamTable {
     /// The table of a session with this network.
     pub(crate) fn new(network: Option<SessionNetwork>) -> Self {
-        Self { network: network.map(Arc::new), ..Self::default() }
+        Self {
+            state: Mutex::default(),
+            places: Arc::new(Semaphore::new(MAX_STREAMS)),
+            has_frames: Notify::new(),
+            traffic: Arc::default(),
+            network: network.map(Arc::new),
+        }
     }
 
     /// The runner has opened the proxy door. No stream may come through it before.
@@ -164,8 +182,8 @@ impl StreamTable {
             return Err(StreamBreach("it opened a stream to a name that is none"));
         }
         state.last_opened = id;
-        if state.streams.len() < MAX_STREAMS {
-            state.streams.insert(id, StreamState::new(door.clone()));
+        if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
+            state.streams.insert(id, StreamState::new(door.clone(), place));
             return Ok(true);
         }
         if state.refused.len() >= MAX_STREAMS {
@@ -178,8 +196,12 @@ impl StreamTable {
 
     /// Returns the stream, for the task that serves it. None if it has ended meanwhile. Call it once for each stream.
     pub(crate) fn take(self: &Arc<Self>, id: StreamId) -> Option<GuestStream> {
-        let door = lock(&self.state).streams.get(&id)?.door.clone();
-        Some(GuestStream { id, door, table: Arc::clone(self) })
+        let mut state = lock(&self.state);
+        let stream = state.streams.get_mut(&id)?;
+        let (end, ended) = oneshot::channel();
+        stream.end = Some(end);
+        let (door, place) = (stream.door.clone(), Arc::clone(&stream.place));
+        Some(GuestStream { id, door, table: Arc::clone(self), ended: Some(ended), _place: place })
     }
 
     /// Takes a message about a stream that was opened before. Fails if the runner may not send it.
@@ -237,11 +259,11 @@ impl StreamTable {
 
     /// The runner has reset a stream. Fails if there never was such a stream.
     fn reset(&self, id: StreamId) -> Result<(), StreamBreach> {
-        self.with_entry(id, |stream| {
-            stream.wake();
-            Ok(())
-        })?;
-        lock(&self.state).streams.remove(&id);
+        self.with_entry(id, |_| Ok(()))?;
+        let mut state = lock(&self.state);
+        // It needs no reset from here any more. One that waited on would count as another stream that is open.
+        state.refused.retain(|refused| *refused != id);
+        state.streams.remove(&id).iter_mut().for_each(StreamState::wake);
         Ok(())
     }
 
@@ -344,9 +366,22 @@ pub struct GuestStream {
     id: StreamId,
     door: StreamDoor,
     table: Arc<StreamTable>,
+    ended: Option<oneshot::Receiver<Infallible>>,
+    _place: Arc<OwnedSemaphorePermit>,
 }
 
 impl GuestStream {
+    /// Returns a future that is ready once code or its runner has given the stream up, or the cell has ended. Call it once.
+    pub fn take_end(&mut self) -> impl Future<Output = ()> + Send + use<> {
+        let ended = self.ended.take();
+        async move {
+            match ended {
+                Some(ended) => drop(ended.await),
+                None => std::future::pending().await,
+            }
+        }
+    }
+
     pub fn id(&self) -> StreamId {
         self.id
     }

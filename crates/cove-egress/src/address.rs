@@ -60,7 +60,7 @@ pub(crate) fn check_named_address(address: IpAddr) -> Result<(), AddressProblem>
 }
 
 /// Returns the IPv4 address inside an IPv6 address that stands for one: mapped, NAT64 or 6to4.
-fn without_translation(address: IpAddr) -> IpAddr {
+pub(crate) fn without_translation(address: IpAddr) -> IpAddr {
     let IpAddr::V6(v6) = address else { return address };
     match v6.segments() {
         [0, 0, 0, 0, 0, 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => {

@@ -5,17 +5,21 @@
 //! all files may take: a process that wants to add one locks it, makes room, and writes down what it will add. A process
 //! that is killed leaves a file that is not locked any more, for the next one to remove.
 
-use std::fs::{self, File};
+use std::collections::HashMap;
+use std::fs::{self, File, Metadata};
 use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cove_core::private_file::{create_private_folder, lock_within, open_lock_file, open_private_file};
-use cove_core::sync::run_blocking;
+use cove_core::sync::{lock, run_blocking};
 use ring::digest::{Context, SHA256, digest};
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::spawn_blocking;
 
 use crate::shared_download::SharedAnswer;
 
@@ -28,6 +32,12 @@ const ANSWER_ROOM: u64 = MAX_ANSWER + FILE_ROOM;
 const PIECE: usize = 64 * 1024;
 /// How long a process waits for another one to make room. Without it, an answer is not kept.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
+/// Bodies that this process digests at once, for all sessions.
+const MAX_DIGESTS: usize = 2;
+/// Bodies that this process knows to have their digest.
+const MAX_CHECKED: usize = 4096;
+/// Writing down each use would change the state of a file that other processes have checked too.
+const USE_PRECISION: Duration = Duration::from_secs(10 * 60);
 
 /// The downloads that sessions share.
 pub struct DownloadCache {
@@ -36,6 +46,34 @@ pub struct DownloadCache {
     limit: u64,
     /// Which servers Cove trusts, if not those that the machine does: others may not get what only this process trusts.
     trust: String,
+    digests: Arc<Semaphore>,
+    /// The bodies that were digested, and their state since.
+    checked: Mutex<HashMap<String, FileState>>,
+}
+
+/// What changes whenever a file or what it holds changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct FileState {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl FileState {
+    fn new(found: &Metadata) -> Self {
+        let modified = (found.mtime(), found.mtime_nsec());
+        let changed = (found.ctime(), found.ctime_nsec());
+        Self { device: found.dev(), inode: found.ino(), size: found.len(), modified, changed }
+    }
+}
+
+/// An answer that may be given out if its body is unchanged.
+pub(crate) struct FoundDownload {
+    pub(crate) answer: KeptAnswer,
+    body: File,
+    answer_path: PathBuf,
 }
 
 /// What an answer is kept under.
@@ -64,7 +102,8 @@ impl KeptAnswer {
 impl DownloadCache {
     /// `trust` tells apart what processes with other certificate authorities keep.
     pub fn new(folder: PathBuf, limit: u64, trust: String) -> Arc<Self> {
-        Arc::new(Self { folder, limit, trust })
+        let digests = Arc::new(Semaphore::new(MAX_DIGESTS));
+        Arc::new(Self { folder, limit, trust, digests, checked: Mutex::default() })
     }
 
     /// Returns what an answer from this server is kept under. `server` has everything that decides which one it is.
@@ -85,31 +124,92 @@ impl DownloadCache {
         self.folder.join("unfinished")
     }
 
-    /// Returns the answer under a key and its body, if it may be given out now. Removes what cannot be.
-    pub(crate) fn find(&self, key: &DownloadKey) -> Option<(KeptAnswer, File)> {
+    /// Returns the answer under a key, if it may be given out now. Removes it if it cannot be. Reads nothing of the body.
+    pub(crate) fn find(&self, key: &DownloadKey) -> Option<FoundDownload> {
         let path = self.answer_path(key);
         let answer = open_private_file(&path).ok()??;
         let found = read_answer(answer, key).filter(|answer| answer.until > seconds_now()).and_then(|answer| {
-            let path = self.body_path(&answer.digest);
-            let body = open_private_file(&path).ok()??;
-            match run_blocking(|| open_checked_body(body, &answer)) {
-                Ok(Some(body)) => Some((answer, body)),
-                Ok(None) | Err(_) => {
-                    tracing::warn!("removed the download `{}`: its file has changed", answer.digest);
-                    let _ = fs::remove_file(path);
-                    None
-                }
-            }
+            let body = open_private_file(&self.body_path(&answer.digest)).ok()??;
+            Some(FoundDownload { answer, body, answer_path: path.clone() })
         });
-        match &found {
-            // What is used stays. If the time cannot be set, the download goes earlier.
-            Some((_, body)) => {
-                let now = SystemTime::now();
-                let _ = body.set_modified(now).and_then(|()| File::open(&path)?.set_modified(now));
-            }
-            None => drop(fs::remove_file(&path)),
+        if found.is_none() {
+            let _ = fs::remove_file(&path);
         }
         found
+    }
+
+    /// Returns the body at its beginning, after a digest unless this process has digested it since it last changed. Removes
+    /// it if it is not the one of the answer. Dropping the future ends the digest.
+    pub(crate) async fn check(&self, found: FoundDownload) -> Option<(KeptAnswer, File)> {
+        let FoundDownload { answer, body, answer_path } = found;
+        match self.open_checked_body(body, &answer).await {
+            Ok(Some(body)) => {
+                self.note_use(&answer, &body, &answer_path);
+                Some((answer, body))
+            }
+            Ok(None) | Err(_) => {
+                tracing::warn!("removed the download `{}`: its file has changed", answer.digest);
+                lock(&self.checked).remove(&answer.digest);
+                let _ = fs::remove_file(self.body_path(&answer.digest));
+                let _ = fs::remove_file(answer_path);
+                None
+            }
+        }
+    }
+
+    /// Returns the body, or None if it is not the one of the answer.
+    async fn open_checked_body(&self, body: File, answer: &KeptAnswer) -> io::Result<Option<File>> {
+        let state = FileState::new(&body.metadata()?);
+        if state.size != answer.length {
+            return Ok(None);
+        }
+        let is_checked = || lock(&self.checked).get(&answer.digest) == Some(&state);
+        if is_checked() {
+            return Ok(Some(body));
+        }
+        let place = Arc::clone(&self.digests).acquire_owned().await.map_err(io::Error::other)?;
+        // Another request may have waited for the same body.
+        if is_checked() {
+            return Ok(Some(body));
+        }
+        let ((sender, digested), wanted) = (oneshot::channel(), answer.digest.clone());
+        spawn_blocking(move || {
+            let digested = digest_body(body, &sender);
+            drop(place);
+            let _ = sender.send(digested);
+        });
+        let (body, digest) = digested.await.map_err(io::Error::other)??;
+        if digest != wanted {
+            return Ok(None);
+        }
+        // Not what has changed meanwhile, if only because another process has used it.
+        if FileState::new(&body.metadata()?) == state {
+            self.remember(wanted, state);
+        }
+        Ok(Some(body))
+    }
+
+    fn remember(&self, digest: String, state: FileState) {
+        let mut checked = lock(&self.checked);
+        if checked.len() >= MAX_CHECKED {
+            checked.clear();
+        }
+        checked.insert(digest, state);
+    }
+
+    /// What is used stays. If the time cannot be set, the download goes earlier.
+    fn note_use(&self, answer: &KeptAnswer, body: &File, answer_path: &Path) {
+        let now = SystemTime::now();
+        let is_old = |found: Metadata| {
+            found.modified().is_ok_and(|last| now.duration_since(last).is_ok_and(|since| since > USE_PRECISION))
+        };
+        if !body.metadata().is_ok_and(is_old) && !fs::metadata(answer_path).is_ok_and(is_old) {
+            return;
+        }
+        let _ = body.set_modified(now).and_then(|()| File::open(answer_path)?.set_modified(now));
+        if let Ok(found) = body.metadata() {
+            self.remember(answer.digest.clone(), FileState::new(&found));
+        }
     }
 
     /// Begins to keep an answer. Returns None if it does not fit or cannot be written: the download goes on without.
@@ -243,18 +343,20 @@ fn answer_digest(key: &DownloadKey, text: &str) -> String {
     hex(&digest(&SHA256, format!("{}\n{text}", key.0).as_bytes()))
 }
 
-/// Returns the body at its beginning, or None if it is not the one of the answer.
-fn open_checked_body(mut body: File, answer: &KeptAnswer) -> io::Result<Option<File>> {
+/// Returns the body at its beginning, and its digest. Fails if the receiver of the result has gone.
+fn digest_body<T>(mut body: File, result: &oneshot::Sender<T>) -> io::Result<(File, String)> {
     let (mut hasher, mut piece) = (Context::new(&SHA256), vec![0; PIECE]);
     loop {
+        if result.is_closed() {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
         match body.read(&mut piece)? {
             0 => break,
             count => hasher.update(&piece[..count]),
         }
     }
-    let is_right = hex(&hasher.finish()) == answer.digest && body.stream_position()? == answer.length;
     body.rewind()?;
-    Ok(is_right.then_some(body))
+    Ok((body, hex(&hasher.finish())))
 }
 
 /// An answer that is being kept while its body passes. Dropping it before the end leaves nothing.

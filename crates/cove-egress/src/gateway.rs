@@ -282,7 +282,7 @@ impl EgressGateway {
             let line = &mut open.line;
             let rule = self.services.rules.decide(&request.target, request.kind(), origin.caller)?;
             line.rule = Some(rule.to_string().chars().take(MAX_SHOWN_RULE).collect());
-            let addresses = find_addresses(rule, &request.target, &*self.services.resolver).await?;
+            let addresses = find_addresses(rule, &request.target, &self.services, meter).await?;
             if rule.inspection.is_some() && request.kind() == RequestKind::Tunnel {
                 return Ok(DecidedRequest::Inspected(addresses));
             }

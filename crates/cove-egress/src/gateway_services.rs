@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::audit_line::EgressRecorder;
-use crate::dial::NameResolver;
+use crate::dial::{NameLookups, NameResolver};
 use crate::download_cache::DownloadCache;
 use crate::egress_meter::{EgressMeter, NoMeter};
 use crate::origin_connection::OriginTrust;
@@ -32,7 +32,7 @@ impl HostServices {
 pub(crate) struct GatewayServices {
     pub(crate) rules: EgressRules,
     pub(crate) recorder: Arc<dyn EgressRecorder>,
-    pub(crate) resolver: Box<dyn NameResolver>,
+    pub(crate) lookups: NameLookups,
     pub(crate) credentials: CredentialCache,
     pub(crate) origin_trust: OriginTrust,
     /// None if no rule lets sessions share downloads.
@@ -44,6 +44,7 @@ impl GatewayServices {
     pub(crate) fn new(rules: EgressRules, host: HostServices) -> Self {
         let HostServices { recorder, resolver, values, downloads, meter } = host;
         let (credentials, origin_trust) = (CredentialCache::new(values), OriginTrust::default());
-        Self { rules, recorder, resolver, credentials, origin_trust, downloads, meter }
+        let lookups = NameLookups::new(resolver);
+        Self { rules, recorder, lookups, credentials, origin_trust, downloads, meter }
     }
 }

@@ -35,6 +35,7 @@ pub(crate) struct CountedBody<B> {
     record: Arc<RequestRecord>,
     scrubber: Option<(Arc<SecretForms>, AnswerScrubber)>,
     fill: Option<DownloadFill>,
+    is_counted: bool,
     has_ended: bool,
 }
 
@@ -46,7 +47,12 @@ impl<B> CountedBody<B> {
         forms: Option<Arc<SecretForms>>,
     ) -> Self {
         let scrubber = forms.map(|forms| (forms, AnswerScrubber::default()));
-        Self { inner, direction, record, scrubber, fill: None, has_ended: false }
+        Self { inner, direction, record, scrubber, fill: None, is_counted: false, has_ended: false }
+    }
+
+    /// The length of the body was counted before it.
+    pub(crate) fn counted_before(self) -> Self {
+        Self { is_counted: true, ..self }
     }
 
     /// Keeps the body for other sessions too.
@@ -83,7 +89,14 @@ impl<B: Body<Data = Bytes, Error: Into<BodyError>> + Unpin> Body for CountedBody
             let frame = ready!(Pin::new(&mut this.inner).poll_frame(context));
             let data = match frame.map(|frame| frame.map(Frame::into_data)) {
                 Some(Ok(Ok(data))) => {
-                    if let Err(error) = this.record.meter.count(this.direction, &data) {
+                    let counted = match this.is_counted {
+                        true => {
+                            this.record.meter.note_movement();
+                            Ok(())
+                        }
+                        false => this.record.meter.count(this.direction, &data),
+                    };
+                    if let Err(error) = counted {
                         this.has_ended = true;
                         if let RelayError::Limit { name, hint } = error {
                             this.record.break_off(name, hint);
@@ -153,7 +166,7 @@ impl Body for KeptBody {
             return Poll::Ready(None);
         }
         let mut piece = vec![0; PIECE.min(usize::try_from(this.left).unwrap_or(PIECE))];
-        // Needs no wait: the file was read to its end before, so it is in memory.
+        // The file was read to its end before, so most of it is in memory: at worst, a piece waits for the disk.
         let read = this.file.read(&mut piece).and_then(|count| match count {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
             count => Ok(count),

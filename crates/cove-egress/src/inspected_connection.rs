@@ -271,7 +271,9 @@ impl ServedConnection<'_> {
         }
         let size = method.as_str().len() + head_size(&headers) + path.len() + query.as_ref().map_or(0, String::len);
         record.meter.add(RelayDirection::Up, size as u64).map_err(|error| passed_limit(error, &shown))?;
-        if let Some(response) = shared.as_ref().and_then(|(downloads, key)| kept_answer(downloads, key, record)) {
+        if let Some((downloads, key)) = &shared
+            && let Some(response) = kept_answer(downloads, key, record).await
+        {
             return response.map_err(|error| passed_limit(error, &shown));
         }
         let mut values = Vec::new();
@@ -432,17 +434,22 @@ fn refuse(record: Option<&RequestRecord>, refusal: &EgressRefusal, end: EndOfCon
     response
 }
 
-/// Returns the answer that is kept under a key, counted for its request. None if there is none.
-fn kept_answer(
+/// Returns the answer that is kept under a key, counted for its request. None if there is none. Its body counts before any
+/// of it is read: to check it costs the host as much as to send it.
+async fn kept_answer(
     downloads: &DownloadCache,
     key: &DownloadKey,
     record: &Arc<RequestRecord>,
 ) -> Option<Result<Response<AnswerBody>, RelayError>> {
-    let (answer, file) = downloads.find(key)?;
+    let found = downloads.find(key)?;
+    if let Err(error) = record.meter.add(RelayDirection::Down, found.answer.length) {
+        return Some(Err(error));
+    }
+    let (answer, file) = downloads.check(found).await?;
     record.update(|line| (line.decision, line.cached) = ("allowed".to_owned(), true));
     record.set_status(StatusCode::OK);
     let body = KeptBody::new(file, answer.length);
-    let body = CountedBody::new(body, RelayDirection::Down, Arc::clone(record), None).boxed_unsync();
+    let body = CountedBody::new(body, RelayDirection::Down, Arc::clone(record), None).counted_before().boxed_unsync();
     let mut response = Response::new(body);
     for (name, value) in &answer.fields {
         if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
@@ -513,3 +520,6 @@ fn nonce() -> String {
     let _ = SystemRandom::new().fill(&mut bytes);
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
+
+#[cfg(test)]
+mod tests;

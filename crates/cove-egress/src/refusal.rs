@@ -4,6 +4,8 @@
 use std::fmt;
 use std::io;
 
+use crate::target_host::HostTarget;
+
 /// The target of a request that names none, or none that can be read.
 pub(crate) const UNREADABLE: &str = "?";
 
@@ -104,6 +106,12 @@ pub struct EgressRefusal {
 }
 
 impl EgressRefusal {
+    /// Without the address: code must not learn from refusals how the network of the host is laid out.
+    pub(crate) fn of_denied_address(target: &HostTarget) -> Self {
+        let cause = "a deny rule forbids an address that the name leads to".to_owned();
+        Self { reason: RefusalReason::Denied, target: target.to_string(), cause, hint: "use another host".to_owned() }
+    }
+
     /// What cannot be recorded is not done.
     pub(crate) fn not_recorded(target: String, error: &io::Error) -> Self {
         tracing::error!("could not record a network request: {error}; none is made until it can");

@@ -8,6 +8,7 @@ use std::time::Duration;
 use cove_core::guest_streams::SessionTraffic;
 use cove_core::sync::lock;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::audit_line::RelayCounts;
@@ -78,9 +79,14 @@ impl RelayMeter {
         Ok(())
     }
 
+    /// Something has moved that was counted before.
+    pub(crate) fn note_movement(&self) {
+        lock(&self.state).last_moved = Instant::now();
+    }
+
     /// Counts so many bytes. Fails if the session may not move them.
     pub(crate) fn add(&self, direction: RelayDirection, length: u64) -> Result<(), RelayError> {
-        lock(&self.state).last_moved = Instant::now();
+        self.note_movement();
         let (total, most, name) = match direction {
             RelayDirection::Up => (self.traffic.add_upload(length), self.limits.max_upload, "max_upload"),
             RelayDirection::Down => (self.traffic.add_download(length), self.limits.max_download, "max_download"),
@@ -104,6 +110,22 @@ impl RelayMeter {
         if !wait.is_zero() {
             sleep(wait).await;
         }
+    }
+
+    /// Counts the lookup of a name that code chose: the servers of its zone learn the name. Fails if the session may not
+    /// send it.
+    pub(crate) fn count_name(&self, name: &str) -> Result<(), RelayError> {
+        self.add(RelayDirection::Up, name.len() as u64)?;
+        if self.traffic.add_name(name) {
+            return Ok(());
+        }
+        let hint = "the session has looked up as many different names below wildcards as it may";
+        Err(RelayError::Limit { name: "names", hint })
+    }
+
+    /// Returns the places for lookups of the session.
+    pub(crate) fn lookups(&self) -> &Arc<Semaphore> {
+        self.traffic.lookups()
     }
 
     /// Returns when nothing has moved for too long.

@@ -11,7 +11,7 @@ use cove_protocol::ReachableName;
 use cove_protocol::limits::{MAX_PATTERN_BYTES, MAX_PATTERN_PORTS};
 use ipnet::IpNet;
 
-use crate::address::check_named_address;
+use crate::address::{check_named_address, without_translation};
 use crate::audit_line::NetworkCaller;
 use crate::credential::EgressCredential;
 use crate::presets::{NetworkPreset, PRESETS};
@@ -37,6 +37,11 @@ pub enum HostPattern {
 }
 
 impl HostPattern {
+    /// True if code chooses a part of the names of this rule.
+    pub(crate) fn is_wildcard(&self) -> bool {
+        !matches!(self, Self::Exact(_))
+    }
+
     /// Fails if the text is no host, or stands for more hosts than a rule may.
     pub fn parse(text: &str) -> Result<Self, Refusal> {
         let hint = "write a host such as `api.example.com`, `*.example.com` for one label, or `**.example.com` for any";
@@ -387,10 +392,7 @@ impl EgressRules {
         let refuse = |reason, cause: String, hint: String| {
             Err(EgressRefusal { reason, target: target.to_string(), cause, hint })
         };
-        let denies = |(pattern, ports): &&(HostPattern, Vec<u16>)| {
-            pattern.matches(host) && (ports.is_empty() || ports.contains(port))
-        };
-        if let Some((pattern, _)) = self.deny.iter().find(denies) {
+        if let Some(pattern) = self.find_denial(host, *port) {
             let cause = format!("the deny rule `{pattern}` forbids this host");
             return refuse(RefusalReason::Denied, cause, self.reachable(caller));
         }
@@ -402,7 +404,10 @@ impl EgressRules {
         let inspected = allowing.iter().filter(|rule| kind == RequestKind::Tunnel && rule.inspection.is_some());
         let first = inspected.min_by_key(|rule| rule.inspection.as_ref().is_some_and(|limits| limits.is_implied));
         if let Some(rule) = first.or(allowing.first()) {
-            return Ok(rule);
+            return match rule.pinned {
+                Some(pinned) if self.denies_address(pinned, *port) => Err(EgressRefusal::of_denied_address(target)),
+                Some(_) | None => Ok(rule),
+            };
         }
         let flag = if *port == DEFAULT_PORT { host.to_string() } else { target.to_string() };
         let add = format!("the operator can add `--allow-net {flag}`");
@@ -428,6 +433,25 @@ impl EgressRules {
             }
         };
         refuse(RefusalReason::HostNotAllowed, cause.to_owned(), format!("{}; {add}", self.reachable(caller)))
+    }
+
+    /// True if a deny rule forbids this address, whichever name leads to it.
+    pub(crate) fn denies_address(&self, address: IpAddr, port: u16) -> bool {
+        self.find_denial(&TargetHost::Address(address), port).is_some()
+    }
+
+    /// Returns the deny rule that forbids a host. An IPv6 address that stands for an IPv4 one is the same host.
+    fn find_denial(&self, host: &TargetHost, port: u16) -> Option<&HostPattern> {
+        let matches = |pattern: &HostPattern| match (pattern, host) {
+            (HostPattern::Exact(TargetHost::Address(denied)), TargetHost::Address(address)) => {
+                without_translation(*denied) == without_translation(*address)
+            }
+            _ => pattern.matches(host),
+        };
+        let denies = |(pattern, ports): &&(HostPattern, Vec<u16>)| {
+            matches(pattern) && (ports.is_empty() || ports.contains(&port))
+        };
+        self.deny.iter().find(denies).map(|(pattern, _)| pattern)
     }
 
     /// Returns how a connection to a name is read: without a request, only the rule says what a client is about to send.

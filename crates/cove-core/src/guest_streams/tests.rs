@@ -8,7 +8,7 @@ const ID: StreamId = StreamId(1);
 const PROXY: StreamDoor = StreamDoor::Proxy {};
 
 fn table_with_door() -> Arc<StreamTable> {
-    let table = Arc::new(StreamTable::default());
+    let table = Arc::new(StreamTable::new(None));
     table.allow_proxy_door();
     table
 }
@@ -129,7 +129,57 @@ async fn too_many_streams_are_refused_and_far_too_many_break_the_protocol() {
     assert!(opened.by_ref().take(MAX_STREAMS).all(|one| one == Ok(false)));
     assert!(opened.next().unwrap().is_err());
     assert_eq!(frames(&table).len(), MAX_STREAMS);
-    assert!(StreamTable::default().open(ID, &PROXY).is_err(), "a door that was not asked for");
+    assert!(StreamTable::new(None).open(ID, &PROXY).is_err(), "a door that was not asked for");
+}
+
+#[tokio::test]
+async fn a_reset_stream_keeps_its_place_while_it_is_served() {
+    let table = table_with_door();
+    let served: Vec<GuestStream> = (1..=MAX_STREAMS as u64)
+        .map(|id| {
+            assert_eq!(table.open(StreamId(id), &PROXY), Ok(true));
+            let stream = table.take(StreamId(id)).unwrap();
+            table.reset(StreamId(id)).unwrap();
+            stream
+        })
+        .collect();
+    // Code that goes on opening and resetting them gets no more, and breaks no protocol.
+    let further = MAX_STREAMS as u64 + 1..;
+    for id in further.clone().take(3 * MAX_STREAMS) {
+        assert_eq!(table.open(StreamId(id), &PROXY), Ok(false));
+        table.reset(StreamId(id)).unwrap();
+    }
+    assert_eq!(frames(&table), [] as [&str; 0]);
+    drop(served);
+    let opened = further.skip(3 * MAX_STREAMS).take(MAX_STREAMS).map(|id| table.open(StreamId(id), &PROXY));
+    assert!(opened.into_iter().all(|one| one == Ok(true)));
+    table.clear();
+    assert_eq!(table.places.available_permits(), MAX_STREAMS, "streams that no task has taken");
+}
+
+#[tokio::test]
+async fn the_end_of_a_stream_ends_what_waits_for_another_thing() {
+    let ends: [fn(&StreamTable); 2] = [|table| table.reset(ID).unwrap(), StreamTable::clear];
+    for end in ends {
+        let (table, mut stream) = opened();
+        let ended = stream.take_end();
+        let serving = tokio::spawn(async move {
+            ended.await;
+            drop(stream);
+        });
+        tokio::task::yield_now().await;
+        assert!(!serving.is_finished());
+        end(&table);
+        serving.await.unwrap();
+        assert_eq!(table.places.available_permits(), MAX_STREAMS);
+    }
+    // An end of both directions is none of the work: the task still has bytes to read.
+    let (table, mut stream) = opened();
+    let ended = stream.take_end();
+    table.end(ID).unwrap();
+    stream.shutdown().await.unwrap();
+    assert_eq!(frames(&table), ["1 end"]);
+    assert!(tokio::time::timeout(std::time::Duration::from_millis(1), ended).await.is_err());
 }
 
 #[test]

@@ -180,9 +180,17 @@ impl CellCalls {
             return Err(LinkError::Protocol("it opened a stream out of turn"));
         }
         while self.streams.try_join_next().is_some() {}
-        if let Some(stream) = stream {
+        if let Some(mut stream) = stream {
             let calls = Arc::clone(&self.calls);
-            self.streams.spawn(async move { calls.serve_stream(cell, stream).await });
+            let end = stream.take_end();
+            self.streams.spawn(async move {
+                tokio::select! {
+                    // A task that reads or writes learns of the end itself, and records it.
+                    biased;
+                    () = calls.serve_stream(cell, stream) => {}
+                    () = end => {}
+                }
+            });
         }
         Ok(())
     }

@@ -11,6 +11,10 @@ fn answer(length: usize) -> SharedAnswer {
     SharedAnswer { length: length as u64, age, lifetime, fields: vec![("etag".into(), "x".into())] }
 }
 
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap()
+}
+
 struct TestCache {
     cache: Arc<DownloadCache>,
     folder: tempfile::TempDir,
@@ -27,8 +31,13 @@ impl TestCache {
         body.chunks(7).for_each(|piece| fill.push(piece));
     }
 
+    fn open(&self, path: &str) -> Option<(KeptAnswer, File)> {
+        let found = self.cache.find(&self.cache.key("server", path))?;
+        runtime().block_on(self.cache.check(found))
+    }
+
     fn read(&self, path: &str) -> Option<Vec<u8>> {
-        let (answer, mut file) = self.cache.find(&self.cache.key("server", path))?;
+        let (answer, mut file) = self.open(path)?;
         let mut body = Vec::new();
         file.read_to_end(&mut body).unwrap();
         assert_eq!(answer.length, body.len() as u64);
@@ -48,7 +57,7 @@ fn a_download_is_kept_as_a_whole_and_for_its_address_alone() {
     assert_eq!(test.read("/a"), None);
     test.keep("/a", BODY);
     assert_eq!(test.read("/a").as_deref(), Some(BODY));
-    let (kept, _) = test.cache.find(&test.cache.key("server", "/a")).unwrap();
+    let (kept, _) = test.open("/a").unwrap();
     assert!(kept.fields == answer(1).fields && (5..60).contains(&kept.age()), "{kept:?}");
     assert_eq!(test.read("/b"), None);
     assert!(test.cache.find(&test.cache.key("another", "/a")).is_none());
@@ -100,13 +109,73 @@ fn changed_files_are_removed_and_not_given_out() {
 }
 
 #[test]
+fn a_body_is_digested_once_and_again_when_it_has_changed() {
+    let test = TestCache::new(1 << 20);
+    test.keep("/a", BODY);
+    let path = test.files("bodies").remove(0);
+    let state = || FileState::new(&fs::metadata(&path).unwrap());
+    assert_eq!(test.read("/a").as_deref(), Some(BODY));
+    let busy = Arc::clone(&test.cache.digests).try_acquire_many_owned(MAX_DIGESTS as u32).unwrap();
+    for _ in 0..50 {
+        assert_eq!(test.read("/a").as_deref(), Some(BODY), "without a digest");
+    }
+    // Noting a use changes the file, and is no reason for a digest.
+    File::open(&path).unwrap().set_modified(SystemTime::now() - 2 * USE_PRECISION).unwrap();
+    test.cache.remember(hex(&digest(&SHA256, BODY)), state());
+    let before = state();
+    assert_eq!(test.read("/a").as_deref(), Some(BODY));
+    assert_ne!(state(), before, "the use is noted");
+    assert_eq!(test.read("/a").as_deref(), Some(BODY));
+    // As often as the clock of the file system needs to go on.
+    let before = state();
+    while state() == before {
+        fs::write(&path, b"what someone wrote..").unwrap();
+    }
+    let (cache, found) = (&test.cache, test.cache.find(&test.cache.key("server", "/a")).unwrap());
+    let given = runtime().block_on(async {
+        let mut check = std::pin::pin!(cache.check(found));
+        let waiting = tokio::time::timeout(Duration::from_millis(1), check.as_mut()).await;
+        assert!(waiting.is_err(), "it waits while two other bodies are digested");
+        drop(busy);
+        check.await
+    });
+    assert!(given.is_none() && test.files("bodies").is_empty());
+    assert_eq!(test.read("/a"), None);
+}
+
+#[test]
+fn a_body_is_digested_once_for_all_that_wait_and_not_for_one_that_has_gone() {
+    let test = TestCache::new(1 << 20);
+    test.keep("/a", BODY);
+    let find = || test.cache.find(&test.cache.key("server", "/a")).unwrap();
+    runtime().block_on(async {
+        let busy = Arc::clone(&test.cache.digests).try_acquire_many_owned(MAX_DIGESTS as u32).unwrap();
+        let mut checks: Vec<_> = (0..50).map(|_| Box::pin(test.cache.check(find()))).collect();
+        for check in &mut checks {
+            assert!(tokio::time::timeout(Duration::ZERO, check).await.is_err());
+        }
+        drop(busy);
+        assert!(checks.remove(0).await.is_some());
+        // Another digest would not match.
+        fs::write(test.files("bodies").remove(0), b"what someone wrote..").unwrap();
+        for check in checks {
+            assert!(check.await.is_some());
+        }
+    });
+    test.keep("/a", BODY);
+    let (sender, receiver) = oneshot::channel::<()>();
+    drop(receiver);
+    assert!(digest_body(find().body, &sender).is_err(), "nobody waits for it");
+}
+
+#[test]
 fn an_answer_that_names_a_file_elsewhere_touches_none() {
     let test = TestCache::new(1 << 20);
     test.keep("/a", BODY);
     let (outside, key) = (test.folder.path().join("outside"), test.cache.key("server", "/a"));
     fs::write(&outside, "mine").unwrap();
     fs::set_permissions(&outside, fs::Permissions::from_mode(0o600)).unwrap();
-    let (mut kept, _) = test.cache.find(&key).unwrap();
+    let mut kept = test.cache.find(&key).unwrap().answer;
     kept.digest = "../../outside".to_owned();
     let text = serde_json::to_string(&kept).unwrap();
     fs::write(test.cache.answer_path(&key), format!("{}\n{text}", answer_digest(&key, &text))).unwrap();

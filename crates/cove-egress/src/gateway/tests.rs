@@ -7,7 +7,6 @@ use std::net::IpAddr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use cove_core::BoxFuture;
 use cove_core::sync::lock;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
@@ -16,6 +15,7 @@ use super::*;
 use crate::audit_line::EgressRecorder;
 use crate::client_hello::tests::client_hello;
 use crate::dial::NameResolver;
+use crate::rules::HostPattern;
 
 /// Keeps the lines, or fails.
 #[derive(Default)]
@@ -51,10 +51,9 @@ struct ScriptedResolver {
 }
 
 impl NameResolver for ScriptedResolver {
-    fn resolve<'a>(&'a self, _name: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
+    fn resolve(&self, _name: &str) -> io::Result<Vec<IpAddr>> {
         let asked = self.questions.fetch_add(1, Ordering::Relaxed);
-        let found = if asked == 0 { self.first.clone() } else { self.later.clone() };
-        Box::pin(std::future::ready(Ok(found)))
+        Ok(if asked == 0 { self.first.clone() } else { self.later.clone() })
     }
 }
 
@@ -212,6 +211,81 @@ async fn every_address_of_a_name_is_judged_and_only_once() {
     let outcome = send(rules(rule), resolver, KeptLines::default(), request.as_bytes()).await;
     assert_eq!((outcome.questions, outcome.line.unwrap().reason.as_deref()), (1, Some("unreachable")));
     assert!(lock(&got).is_empty());
+}
+
+#[tokio::test]
+async fn a_denied_address_is_denied_under_every_name() {
+    let deny: HostPattern = HostPattern::parse("10.0.0.1").unwrap();
+    let private =
+        || EgressRule { addresses: vec!["10.0.0.0/8".parse().unwrap()], ..EgressRule::parse("allowed.test").unwrap() };
+    let pinned = |address: &str| EgressRule { pinned: Some(address.parse().unwrap()), ..private() };
+    let named = |address: &str| EgressRule::parse(address).unwrap();
+    for (rule, host, leads_to) in [
+        (private(), "allowed.test", vec!["10.0.0.1"]),
+        (private(), "allowed.test", vec!["10.0.0.2", "10.0.0.1"]),
+        (private(), "allowed.test", vec!["::ffff:10.0.0.1"]),
+        (private(), "allowed.test", vec!["64:ff9b::a00:1"]),
+        (pinned("10.0.0.1"), "allowed.test", vec![]),
+        (pinned("::ffff:10.0.0.1"), "allowed.test", vec![]),
+        (named("10.0.0.1"), "10.0.0.1", vec![]),
+        (named("::ffff:10.0.0.1"), "[::ffff:10.0.0.1]", vec![]),
+    ] {
+        let first = leads_to.iter().map(|address| address.parse().unwrap()).collect();
+        let resolver = ScriptedResolver { first, ..ScriptedResolver::default() };
+        let rules = EgressRules { deny: vec![(deny.clone(), vec![443])], ..rules(rule) };
+        let request = format!("CONNECT {host}:443 HTTP/1.1\r\n\r\n");
+        let outcome = send(rules, resolver, KeptLines::default(), request.as_bytes()).await;
+        assert_eq!(outcome.line.unwrap().reason.as_deref(), Some("denied"), "{host} {leads_to:?}");
+        assert!(host != "allowed.test" || !outcome.answer.contains("10.0.0.1"), "{}", outcome.answer);
+    }
+    // The rule denies one port.
+    let rule = EgressRule { ports: vec![9], ..pinned("10.0.0.1") };
+    let rules = EgressRules { deny: vec![(deny, vec![443])], ..rules(rule) };
+    let target = HostTarget::parse("allowed.test:9", None).unwrap();
+    let caller = NetworkCaller { principal: "p".into(), session: "s".into(), image: None };
+    assert!(rules.decide(&target, RequestKind::Tunnel, &caller).is_ok());
+}
+
+#[tokio::test]
+async fn names_that_code_chose_count_as_what_it_sends() {
+    let wild = |pattern: &str| EgressRule::new(HostPattern::parse(pattern).unwrap(), vec![443]).unwrap();
+    let request = b"CONNECT sixteen-bytes.it.test:443 HTTP/1.1\r\n\r\n";
+    let pinned = EgressRule { pinned: Some(IpAddr::from([127, 0, 0, 1])), ..wild("*.it.test") };
+    for (rule, max_upload, questions, sent, reason) in [
+        (wild("*.it.test"), 21, 1, 21, "unreachable"),
+        (wild("**.it.test"), 20, 0, 0, "limit"),
+        // The operator chose this name, and the next rule needs no lookup.
+        (wild("sixteen-bytes.it.test"), 0, 1, 0, "unreachable"),
+        (pinned, 0, 0, 0, "unreachable"),
+    ] {
+        let limits = crate::rules::TrafficLimits { max_upload, max_download: 0 };
+        let rules = EgressRules { limits, ..rules(rule) };
+        let outcome = send(rules, ScriptedResolver::default(), KeptLines::default(), request).await;
+        let line = outcome.line.unwrap();
+        assert_eq!((line.reason.as_deref(), line.bytes_up), (Some(reason), sent), "{:?}", line.rule);
+        assert_eq!(outcome.questions, questions, "{:?}", line.rule);
+        assert!(reason != "limit" || outcome.notes.contains("(limit: max_upload)"), "{}", outcome.notes);
+    }
+}
+
+#[tokio::test]
+async fn a_session_looks_up_a_bounded_number_of_different_names() {
+    let traffic: Arc<SessionTraffic> = Arc::default();
+    let resolver = ScriptedResolver::default();
+    let questions = Arc::clone(&resolver.questions);
+    let rule = EgressRule::new(HostPattern::parse("*.it.test").unwrap(), vec![443]).unwrap();
+    let services =
+        GatewayServices::new(rules(rule), HostServices::new(Arc::default() as Arc<KeptLines>, Box::new(resolver)));
+    let meter = RelayMeter::new(traffic, &services, Arc::default());
+    let mut refused = None;
+    for number in 0..=4096 {
+        let target = HostTarget::parse(&format!("x{number}.it.test:443"), None).unwrap();
+        let found = find_addresses(&services.rules.allow[0], &target, &services, &meter).await.unwrap_err();
+        assert!(number == 4096 || found.reason == RefusalReason::Unreachable, "{number}: {found:?}");
+        refused = Some(found);
+    }
+    assert!(refused.unwrap().cause.contains("(limit: names)"));
+    assert_eq!(questions.load(Ordering::Relaxed), 4096);
 }
 
 #[tokio::test]

@@ -9,7 +9,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use cove_testkit::TestUser;
 use cove_testkit::program::FinishedProgram;
@@ -155,11 +156,20 @@ impl<'a> SignInHome<'a> {
         finished.stderr
     }
 
-    /// The pages that the browser has shown since the last look.
+    /// The pages that the browser has shown. Waits for its last one: the browser reports that page after Cove has served it,
+    /// and by then Cove may have ended.
     fn take_pages(&self) -> Vec<Value> {
-        let text = fs::read_to_string(self.path("pages")).unwrap_or_default();
-        let _ = fs::remove_file(self.path("pages"));
-        text.lines().map(|line| serde_json::from_str(line).expect("pages are JSON")).collect()
+        let end = Instant::now() + Duration::from_secs(120);
+        loop {
+            let text = fs::read_to_string(self.path("pages")).unwrap_or_default();
+            let lines = text.lines().filter(|_| text.ends_with('\n'));
+            let pages: Vec<Value> = lines.map(|line| serde_json::from_str(line).expect("pages are JSON")).collect();
+            if pages.last().is_some_and(|page| page["url"].as_str().is_some_and(|url| url.contains("/callback"))) {
+                return pages;
+            }
+            assert!(Instant::now() < end, "the browser did not come back: {pages:?}");
+            thread::sleep(Duration::from_millis(50));
+        }
     }
 
     /// Makes the token of the record end now, as time would.
