@@ -104,6 +104,14 @@ impl RelayMeter {
         Ok(())
     }
 
+    /// Waits until the session may make another request, and counts it: one connection carries any number of them.
+    pub(crate) async fn wait_for_turn(&self) {
+        let wait = self.traffic.delay_request();
+        if !wait.is_zero() {
+            sleep(wait).await;
+        }
+    }
+
     /// Counts the lookup of a name that code chose: the servers of its zone learn the name. Fails if the session may not
     /// send it.
     pub(crate) fn count_name(&self, name: &str) -> Result<(), RelayError> {
@@ -118,14 +126,6 @@ impl RelayMeter {
     /// Returns the places for lookups of the session.
     pub(crate) fn lookups(&self) -> &Arc<Semaphore> {
         self.traffic.lookups()
-    }
-
-    /// Waits until the session may make another request, and counts it: one connection carries any number of them.
-    pub(crate) async fn wait_for_turn(&self) {
-        let wait = self.traffic.delay_request();
-        if !wait.is_zero() {
-            sleep(wait).await;
-        }
     }
 
     /// Returns when nothing has moved for too long.

@@ -29,7 +29,7 @@ async fn a_kept_download_counts_before_it_is_read() {
         let limits = TrafficLimits { max_upload: 0, max_download };
         let host = HostServices::new(Arc::new(NoLines), Box::new(SystemResolver));
         let services = GatewayServices::new(EgressRules { limits, ..EgressRules::default() }, host);
-        let line = OpenEgressLine::begin(&services, EgressAuditLine::default()).unwrap();
+        let line = OpenEgressLine::begin(&services, EgressAuditLine::default(), &Arc::default()).unwrap();
         let counts = Arc::clone(&line.counts);
         let meter = RelayMeter::new(Arc::default(), &services, Arc::clone(&counts));
         let record = RequestRecord::new(meter, line, Arc::default(), "/a".to_owned());
