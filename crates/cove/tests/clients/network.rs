@@ -2,16 +2,19 @@
 //! loopback, and packages that code installs for its session.
 
 mod client_table;
+mod git_backend;
+mod http2;
 mod loopback_site;
 mod machine_image;
 mod session_packages;
 mod shared_downloads;
+mod shared_session;
+mod smart_git;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
 use std::thread;
 
 use cove_testkit::TestUser;
@@ -20,20 +23,30 @@ use cove_testkit::program::{FinishedProgram, copy_program};
 use cove_testkit::skip::skip;
 use serde_json::Value;
 
-use self::client_table::{ClientTable, NetworkClient, NetworkDoorName};
+use self::client_table::{ClientTable, NetworkClient};
 use self::loopback_site::{LoopbackSite, SiteSecurity};
 use self::machine_image::MachineImage;
 use crate::cove;
 use crate::judges::{OutsideJudges, test_file};
 
-/// How many rows are tested at once.
-const WORKERS: usize = 3;
 /// Names of the servers with TLS, each with `.test` behind it.
 const SITES: [&str; 6] = ["api", "cargo", "debian", "git", "npm", "pypi"];
 
 /// What sessions see at `/clients`, the files of the servers, and a folder for what sessions record.
 struct ClientBench {
     folder: tempfile::TempDir,
+}
+
+/// What the rules of a session say about the servers that they name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SiteRules {
+    /// That code may connect to them.
+    Open,
+    /// The same, and that Cove reads what it asks them.
+    Inspected,
+    /// That code of this principal may connect to them: no name leads to them, because a sandbox may start before its
+    /// principal is known.
+    OfPrincipal,
 }
 
 /// Servers for one session, and the rules that name all but one.
@@ -112,16 +125,22 @@ impl ClientBench {
     }
 
     fn start_sites(&self) -> RuledSites {
+        self.start_sites_with(SiteRules::Open)
+    }
+
+    fn start_sites_with(&self, rules: SiteRules) -> RuledSites {
         let start = |security| LoopbackSite::start(&self.path("site"), security);
         let (secure, plain) = (start(SiteSecurity::Tls), start(SiteSecurity::Plain));
         let config = self.path(&format!("cove-{}.toml", secure.port));
         let sites = RuledSites { secure, plain, forbidden: start(SiteSecurity::Tls), config };
-        let rule = |name: &str| {
-            format!("  {{ host = \"{name}.test\", ports = [{}], at = \"127.0.0.1\" }},\n", sites.secure.port)
+        let keys = match rules {
+            SiteRules::Open | SiteRules::Inspected => "at = \"127.0.0.1\"",
+            SiteRules::OfPrincipal => "at = \"127.0.0.1\", principals = [\"local\"]",
         };
-        let plain =
-            format!("  {{ host = \"api.test\", ports = [{}], http = true, at = \"127.0.0.1\" }},\n", sites.plain.port);
-        let rules = format!("[egress]\nallow = [\n{}{plain}]\n", SITES.map(rule).concat());
+        let rule = |name: &str| format!("  {{ host = \"{name}.test\", ports = [{}], {keys} }},\n", sites.secure.port);
+        let plain = format!("  {{ host = \"api.test\", ports = [{}], http = true, {keys} }},\n", sites.plain.port);
+        let inspect = rules == SiteRules::Inspected;
+        let rules = format!("[egress]\ninspect = {inspect}\nallow = [\n{}{plain}]\n", SITES.map(rule).concat());
         fs::write(&sites.config, rules).unwrap();
         sites
     }
@@ -137,6 +156,8 @@ impl ClientBench {
         let mut command = cove().command(who);
         let clients = format!("{}:/clients", self.path("clients").display());
         command.env("COVE_CONFIG", &sites.config).args([name, "--backend", backend, "--mount", &clients]);
+        // For Cove alone, which checks the certificates of servers where it reads requests.
+        command.env("SSL_CERT_FILE", self.path("clients/ca.pem"));
         // Deadlines only catch programs that hang.
         command.args(["--timeout", "300s", "--max-timeout", "300s"]);
         command
@@ -151,112 +172,37 @@ impl ClientBench {
         command.args(["-l", language]).args(cells.iter().flat_map(|code| ["-c", code]));
         FinishedProgram::from_output(command.output().unwrap())
     }
-
-    /// Runs a client against the servers, and against the one that no rule names. Returns what is wrong.
-    fn check(&self, who: TestUser, door: NetworkDoorName, client: &NetworkClient) -> Result<(), String> {
-        let sites = self.start_sites();
-        let works = client.works_through(door);
-        let finished = self.run(who, &sites, "bash", &client.code(door, |name| sites.address(name)));
-        let has_worked = finished.code == Some(0) && finished.stdout.lines().last() == Some("hello");
-        let connections = sites.secure.count() + sites.plain.count();
-        if has_worked != works || (connections > 0) != works {
-            return Err(format!("expected {works}, with {connections} connections: {finished:#?}"));
-        }
-        let forbidden = |_: &str| format!("https://forbidden.test:{}", sites.forbidden.port);
-        let finished = self.run(who, &sites, "bash", &client.code(door, forbidden));
-        let is_named = finished.stderr.contains("network: refused forbidden.test");
-        if finished.stdout.contains("hello") || sites.forbidden.count() > 0 || works && !is_named {
-            return Err(format!("not refused: {finished:#?}"));
-        }
-        Ok(())
-    }
-}
-
-/// One client through one door, in a container that serves all of them.
-struct ContainerAttempt<'a> {
-    client: &'a NetworkClient,
-    door: NetworkDoorName,
-    /// Whether the host is the one that no rule names.
-    is_forbidden: bool,
-}
-
-/// Keeps the workspace as it is at first.
-const KEEP: &str = "cp -dR /workspace /tmp/.kept";
-/// Removes what an attempt has left, so that no other one finds it.
-const RESTORE: &str = "find /workspace /tmp -mindepth 1 -maxdepth 1 ! -name .kept -exec rm -rf {} +\n\
-                       cp -dR /tmp/.kept/. /workspace/";
-
-impl ContainerAttempt<'_> {
-    /// Returns code that ends well whatever becomes of the client, and prints its exit code last.
-    fn code(&self, sites: &RuledSites) -> String {
-        let address = |name: &str| match self.is_forbidden {
-            true => format!("https://forbidden.test:{}", sites.forbidden.port),
-            false => sites.address(name),
-        };
-        format!("(\n{}\n)\necho exit $?\n{RESTORE}", self.client.code(self.door, address))
-    }
-
-    /// Returns what is wrong with the result of the cell, and with its lines in the audit file.
-    fn check(&self, cell: &Value, lines: &[&Value]) -> Result<(), String> {
-        let works = self.client.works_through(self.door);
-        let printed = cell["stdout"].as_str().unwrap_or_default();
-        let has_worked = printed.ends_with("hello\nexit 0\n");
-        let connections = lines.iter().filter(|line| line["decision"] == "allowed").count();
-        let notes = cell["network"].to_string();
-        let is_right = match self.is_forbidden {
-            false => has_worked == works && (connections > 0) == works,
-            true => {
-                let is_named = notes.contains("network: refused forbidden.test");
-                !printed.contains("hello") && connections == 0 && (is_named || !works)
-            }
-        };
-        let what = if self.is_forbidden { "the host without a rule" } else { "the host" };
-        let Self { client, door, .. } = self;
-        match is_right {
-            true => Ok(()),
-            false => Err(format!("{} through {door:?} to {what}, {connections} connections: {cell:#}", client.name)),
-        }
-    }
 }
 
 impl ClientBench {
-    /// Runs clients in one container, because its start takes longer than most of them. Returns what is wrong.
-    fn check_in_containers(&self, engine: TestEngine, address: &str, clients: &[&NetworkClient]) -> Vec<String> {
-        let sites = self.start_sites();
-        let image = MachineImage::new(self.path(&format!("images-{}", engine.name())));
-        let state = self.path(&format!("state/{}", engine.name()));
+    /// Runs clients in one container. Returns what is wrong.
+    fn check_in_container(
+        &self,
+        engine: TestEngine,
+        address: &str,
+        rules: SiteRules,
+        clients: &[&NetworkClient],
+    ) -> Vec<String> {
+        let sites = self.start_sites_with(rules);
+        let image = MachineImage::new(self.path(&format!("images-{}-{rules:?}", engine.name())));
+        let state = self.path(&format!("state/{}-{rules:?}", engine.name()));
         let mut command = self.command_in(engine.name(), TestUser::Root, &sites, "run");
-        command
-            .env(engine.variable(), address)
-            .env("COVE_STATE_DIR", &state)
-            .args(["--json", "-l", "bash", "-c", KEEP]);
+        command.env(engine.variable(), address).env("COVE_STATE_DIR", &state);
         image.add_to(&mut command);
-        let doors = ClientTable::read().doors;
-        let mut attempts = Vec::new();
-        for (&client, &door) in clients.iter().flat_map(|client| doors.iter().map(move |door| (client, door))) {
-            attempts.extend([true, false].map(|is_forbidden| ContainerAttempt { client, door, is_forbidden }));
-        }
-        for attempt in &attempts {
-            command.args(["-c", &attempt.code(&sites)]);
-        }
-        let output = command.output().unwrap();
-        let stdout = String::from_utf8_lossy(&output.stdout);
-        let cells: Vec<Value> = stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        let lines = fs::read_to_string(state.join("audit.jsonl")).unwrap_or_default();
-        let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        if cells.len() <= attempts.len() {
-            return vec![format!("{engine:?}: it ended after {:#?}: {output:?}", cells.last())];
-        }
-        let mut wrong = Vec::new();
-        for (number, attempt) in attempts.iter().enumerate() {
-            // The first cell keeps the workspace.
-            let of_cell: Vec<&Value> = lines.iter().filter(|line| line["cell"] == number + 2).collect();
-            wrong.extend(attempt.check(&cells[number + 1], &of_cell).err());
-        }
-        if sites.forbidden.count() > 0 {
-            wrong.push(format!("{} connections without a rule", sites.forbidden.count()));
-        }
+        let doors = ClientTable::read().doors_of(rules);
+        let wrong = self.check_in_one_session(&sites, &doors, clients, command, &state);
         wrong.into_iter().map(|wrong| format!("{engine:?}: {wrong}")).collect()
+    }
+
+    /// Runs clients in one embedded sandbox. Returns what is wrong.
+    fn check_in_embedded_sandbox(&self, who: TestUser, rules: SiteRules, clients: &[&NetworkClient]) -> Vec<String> {
+        let sites = self.start_sites_with(rules);
+        let state = self.path(&format!("state/{who:?}-{rules:?}"));
+        let mut command = self.command_in("jail", who, &sites, "run");
+        command.env("COVE_STATE_DIR", &state);
+        let doors = ClientTable::read().doors_of(rules);
+        let wrong = self.check_in_one_session(&sites, &doors, clients, command, &state);
+        wrong.into_iter().map(|wrong| format!("{who:?}: {wrong}")).collect()
     }
 }
 
@@ -284,38 +230,34 @@ fn is_possible(client: &NetworkClient) -> bool {
     !Command::new("sh").args(["-c", unless]).env("PATH", path).status().unwrap().success()
 }
 
+/// Returns the clients that this machine can have. Reports the others as skipped.
+fn possible_clients<'a>(test: &str, table: &'a ClientTable) -> Vec<&'a NetworkClient> {
+    let (possible, others): (Vec<_>, Vec<_>) = table.clients.iter().partition(|client| is_possible(client));
+    others.iter().for_each(|client| skip(test, &format!("not on this machine: {}", client.name)));
+    possible
+}
+
+/// Runs checks at once, each of which returns what is wrong, and fails if something is.
+fn assert_all<'a>(checks: Vec<Box<dyn FnOnce() -> Vec<String> + Send + 'a>>) {
+    let wrong: Vec<String> = thread::scope(|scope| {
+        let running: Vec<_> = checks.into_iter().map(|check| scope.spawn(check)).collect();
+        running.into_iter().flat_map(|one| one.join().unwrap()).collect()
+    });
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
 #[test]
 fn network_clients_work_as_the_table_says() {
     let test = "network_clients_work_as_the_table_says";
     let Some(judges) = OutsideJudges::find(test) else { return };
-    let bench = ClientBench::with_judges(&judges);
-    let table = ClientTable::read();
-    let mut runs = Vec::new();
-    let users = TestUser::all(test);
-    for client in &table.clients {
-        if is_possible(client) {
-            let doors = table.doors.iter().copied();
-            runs.extend(doors.flat_map(|door| users.iter().map(move |&who| (client, door, who))));
-        } else {
-            skip(test, &format!("not on this machine: {}", client.name));
-        }
-    }
-    let (left, wrong) = (Mutex::new(runs), Mutex::new(Vec::new()));
-    thread::scope(|scope| {
-        for _ in 0..WORKERS {
-            scope.spawn(|| {
-                loop {
-                    let next = left.lock().unwrap().pop();
-                    let Some((client, door, who)) = next else { break };
-                    if let Err(why) = bench.check(who, door, client) {
-                        wrong.lock().unwrap().push(format!("{} through {door:?} as {who:?}: {why}", client.name));
-                    }
-                }
-            });
-        }
-    });
-    let wrong = wrong.into_inner().unwrap();
-    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+    let (bench, table) = (ClientBench::with_judges(&judges), ClientTable::read());
+    let (clients, users) = (possible_clients(test, &table), TestUser::all(test));
+    let mut runs: Vec<_> = users.iter().map(|&who| (who, SiteRules::Open)).collect();
+    // The user makes no difference to certificates and doors.
+    runs.extend([SiteRules::Inspected, SiteRules::OfPrincipal].map(|rules| (users[users.len() - 1], rules)));
+    let (bench, clients) = (&bench, &clients);
+    let check = |(who, rules)| Box::new(move || bench.check_in_embedded_sandbox(who, rules, clients)) as Box<_>;
+    assert_all(runs.into_iter().map(check).collect());
 }
 
 #[test]
@@ -323,17 +265,16 @@ fn network_clients_work_in_containers_as_the_table_says() {
     let test = "network_clients_work_in_containers_as_the_table_says";
     let Some(judges) = OutsideJudges::find(test) else { return };
     let (bench, table) = (ClientBench::with_judges(&judges), ClientTable::read());
-    let clients: Vec<&NetworkClient> = table.clients.iter().filter(|client| is_possible(client)).collect();
+    let clients = possible_clients(test, &table);
+    let (bench, clients) = (&bench, &clients);
     let engines = TestEngine::ALL.into_iter().filter_map(|engine| Some((engine, engine.address(test)?)));
-    let wrong = thread::scope(|scope| {
-        let (bench, clients) = (&bench, &clients);
-        let run = |(engine, address): (TestEngine, String)| {
-            scope.spawn(move || bench.check_in_containers(engine, &address, clients))
-        };
-        let running: Vec<_> = engines.map(run).collect();
-        running.into_iter().flat_map(|one| one.join().unwrap()).collect::<Vec<_>>()
-    });
-    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+    let check = |(engine, address): (TestEngine, String)| {
+        Box::new(move || {
+            let rules = [SiteRules::Open, SiteRules::Inspected, SiteRules::OfPrincipal].into_iter();
+            rules.flat_map(|rules| bench.check_in_container(engine, &address, rules, clients)).collect()
+        }) as Box<_>
+    };
+    assert_all(engines.map(check).collect());
 }
 
 #[test]

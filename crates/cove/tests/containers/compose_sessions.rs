@@ -18,7 +18,7 @@ use crate::container_ends::{
 };
 use crate::{available_engines, cove, for_each_engine, for_each_engine_alone, remove_volume};
 
-fn in_pair(folder: &tempfile::TempDir) -> Policy {
+pub(crate) fn in_pair(folder: &tempfile::TempDir) -> Policy {
     Policy { root: SandboxRoot::Image(compose_recipe(folder.path())), ..policy() }
 }
 

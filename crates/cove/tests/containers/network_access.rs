@@ -26,6 +26,7 @@ use tokio::net::TcpListener;
 use cove_testkit::TestUser;
 use cove_testkit::containers::{TestEngine, recipe};
 
+use crate::compose_sessions::in_pair;
 use crate::container_ends::{LONG, backend, open, policy};
 use crate::{available_engines, cove, for_each_engine};
 
@@ -78,8 +79,13 @@ struct NetworkedCell {
     notice: Option<&'static str>,
 }
 
-/// Runs code in a container. `PORT` in it becomes that of a server.
+/// Runs code in a container of the image for tests. `PORT` in it becomes that of a server.
 async fn run_with_rule(engine: TestEngine, address: &str, code: &str) -> NetworkedCell {
+    run_with_policy(engine, address, policy(), code).await
+}
+
+/// The same, in a sandbox that the policy describes.
+async fn run_with_policy(engine: TestEngine, address: &str, policy: Policy, code: &str) -> NetworkedCell {
     let listener = TcpListener::bind("0.0.0.0:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     tokio::spawn(async move {
@@ -98,7 +104,7 @@ async fn run_with_rule(engine: TestEngine, address: &str, code: &str) -> Network
     let network = CellNetwork::new(gateway, caller, Arc::new(NoCalls));
 
     let backend = backend(engine, address);
-    let policy = Policy { proxy_door: true, door_names, ..policy() };
+    let policy = Policy { proxy_door: true, door_names, ..policy };
     let session = open(&backend, &policy, "network").await.unwrap();
     let mut collector = OutputCollector::new(20_000_usize, None);
     let code = code.replace("PORT", &port.to_string());
@@ -136,6 +142,33 @@ fn containers_answer_the_names_that_rules_allow() {
     });
 }
 
+/// Compose itself answers the names of its services, so its sessions have the proxy door only, and say so.
+const CODE_IN_COMPOSE: &str = r#"
+import os, socket
+for name in ["plain.test", "evil.test"]:
+    try:
+        print(socket.getaddrinfo(name, PORT))
+    except OSError as error:
+        print(type(error).__name__)
+print(os.environ["NODE_USE_ENV_PROXY"])
+"#;
+
+#[test]
+fn compose_sessions_reach_what_the_rules_allow_through_the_proxy_door() {
+    let test = "compose_sessions_reach_what_the_rules_allow_through_the_proxy_door";
+    for_each_engine(test, async |engine, address, _| {
+        let folder = tempfile::tempdir().unwrap();
+        let code = format!("{CODE}{CODE_IN_COMPOSE}");
+        let cell = run_with_policy(engine, address, in_pair(&folder), &code).await;
+        let (text, notice) = (cell.output, cell.notice.unwrap_or_default());
+        assert!(text.starts_with("plain answer\nHTTP Error 403: Refused by Cove"), "{engine:?}: {text}");
+        assert!(text.ends_with("\ngaierror\ngaierror\n1\n") && !text.contains("reached"), "{engine:?}: {text}");
+        assert!(notice.starts_with("this sandbox answers no host names"), "{engine:?}: {notice:?}");
+        assert_eq!(cell.lines, ["plain.test allowed", "evil.test refused"]);
+        assert_eq!(cell.notes.len(), 1, "{engine:?}: {:?}", cell.notes);
+    });
+}
+
 /// Returns a command of the program whose sessions are containers of the image for tests.
 fn attacked_command(engine: TestEngine, address: &str, name: &str, images: &Path) -> Command {
     let ImageSource::Reference(reference) = recipe().source else { panic!("it has a name") };
@@ -162,5 +195,13 @@ fn one_session_cannot_use_up_the_network_of_containers() {
     for (engine, address) in available_engines("one_session_cannot_use_up_the_network_of_containers") {
         let images = tempfile::tempdir().unwrap();
         suite::check_exhaustion(engine.name(), attacked_command(engine, &address, "serve", images.path()));
+    }
+}
+
+#[test]
+fn the_most_verbose_log_has_no_credential_of_containers() {
+    for (engine, address) in available_engines("the_most_verbose_log_has_no_credential_of_containers") {
+        let images = tempfile::tempdir().unwrap();
+        suite::check_log(engine.name(), attacked_command(engine, &address, "serve", images.path()));
     }
 }

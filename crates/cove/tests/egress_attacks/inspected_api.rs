@@ -54,7 +54,10 @@ pub(crate) struct TestApi {
 
 impl TestApi {
     pub(crate) fn start(config: Arc<rustls::ServerConfig>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Self::serve(TcpListener::bind("127.0.0.1:0").unwrap(), config)
+    }
+
+    pub(crate) fn serve(listener: TcpListener, config: Arc<rustls::ServerConfig>) -> Self {
         let (port, requests) = (listener.local_addr().unwrap().port(), Arc::default());
         let kept = Arc::clone(&requests);
         thread::spawn(move || {
@@ -109,18 +112,31 @@ fn answer(stream: &mut (impl Read + Write), kept: &Mutex<Vec<String>>) -> Option
             stream.flush().ok()?;
         }
     }
+    let query = head.split(' ').nth(1).and_then(|target| target.split_once('?')).map_or("", |(_, query)| query);
     let written = match path.strip_prefix("/repos/acme/") {
+        // Leads the client to the address that its query has.
+        Some("moved") => Some(format!("HTTP/1.1 302 Found\r\nLocation: {query}\r\nContent-Length: 0\r\n\r\n").into()),
         Some(form) => repeat(&given, form),
         // Repeats the credential in a field and in the body.
         None if path == "/user" => {
             let text = json!({"login": "acme", "saw": given}).to_string();
             Some(format!("HTTP/1.1 200 OK\r\nX-Saw: {given}\r\nContent-Length: {}\r\n\r\n{text}", text.len()).into())
         }
+        None if path == "/graphql" => Some(plain_answer(&answer_graphql(&String::from_utf8_lossy(&body)).to_string())),
         None => None,
     };
     let written = written.unwrap_or_else(|| plain_answer(&format!("{path} {}", String::from_utf8_lossy(&body))));
     stream.write_all(&written).ok()?;
     stream.flush().ok()
+}
+
+/// Answers queries for pull requests, and does whatever else it is asked.
+fn answer_graphql(body: &str) -> serde_json::Value {
+    if !body.contains("pullRequests") {
+        return json!({"data": {"done": true}});
+    }
+    let one = json!({"number": 7, "title": "Open the door", "state": "OPEN", "headRefName": "door", "url": "https://forge.test/7"});
+    json!({"data": {"repository": {"pullRequests": {"totalCount": 1, "nodes": [one], "pageInfo": {"hasNextPage": false}}}}})
 }
 
 fn plain_answer(text: &str) -> Vec<u8> {

@@ -16,6 +16,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use cove_testkit::mcp::{ClientEra, TestStdioClient};
 use cove_testkit::skip::skip;
 use rustls::pki_types::pem::PemObject;
@@ -37,6 +39,9 @@ const MAX_DESCRIPTORS: usize = 128 + 32;
 /// How many threads: lookups of one session, digests, and some of the runtime.
 const MAX_THREADS: usize = 32;
 
+/// For how long a server keeps a body waiting that it does not read.
+const UNREAD: Duration = Duration::from_secs(30);
+
 /// One hostile program, and everything that may come of it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -49,9 +54,8 @@ struct NetworkAttack {
     /// How many notes the cell's result has.
     #[serde(default)]
     notes: usize,
-    /// The host and the reason in each audit line, in the order of connections; `ok` if nothing was refused. Not there if
-    /// chance decides.
-    audit: Option<Vec<String>>,
+    /// The host and the reason in each audit line, in the order of connections; `ok` if nothing was refused.
+    audit: Vec<String>,
     /// The requests that the inspected API gets.
     #[serde(default)]
     served: Vec<String>,
@@ -132,6 +136,9 @@ impl WatchedServer {
 fn answer(stream: &mut (impl Read + Write), got: &Mutex<Vec<String>>) {
     let (mut bytes, mut piece) = (Vec::new(), [0; 65536]);
     while !is_whole(&bytes) {
+        if bytes.starts_with(b"POST /unread ") {
+            return thread::sleep(UNREAD);
+        }
         match stream.read(&mut piece) {
             Ok(count @ 1..) => bytes.extend(&piece[..count]),
             _ => break,
@@ -242,7 +249,7 @@ impl AttackedServers {
                 && !head.contains(": delete")
                 && match is_own {
                     true => count == 1 && head.contains(&slot) && head.contains("accept-encoding: identity\r\n"),
-                    false => count == 0,
+                    false => count == 0 && !head.contains("\r\nauthorization:"),
                 }
         };
         found.extend(self.api.requests().into_iter().filter(|head| !is_proper(head)));
@@ -306,12 +313,10 @@ pub(crate) fn check_attacks(test: &str, environment: &str, mut command: Command)
         let word = |line: &Value, key: &str, other: &str| line[key].as_str().unwrap_or(other).to_owned();
         let audit: Vec<String> =
             of_cell.iter().map(|line| format!("{} {}", word(line, "host", "?"), word(line, "reason", "ok"))).collect();
-        let expected_audit: Option<Vec<String>> =
-            attack.audit.as_ref().map(|audit| audit.iter().map(|line| servers.fill(line)).collect());
+        let expected_audit: Vec<String> = attack.audit.iter().map(|line| servers.fill(line)).collect();
         let printed = cell["stdout"].as_str().unwrap_or_default().trim().replace('\r', "");
-        let is_right = printed == servers.fill(attack.prints.trim())
-            && notes.len() == attack.notes
-            && expected_audit.is_none_or(|expected| expected == audit);
+        let is_right =
+            printed == servers.fill(attack.prints.trim()) && notes.len() == attack.notes && audit == expected_audit;
         if !is_right {
             wrong += &format!("{}: {}\n{cell:#}\nnotes: {notes:#?}\naudit: {audit:?}\n\n", attack.id, attack.title);
         }
@@ -403,6 +408,32 @@ impl WatchedCount {
     fn take_growth(&self) -> usize {
         self.most.swap(0, Ordering::SeqCst).saturating_sub(self.first)
     }
+}
+
+/// Runs the attacks on the credential in a session of a server that `command` starts, `cove serve` with the flags of an
+/// environment, and looks for the credential in all that the server logs.
+pub(crate) fn check_log(environment: &str, mut command: Command) {
+    let servers = AttackedServers::start();
+    servers.add_rules(&mut command);
+    command.args(["--timeout", "3m", "--max-timeout", "3m", "--log-level", "debug"]);
+    let mut client = TestStdioClient::start(command, ClientEra::Modern);
+    client.call("execute_code", json!({"code": servers.fill(PRELUDE), "session": "attacked"})).ok();
+    // The search of memory takes long, and sends nothing further.
+    let sends = |attack: &&NetworkAttack| !attack.served.is_empty() && attack.id != "E11";
+    for attack in AttackList::read().attack.iter().filter(sends) {
+        let code = servers.fill(&attack.code);
+        let answer = client.call("execute_code", json!({"code": code, "session": "attacked"}));
+        let first = servers.fill(attack.prints.trim().lines().next().unwrap());
+        assert!(answer.ok().contains(&first), "in {environment}: {}: {answer:?}", attack.id);
+    }
+    assert!(servers.served().len() > 10);
+    client.close_input();
+    client.wait();
+    let log = client.errors();
+    assert!(log.contains("DEBUG") || log.contains("INFO"), "in {environment}: it logs: {log}");
+    let encoded = STANDARD.encode(TOKEN);
+    assert!(![&TOKEN[4..], &encoded[8..40], &hex::encode(TOKEN)].iter().any(|form| log.contains(form)), "{log}");
+    assert_eq!(servers.trespasses(), Vec::<String>::new(), "in {environment}");
 }
 
 /// Returns the most memory that a process has had, in KiB.

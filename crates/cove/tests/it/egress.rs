@@ -5,7 +5,7 @@ mod attacks;
 mod scopes;
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Command;
@@ -64,6 +64,11 @@ fn serve(stream: &mut (impl Read + Write), answer: &str) {
             Ok(1) => head.push(byte[0]),
             _ => return,
         }
+    }
+    let head = String::from_utf8_lossy(&head).to_ascii_lowercase();
+    let sent = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok()).unwrap_or(0);
+    if io::copy(&mut stream.take(sent), &mut io::sink()).ok() != Some(sent) {
+        return;
     }
     let length = answer.len();
     let _ = stream.write_all(
@@ -331,6 +336,37 @@ fn connections_end_with_their_cell() {
     let read = "try:\n    print(door.recv(99)[-4:], door.recv(1))\nexcept ConnectionResetError:\n    print('reset')";
     let finished = network.run(who, &["-c", &open], read);
     assert_eq!(finished.expect_success(), "b'HTTP/1.1 200 Co'\nreset\n");
+}
+
+#[test]
+fn a_session_uploads_no_more_than_it_may() {
+    let code = "import http.client, ssl\n\
+                def upload(kind, size):\n    \
+                if kind == 'plain':\n        connection = http.client.HTTPConnection('127.0.0.1', 3128)\n    \
+                elif kind == 'bytes':\n        connection = http.client.HTTPConnection('bytes.test', PLAIN)\n    \
+                else:\n        context = ssl._create_unverified_context()\n        \
+                connection = http.client.HTTPSConnection('secure.test', SECURE, context=context)\n    \
+                try:\n        connection.request('POST', 'http://plain.test:PLAIN/' if kind == 'plain' else '/', bytes(size))\n        \
+                return connection.getresponse().read().decode()\n    \
+                except (OSError, http.client.HTTPException):\n        return 'broken off'\n";
+    for who in TestUser::all("a_session_uploads_no_more_than_it_may") {
+        let servers = RuledServers::start();
+        let rules = fs::read_to_string(servers.config()).unwrap();
+        fs::write(servers.config(), rules.replace("[egress]", "[egress]\nmax_upload = \"64k\"")).unwrap();
+        for (kind, answer) in [("plain", "plain answer"), ("secure", "secure answer"), ("bytes", "plain answer")] {
+            let code = format!("{code}print([upload('{kind}', size) for size in (30000, 40000, 10)])");
+            // Each session begins anew.
+            let finished = servers.run(who, &[], &code);
+            assert_eq!(finished.stdout, format!("['{answer}', 'broken off', 'broken off']\n"), "{who:?} {finished:#?}");
+            assert!(finished.stderr.contains("(limit: max_upload)"), "{who:?} {finished:#?}");
+            let lines = servers.audit(who);
+            let own = &lines[lines.len() - 3..];
+            let reasons: Vec<&str> = own.iter().map(|line| line["reason"].as_str().unwrap_or("ok")).collect();
+            assert_eq!(reasons, ["ok", "limit", "limit"], "{kind} {own:#?}");
+            let sent: u64 = own.iter().map(|line| line["bytes_up"].as_u64().unwrap()).sum();
+            assert!((30_000..=64 << 10).contains(&sent), "{kind} {own:#?}");
+        }
+    }
 }
 
 #[test]

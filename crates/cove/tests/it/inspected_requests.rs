@@ -2,12 +2,14 @@
 //! sees the credential, and code sees neither it nor what the rules do not allow.
 
 use std::fs;
-use std::path::PathBuf;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use cove_testkit::TestUser;
 use cove_testkit::mcp::{ClientEra, TestStdioClient};
 use cove_testkit::program::FinishedProgram;
+use cove_testkit::skip::{skip, skip_without_all};
 use serde_json::{Value, json};
 
 use crate::cove;
@@ -42,9 +44,14 @@ impl InspectedApis {
     }
 
     fn with_rules(host: &str, rules: &str) -> Self {
+        Self::with_listener(TcpListener::bind("127.0.0.1:0").unwrap(), host, rules)
+    }
+
+    /// With the API behind this listener.
+    fn with_listener(listener: TcpListener, host: &str, rules: &str) -> Self {
         let (authority, stranger) = (TestAuthority::new("trusted"), TestAuthority::new("stranger"));
         let apis = Self {
-            api: TestApi::start(authority.server_config(&[host])),
+            api: TestApi::serve(listener, authority.server_config(&[host])),
             other: TestApi::start(authority.server_config(&["other.test"])),
             stranger: TestApi::start(stranger.server_config(&["stranger.test"])),
             folder: tempfile::tempdir().unwrap(),
@@ -381,17 +388,19 @@ fn commands_show_rules_and_credentials_without_values() {
     }
 }
 
+/// Returns a block of code of the section about credentials in the guide.
+fn block_of_the_guide(kind: &str) -> String {
+    let guide = include_str!("../../../../docs/guides/network-access.md");
+    let section = guide.split("## Let agents use an API safely").nth(1).expect("the guide has the section");
+    section.split(&format!("```{kind}\n")).nth(1).unwrap().split("```").next().unwrap().to_owned()
+}
+
 /// The rules and the code of the guide, with an API on this machine in place of the one that they name.
 #[test]
 fn the_guide_to_credentials_works() {
-    let guide =
-        fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guides/network-access.md")).unwrap();
-    let section = guide.split("## Let agents use an API safely").nth(1).expect("the guide has the section");
-    let block =
-        |kind: &str| section.split(&format!("```{kind}\n")).nth(1).unwrap().split("```").next().unwrap().to_owned();
-    let rules = block("toml")
+    let rules = block_of_the_guide("toml")
         .replace("host = \"api.github.com\"", "host = \"api.github.com\", ports = [API], at = \"127.0.0.1\"");
-    let code = block("python").replace("https://api.github.com", "https://api.github.com:API");
+    let code = block_of_the_guide("python").replace("https://api.github.com", "https://api.github.com:API");
     for who in TestUser::all("the_guide_to_credentials_works") {
         let apis = InspectedApis::with_rules("api.github.com", &rules);
         let code = apis.fill(&code);
@@ -510,4 +519,57 @@ fn what_the_rules_decide_is_apart_from_why_a_request_ends() {
     let refused = show(&["--refused"]);
     assert_eq!(refused.lines().count(), 2, "{refused}");
     assert!(refused.lines().all(|line| line.contains("  refused: ")), "{refused}");
+}
+/// Looks for the token in what code can read. The argument is the token backwards.
+const SEARCH: &str = r#"
+token=$(rev <<< TOKEN_BACKWARDS)
+grep -rlFs "$token" /tmp /workspace /run /etc /dev/shm "$HOME" ~/.config; cat /proc/[0-9]*/environ | grep -cF "$token"
+cat /proc/[0-9]*/environ | tr '\0' '\n' | grep -m 1 ^GH_TOKEN= | cut -c 1-13
+"#;
+
+/// `gh` with the rules and the commands of the guide. It knows no port of its API, so only root can take the part of that.
+#[test]
+fn gh_works_as_the_guide_says() {
+    let test = "gh_works_as_the_guide_says";
+    if !rustix::process::geteuid().is_root() {
+        return skip(test, "not on this machine: only root can serve the port of HTTPS");
+    }
+    if !Path::new("/usr/bin/gh").exists() {
+        return skip_without_all(test, "it installs gh");
+    }
+    let backwards: String = TOKEN.chars().rev().collect();
+    for who in TestUser::all(test) {
+        let mut listeners =
+            (1..=u8::MAX).filter_map(|last| TcpListener::bind((Ipv4Addr::new(127, 44, 3, last), 443)).ok());
+        let listener = listeners.next().expect("root can listen");
+        let pinned = format!("host = \"api.github.com\", at = \"{}\"", listener.local_addr().unwrap().ip());
+        let rules = block_of_the_guide("toml").replace("host = \"api.github.com\"", &pinned);
+        let apis = InspectedApis::with_listener(listener, "api.github.com", &rules);
+        let command = |args: &[&str]| {
+            let mut command = apis.command(who, args);
+            FinishedProgram::from_output(command.env("GITHUB_TOKEN", TOKEN).output().unwrap())
+        };
+        let search = SEARCH.replace("TOKEN_BACKWARDS", &backwards);
+        let others = "gh api graphql -f query='mutation { done }' --jq .data.done\n\
+                      gh api repos/acme/body -X DELETE\ngh api repos/other/body || true";
+        let cells = [&block_of_the_guide("sh"), others, &search];
+        let cells = cells.iter().flat_map(|code| ["-c", code]);
+        let finished =
+            command(&["run", "--backend", "jail", "-l", "bash"].into_iter().chain(cells).collect::<Vec<_>>());
+        let expected = "acme\n7\tOpen the door\tdoor\tOPEN\t0001-01-01 00:00:00 +0000 UTC\ntrue\n";
+        assert!(finished.stdout.starts_with(expected), "{who:?} {finished:#?}");
+        assert!(finished.stdout.ends_with("\n0\nGH_TOKEN=ghp_\n"), "{who:?} {finished:#?}");
+        for note in ["DELETE https://api.github.com/repos/acme/body", "GET https://api.github.com/repos/other/body"] {
+            assert!(finished.stderr.contains(&format!("network: refused {note} (")), "{who:?} {finished:#?}");
+        }
+        let slot = format!("authorization: bearer {TOKEN}\r\n").to_ascii_lowercase();
+        let requests = apis.api.requests();
+        assert_eq!(requests.len(), 3, "{requests:?}");
+        assert!(requests.iter().all(|request| request.to_ascii_lowercase().contains(&slot)), "{requests:?}");
+        let audit = command(&["audit", "--egress"]);
+        for part in ["/user", "/graphql", "/repos/acme/body", "/repos/other/body", "github"] {
+            assert!(audit.stdout.contains(part), "{who:?} {audit:#?}");
+        }
+        assert!(!format!("{finished:?} {audit:?}").contains(&TOKEN[4..]), "{finished:#?} {audit:#?}");
+    }
 }

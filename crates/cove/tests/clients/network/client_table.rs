@@ -4,6 +4,11 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use super::SiteRules;
+
+const WITHOUT_PROXY: &str =
+    "unset HTTP_PROXY HTTPS_PROXY ALL_PROXY http_proxy https_proxy all_proxy NODE_USE_ENV_PROXY\n";
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ClientTable {
@@ -13,17 +18,17 @@ pub(crate) struct ClientTable {
     pub(crate) clients: Vec<NetworkClient>,
 }
 
-/// How a client reaches its host.
+/// How a client reaches its host, under which rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum NetworkDoorName {
     /// Whatever a session has.
     Session,
-    /// The variables that name a proxy.
+    /// The variables that name a proxy, where no name leads anywhere.
     Proxy,
     /// Names that lead to addresses of the sandbox's own.
     Name,
-    /// A host whose requests Cove reads, through any door and with no variable but Cove's own.
+    /// A host whose requests Cove reads, through each door and with no variable but Cove's own.
     Inspected,
 }
 
@@ -56,7 +61,11 @@ impl ClientTable {
         for client in &self.clients {
             text += &format!("\n| {} | {} |", client.name, client.from);
             for door in &self.doors {
-                text += if client.works_through(*door) { " works |" } else { " **fails** |" };
+                text += match (client.is_for(*door), client.works_through(*door)) {
+                    (false, _) => " - |",
+                    (true, true) => " works |",
+                    (true, false) => " **fails** |",
+                };
             }
             let trusts: Vec<String> = client.trusts.keys().map(|name| format!("`{name}`")).collect();
             text += &format!(" {} |", if trusts.is_empty() { "-".to_owned() } else { trusts.join(", ") });
@@ -75,13 +84,21 @@ impl NetworkDoorName {
         }
     }
 
-    /// Returns what makes a client use this door and no other.
-    fn prelude(self) -> &'static str {
+    /// Returns the rules that open this door.
+    pub(super) fn rules(self) -> SiteRules {
         match self {
-            Self::Session | Self::Proxy | Self::Inspected => "",
-            Self::Name => {
-                "unset HTTP_PROXY HTTPS_PROXY ALL_PROXY http_proxy https_proxy all_proxy NODE_USE_ENV_PROXY\n"
-            }
+            Self::Session | Self::Name => SiteRules::Open,
+            Self::Proxy => SiteRules::OfPrincipal,
+            Self::Inspected => SiteRules::Inspected,
+        }
+    }
+
+    /// Returns what makes a client use this door and no other, in every way that the door has.
+    pub(crate) fn preludes(self) -> &'static [&'static str] {
+        match self {
+            Self::Session | Self::Proxy => &[""],
+            Self::Name => &[WITHOUT_PROXY],
+            Self::Inspected => &["", WITHOUT_PROXY],
         }
     }
 }
@@ -91,9 +108,14 @@ impl NetworkClient {
         self.works.contains(&door)
     }
 
+    /// False where there is nothing to inspect.
+    pub(crate) fn is_for(&self, door: NetworkDoorName) -> bool {
+        door != NetworkDoorName::Inspected || !self.trusts.is_empty()
+    }
+
     /// Returns the code of a bash cell, with an address for each `{name}`.
     pub(crate) fn code(&self, door: NetworkDoorName, address: impl Fn(&str) -> String) -> String {
-        let mut code = format!("set -o pipefail\n{}", door.prelude());
+        let mut code = "set -o pipefail\n".to_owned();
         code += "export PYTHONPATH=/clients/python NODE_PATH=/clients/node_modules\n";
         for (name, value) in self.trusts.iter().filter(|_| door != NetworkDoorName::Inspected) {
             code += &format!("export {name}={value}\n");

@@ -1,5 +1,5 @@
 //! Real servers for network clients, on loopback: files over HTTPS or plain HTTP, one folder for each name before `.test`,
-//! and a WebSocket that echoes. A server counts its connections. It ends with the process.
+//! git over its smart protocol for `git.test`, and a WebSocket that echoes. A server counts its connections. It ends with the process.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -13,7 +13,10 @@ use base64::Engine as _;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
+use super::git_backend::answer_git;
 use crate::judges::test_file;
+
+pub(crate) use super::git_backend::{PUSH_TOKEN, PUSHER};
 
 const MAX_HEAD: usize = 64 * 1024;
 /// What a WebSocket server adds to the key of its client (RFC 6455).
@@ -28,7 +31,7 @@ pub(crate) enum SiteSecurity {
 pub(crate) struct LoopbackSite {
     pub(crate) port: u16,
     connections: Arc<AtomicUsize>,
-    /// The method and the path of each request.
+    /// The method and the path of each request, and whether its body was compressed.
     asked: Arc<Mutex<Vec<String>>>,
 }
 
@@ -61,6 +64,10 @@ impl LoopbackSite {
         asked.iter().filter(|asked| asked.strip_prefix("GET ") == Some(path)).count()
     }
 
+    pub(crate) fn has_got(&self, request: &str) -> bool {
+        self.asked.lock().unwrap().iter().any(|asked| asked == request)
+    }
+
     pub(crate) fn count(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
@@ -81,9 +88,9 @@ struct SiteFiles {
     asked: Arc<Mutex<Vec<String>>>,
 }
 
-/// A request without its body.
-struct SiteRequest {
+pub(crate) struct SiteRequest {
     text: String,
+    pub(crate) body: Vec<u8>,
 }
 
 impl SiteRequest {
@@ -96,20 +103,39 @@ impl SiteRequest {
             }
             head.push(byte[0]);
         }
-        let request = Self { text: String::from_utf8_lossy(&head).into_owned() };
-        let length = request.field("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
-        io::copy(&mut stream.take(length), &mut io::sink())?;
+        let mut request = Self { text: String::from_utf8_lossy(&head).into_owned(), body: Vec::new() };
+        match request.field("transfer-encoding") {
+            Some(_) => while read_chunk(stream, &mut request.body)? {},
+            None => {
+                let length = request.field("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
+                stream.take(length).read_to_end(&mut request.body)?;
+            }
+        }
         Ok(Some(request))
     }
 
-    fn field(&self, name: &str) -> Option<&str> {
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
         let fields = self.text.lines().filter_map(|line| line.split_once(':'));
         fields.filter(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim()).next()
     }
 
-    fn word(&self, at: usize) -> &str {
+    pub(crate) fn word(&self, at: usize) -> &str {
         self.text.split_whitespace().nth(at).unwrap_or_default()
     }
+}
+
+/// Reads a chunk of a body. Returns false after the last one.
+fn read_chunk(stream: &mut impl Read, body: &mut Vec<u8>) -> io::Result<bool> {
+    let mut line = Vec::new();
+    while !line.ends_with(b"\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte)?;
+        line.push(byte[0]);
+    }
+    let length = u64::from_str_radix(String::from_utf8_lossy(&line).trim(), 16).map_err(io::Error::other)?;
+    stream.take(length).read_to_end(body)?;
+    stream.read_exact(&mut [0; 2])?;
+    Ok(length > 0)
 }
 
 impl SiteFiles {
@@ -126,7 +152,13 @@ impl SiteFiles {
             if let Some(key) = request.field("sec-websocket-key") {
                 return echo(stream, key);
             }
-            self.asked.lock().unwrap().push(format!("{} {}", request.word(0), request.word(1)));
+            let form = if request.field("content-encoding").is_some() { " compressed" } else { "" };
+            self.asked.lock().unwrap().push(format!("{} {}{form}", request.word(0), request.word(1)));
+            if request.field("host").is_some_and(|host| host.starts_with("git.test")) {
+                stream.write_all(&answer_git(&self.root.join("git"), &request)?)?;
+                stream.flush()?;
+                continue;
+            }
             let (status, body) = match self.find(&request) {
                 Some(body) => ("200 OK", body),
                 None => ("404 Not Found", b"{}".to_vec()),

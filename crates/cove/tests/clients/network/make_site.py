@@ -101,11 +101,14 @@ def git():
 
     run("init", "--quiet", "--initial-branch=main", work)
     write("work/greeting", "hello\n")
+    commit = ["-C", work, "-c", "user.name=tests", "-c", "user.email=tests@example.invalid", "commit", "--quiet", "-m", "hello"]
     run("-C", work, "add", "greeting")
-    run("-C", work, "-c", "user.name=tests", "-c", "user.email=tests@example.invalid", "commit", "--quiet", "-m", "hello")
+    run(*commit)
+    run("-C", work, "checkout", "--quiet", "-b", "other")
+    write("work/greeting", "hello again\n")
+    run(*commit, "--all")
+    run("-C", work, "checkout", "--quiet", "main")
     run("clone", "--quiet", "--bare", work, bare)
-    # What a server of plain files needs.
-    run("-C", bare, "update-server-info")
 
 
 for make in (api, pypi, npm, cargo, debian, git):

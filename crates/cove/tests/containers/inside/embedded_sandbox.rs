@@ -10,6 +10,46 @@ use super::outer_engine::{OuterEngine, OuterEngineKind};
 
 const HELLO: [&str; 3] = ["run", "-c", "print(6 * 7)"];
 
+/// Starts a server in the container of Cove, and code in a sandbox with a rule for it, through both doors.
+const NETWORK_ACCESS: &str = r#"
+import http.server, os, subprocess, threading
+
+class Echo(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        text = self.path.strip("/").replace("_", " ").encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *words):
+        pass
+
+server = http.server.HTTPServer(("127.0.0.1", 0), Echo)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+port = server.server_address[1]
+with open("/tmp/network.toml", "w") as rules:
+    rules.write(f'egress.allow = [{{ host = "plain.test", ports = [{port}], http = true, at = "127.0.0.1" }}]')
+code = """
+import errno, http.client, socket, urllib.request
+print(urllib.request.urlopen("http://plain.test:PORT/proxy_door").read().decode())
+try:
+    urllib.request.urlopen("http://evil.test:PORT/")
+except OSError as error:
+    print(str(error).split(":")[0])
+connection = http.client.HTTPConnection("plain.test", PORT)
+connection.request("GET", "/name_door")
+print(connection.getresponse().read().decode())
+for address in [("evil.test", PORT), ("203.0.113.1", 80)]:
+    try:
+        socket.create_connection(address, timeout=2)
+        print("reached", address)
+    except OSError as error:
+        print(type(error).__name__ if type(error) is socket.gaierror else errno.errorcode.get(error.errno))
+"""
+subprocess.run(["cove", "run", "-c", code.replace("PORT", str(port))], env={**os.environ, "COVE_CONFIG": "/tmp/network.toml"})
+"#;
+
 #[track_caller]
 fn checks(finished: &FinishedProgram) -> Vec<Value> {
     serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {finished:#?}"))
@@ -145,6 +185,11 @@ fn check_full_sandbox(kind: OuterEngineKind, test: &str) {
         let written = container.exec(&["python3", "-c", &format!("open({file:?}, 'r+').write('1')")]);
         assert!(written.stderr.contains("PermissionError"), "{file}: {written:#?}");
     }
+    let printed = container.exec(&["python3", "-c", NETWORK_ACCESS]);
+    assert_eq!(
+        printed.stdout, "proxy door\nHTTP Error 403\nname door\ngaierror\nENETUNREACH\n",
+        "{kind:?}: {printed:#?}"
+    );
 }
 
 #[test]

@@ -25,3 +25,12 @@ fn one_session_cannot_use_up_the_network_of_the_embedded_sandbox() {
         suite::check_exhaustion(&format!("{who:?}"), command);
     }
 }
+
+#[test]
+fn the_most_verbose_log_has_no_credential() {
+    for who in TestUser::all("the_most_verbose_log_has_no_credential") {
+        let mut command = cove().command(who);
+        command.args(["serve", "--backend", "jail"]);
+        suite::check_log(&format!("{who:?}"), command);
+    }
+}
