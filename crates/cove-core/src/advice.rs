@@ -174,7 +174,7 @@ fn advise_out_of_memory(
         MemoryKiller::DescriptorBound => {
             return Advice {
                 message: format!("{who} held {} and was killed", describe_descriptor_bound()),
-                hint: format!("release locks and close files that are no longer needed; {survived}")
+                hint: format!("release locks and close files and pipes that are no longer needed; {survived}")
                     .trim_end_matches("; ")
                     .to_owned(),
             };

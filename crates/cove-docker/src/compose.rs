@@ -103,11 +103,6 @@ impl ComposeClient {
         format!("{major}.{minor}")
     }
 
-    /// Returns what Compose cannot enforce with this engine, one sentence each.
-    pub fn gaps(&self) -> impl Iterator<Item = String> {
-        read_back::compose_gaps(self.engine).into_iter().map(str::to_owned)
-    }
-
     /// Returns the document that would be run. Builds and pulls nothing. Fails if the file is refused.
     pub async fn explain(&self, request: &ComposeRequest) -> Result<Value, Failure> {
         let mut ready = self.check_file(request).await?;
@@ -280,7 +275,7 @@ impl PreparedProject<'_> {
 
     fn write_document(&self) -> Result<(), Failure> {
         if let Some(path) = &self.profile {
-            write_private_file(path, &cove_jail::seccomp::sandbox_profile())?;
+            write_private_file(path, &cove_jail::seccomp::service_profile())?;
         }
         let mut document = document::build_document(&self.checked, &self.settings());
         file::encode_dollars(&mut document);

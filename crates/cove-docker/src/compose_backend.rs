@@ -11,6 +11,7 @@ use tokio::sync::Mutex;
 use super::compose::{ComposeProject, ComposeRequest, RunningProject};
 use super::connect::EngineConnection;
 use super::control::{EngineControl, WatchTarget};
+use super::gaps::{GapScope, gaps_of};
 use super::image_list::list_images;
 use super::plan::{LABEL_NAME, check_mount_paths, enforcement_gaps, interpreters};
 use super::process_identity::MAX_CONTAINER_AGE;
@@ -65,8 +66,9 @@ impl BackendState {
     ) -> Result<String, Failure> {
         let compose = self.compose(connected).await?;
         let document = compose.explain(request).await?;
-        let mut gaps = enforcement_gaps(&request.policy, &connected.facts)?;
-        gaps.extend(compose.gaps());
+        let (policy, facts) = (&request.policy, &connected.facts);
+        let gaps = [enforcement_gaps(policy, facts)?, gaps_of(facts, policy, GapScope::ComposeProject)].concat();
+        let gaps: Vec<&str> = gaps.iter().map(|gap| gap.text).collect();
         let version = compose.version();
         if format == PlanFormat::Json {
             return pretty_json(&json!({ "compose": version, "gaps": gaps, "document": document }));

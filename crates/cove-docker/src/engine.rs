@@ -79,10 +79,6 @@ pub(super) struct EngineTraits {
     pub(super) log_options: &'static [(&'static str, &'static str)],
     /// The Compose programs to try, each with its first arguments.
     pub(super) compose_programs: &'static [(&'static str, &'static [&'static str])],
-    /// What it cannot enforce for any container, one sentence each.
-    pub(super) gaps: &'static [&'static str],
-    /// What it cannot enforce for containers of a Compose file besides.
-    pub(super) compose_gaps: &'static [&'static str],
 }
 
 const DOCKER: EngineTraits = EngineTraits {
@@ -104,8 +100,6 @@ const DOCKER: EngineTraits = EngineTraits {
     log_driver: "json-file",
     log_options: &[("max-size", "1m"), ("max-file", "1")],
     compose_programs: &[("docker", &["compose"]), ("docker-compose", &[])],
-    gaps: &[],
-    compose_gaps: &[],
 };
 
 const PODMAN: EngineTraits = EngineTraits {
@@ -128,16 +122,6 @@ const PODMAN: EngineTraits = EngineTraits {
     log_options: &[("max-size", "1m")],
     // `podman compose` only calls one of the others, and prints a notice each time.
     compose_programs: &[("docker-compose", &[]), ("docker", &["compose"]), ("podman", &["compose"])],
-    gaps: &[
-        "the number of files in `/workspace` and `/tmp` is not limited: Podman takes no such option",
-        "the names in this machine's `/etc/hosts` are shown: Podman copies them by itself",
-    ],
-    compose_gaps: &[
-        "the filter of system calls is Podman's own: Compose cannot give it another",
-        "open files have Podman's own limit",
-        "containers that have a network reach programs of this machine that listen on all its addresses",
-        "`/workspace` can be written by every user in the main container",
-    ],
 };
 
 impl Engine {

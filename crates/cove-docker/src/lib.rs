@@ -12,6 +12,7 @@ mod container_user;
 mod control;
 mod dockerfile;
 mod engine;
+mod gaps;
 mod image_list;
 mod labels;
 mod launch;
@@ -56,6 +57,8 @@ use control::{ContainerGuard, ContainerHandle, EngineControl, or_unresponsive_er
 pub use dockerfile::exercise::exercise as exercise_dockerfile;
 pub use engine::Engine;
 use engine::EngineFacts;
+use gaps::gaps_of;
+pub use gaps::{ENFORCEMENT_GAPS, EnforcementGap, GapScope};
 use launch::{LaunchError, launch_error, start_created};
 use plan::{ContainerPlan, ImageFacts, LABEL_NAME, PlanRequest, labels, plan};
 use process_identity::{MAX_CONTAINER_AGE, ProcessIdentity, unix_now};
@@ -112,8 +115,8 @@ pub struct EngineDescription {
     pub rootless: bool,
     pub cgroup: u8,
     pub runtimes: Vec<String>,
-    /// What the engine cannot enforce, one sentence each.
-    pub gaps: Vec<String>,
+    /// What the engine cannot enforce for single containers, and then for those of Compose files if it has Compose.
+    pub gaps: Vec<&'static EnforcementGap>,
     /// The version of Compose, or the reason why Compose cannot be used.
     pub compose: Result<String, String>,
 }
@@ -166,7 +169,9 @@ impl ContainerBackend {
         let facts = &connected.facts;
         let compose = self.shared.compose(connected).await;
         let mut gaps = plan::enforcement_gaps(policy, facts)?;
-        gaps.extend(compose.iter().flat_map(|compose| compose.gaps()));
+        if compose.is_ok() {
+            gaps.extend(gaps_of(facts, policy, GapScope::ComposeProject));
+        }
         Ok(EngineDescription {
             name: facts.name(),
             address: facts.address.clone(),

@@ -23,6 +23,7 @@ use serde::Serialize;
 use self::masked_paths::{MASKED_PATHS, READ_ONLY_PATHS};
 use super::container_user::own_users;
 use super::engine::{Engine, EngineFacts};
+use super::gaps::{EnforcementGap, GapScope, gaps_of};
 use cove_core::backend::{ImageCommand, SandboxOwner};
 use cove_core::error::{Failure, display_path, display_value};
 use cove_core::policy::{MountAccess, Policy, SandboxNetwork};
@@ -71,7 +72,7 @@ pub(super) struct ContainerPlan {
     /// The users of which each container gets one instead of the body's, as first id and count.
     pub(super) own_users: Option<(u32, u32)>,
     /// What the engine cannot enforce here, one sentence each.
-    pub(super) gaps: Vec<String>,
+    pub(super) gaps: Vec<&'static str>,
     #[serde(skip)]
     pub(super) interpreters: Vec<InterpreterPath>,
     #[serde(skip)]
@@ -102,7 +103,7 @@ impl ContainerPlan {
 /// Plans a container. Fails if the engine cannot enforce the policy or if a mount's path is not safe.
 pub(super) fn plan(request: &PlanRequest<'_>, facts: &EngineFacts) -> Result<ContainerPlan, Failure> {
     let policy = request.policy;
-    let gaps = enforcement_gaps(policy, facts)?;
+    let gaps = enforcement_gaps(policy, facts)?.iter().map(|gap| gap.text).collect();
     check_mount_paths(policy)?;
     let own_profile = facts.engine.traits().takes_filter && facts.seccomp && policy.runtime.is_none();
     let environment = variables(request, facts);
@@ -141,21 +142,10 @@ pub(super) fn plan(request: &PlanRequest<'_>, facts: &EngineFacts) -> Result<Con
     Ok(ContainerPlan { body, own_users, gaps, interpreters, image_command: own })
 }
 
-/// Returns what the engine cannot enforce, one sentence each. Fails if the policy depends on it.
-pub(super) fn enforcement_gaps(policy: &Policy, facts: &EngineFacts) -> Result<Vec<String>, Failure> {
+/// Returns what the engine cannot enforce for single containers. Fails if the policy depends on it.
+pub(super) fn enforcement_gaps(policy: &Policy, facts: &EngineFacts) -> Result<Vec<&'static EnforcementGap>, Failure> {
     check_enforceable(policy, facts)?;
-    let of_engine = facts.engine.traits().gaps.iter().map(|gap| (true, *gap));
-    let swap = [(!facts.limits_swap, "swap is not limited: the kernel does not count it")];
-    let others = [
-        (
-            !facts.reports_oom_kills(),
-            "a container killed for lack of memory looks like one that was killed from outside: Podman does not \
-             say which on cgroup v1",
-        ),
-        (facts.default_runtime.is_empty() && policy.runtime.is_none(), "which runtime runs the container is not known"),
-    ];
-    let all = swap.into_iter().chain(of_engine).chain(others);
-    Ok(all.filter(|(is_there, _)| *is_there).map(|(_, gap)| gap.to_owned()).collect())
+    Ok(gaps_of(facts, policy, GapScope::EveryContainer))
 }
 
 /// Returns the runner's argument for its data limit: an allocation beyond it fails as an ordinary exception.

@@ -60,7 +60,8 @@ pub enum MemoryKiller {
     Kernel,
     /// The jail process, where no cgroup limits memory.
     Watchdog,
-    /// The jail process, because of more file locks or descriptors than a sandbox may have in all its processes.
+    /// The jail process, because of more file locks or descriptors than a sandbox may have in all its processes; or, with
+    /// the person's own id, more epoll watches or pipes.
     DescriptorBound,
 }
 

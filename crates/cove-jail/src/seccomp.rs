@@ -22,7 +22,7 @@ mod table;
 mod tests;
 
 pub use compile::compile;
-pub use docker::{host_profile, sandbox_profile};
+pub use docker::{host_profile, sandbox_profile, service_profile};
 pub use rules::{ArgumentCheck, ArgumentRule, RuleCase, rules};
 pub use table::{Syscall, SyscallVerdict, syscalls};
 

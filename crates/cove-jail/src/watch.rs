@@ -1,5 +1,5 @@
 //! Watches a sandbox from outside until it ends: reaps it, kills it when the host closes the control socket, and holds
-//! it to its memory limit where no cgroup does, and everywhere to a number of file locks, which no cgroup counts.
+//! it to its memory limit where no cgroup does, and everywhere to a number of what no cgroup counts: file locks, and a person's quotas.
 //!
 //! Four parties meet here, and the watcher's one thread serves them in this order:
 //!
@@ -69,7 +69,7 @@ pub(crate) fn until_end(
 ) -> (RunnerExit, Option<MemoryKiller>) {
     let mut watchdog = match plan.control.watchdog_millis {
         Some(millis) => SandboxWatchdog::Memory(Box::new(MemoryWatchdog::new(plan, watched, millis, sockets))),
-        None => SandboxWatchdog::Descriptors(Box::new(DescriptorWatchdog::new())),
+        None => SandboxWatchdog::Descriptors(Box::new(DescriptorWatchdog::new(watched.host.kind))),
     };
     let exceeded = |watchdog: &SandboxWatchdog| {
         watchdog.killer().or_else(|| watched.cgroups.killed_for_memory().then_some(MemoryKiller::Kernel))

@@ -256,7 +256,10 @@ pub fn describe_end(ending: &SandboxEnd) -> String {
     }
 }
 
-/// Returns the bounds that every sandbox has.
+/// Returns the bounds that every sandbox has, and those of one with the user id of the person.
 pub(crate) fn describe_descriptor_bound() -> String {
-    format!("more than {MAX_LOCKS} file locks (limit `locks`) or {MAX_DESCRIPTORS} descriptors (limit `descriptors`)")
+    format!(
+        "more than {MAX_LOCKS} file locks (limit `locks`), {MAX_DESCRIPTORS} descriptors (limit `descriptors`) or, with \
+         your own user id, its part of your epoll watches and pipes"
+    )
 }

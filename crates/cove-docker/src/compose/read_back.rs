@@ -178,18 +178,5 @@ fn is_network_joined(member: &ComposeService, host: &HostConfig, found: &Contain
     }
 }
 
-/// What Cove cannot enforce for containers of a Compose file with any engine, but does for others.
-const COMPOSE_GAPS: [&str; 4] = [
-    "Compose: the files of its containers are writable, and the size of them and of its volumes is not limited",
-    "Compose: a megabyte of what each container says is kept on disk while it lives",
-    "Compose: of `/proc` and `/sys` only what Docker or Podman hides by itself is hidden",
-    "Compose: when Cove is killed, code ends, and the other containers go on until the next Cove removes them",
-];
-
-/// Returns what Cove cannot enforce for containers of a Compose file but does for others, one sentence each.
-pub(super) fn compose_gaps(engine: Engine) -> Vec<&'static str> {
-    [&COMPOSE_GAPS, engine.traits().compose_gaps].concat()
-}
-
 #[cfg(test)]
 mod tests;

@@ -83,6 +83,14 @@ fn shows_the_whole_docker_plan() {
                 /proc: acpi asound buddyinfo bus cmdline config.gz consoles crypto diskstats dma driver dynamic_debug fs interrupts iomem ioports irq kallsyms kcore key-users keys kmsg kpagecgroup kpagecount kpageflags latency_stats loadavg locks mdstat misc modules mtrr pagetypeinfo partitions pressure sched_debug schedstat scsi slabinfo softirqs swaps sys sysvipc timer_list timer_stats tty version vmallocinfo zoneinfo
                 /sys: block bus class dev devices firmware fs/bpf fs/btrfs fs/erofs fs/ext4 fs/f2fs fs/fuse fs/nfs fs/pstore fs/resctrl fs/selinux fs/smackfs fs/tmpfs fs/xfs hypervisor kernel module power
     environment COLUMNS HOME LANG LOGNAME MPLBACKEND MPLCONFIGDIR OMP_NUM_THREADS OPENBLAS_NUM_THREADS PATH PYTHON_VERSION TMPDIR TZ USER
+    gap         containers have no user namespace: the user of their code is the same one outside
+    gap         an image build that Docker's death interrupts leaves the container of its step, which never ran
+    gap         inotify is bounded for each user alone: no engine sets the limits of a namespace
+    gap         file locks are not counted; they end with the container
+    gap         `/proc` shows the machine's processors, memory and time, which programs of images ask for
+    gap         code can read the container's own cgroup, because the runner must
+    gap         secure bits are not locked: that takes a capability that nothing in the container has
+    gap         code can see that the runner exists: Docker mounts `/proc` without `hidepid`
     program     /.cove/cove runner --data=536870912 in /workspace
     ");
 }
@@ -109,6 +117,12 @@ fn shows_the_whole_podman_plan() {
                 /proc: acpi asound buddyinfo bus cmdline config.gz consoles crypto diskstats dma driver dynamic_debug fs interrupts iomem ioports irq kallsyms kcore key-users keys kmsg kpagecgroup kpagecount kpageflags latency_stats loadavg locks mdstat misc modules mtrr pagetypeinfo partitions pressure sched_debug schedstat scsi slabinfo softirqs swaps sys sysvipc timer_list timer_stats tty version vmallocinfo zoneinfo
                 /sys: block bus class dev devices firmware fs/bpf fs/btrfs fs/erofs fs/ext4 fs/f2fs fs/fuse fs/nfs fs/pstore fs/resctrl fs/selinux fs/smackfs fs/tmpfs fs/xfs hypervisor kernel module power
     environment COLUMNS HOME LANG LOGNAME MPLBACKEND MPLCONFIGDIR OMP_NUM_THREADS OPENBLAS_NUM_THREADS PATH PYTHON_VERSION TMPDIR TZ USER
+    gap         containers have no user namespace: the user of their code is the same one outside
+    gap         inotify is bounded for each user alone: no engine sets the limits of a namespace
+    gap         file locks are not counted; they end with the container
+    gap         `/proc` shows the machine's processors, memory and time, which programs of images ask for
+    gap         code can read the container's own cgroup, because the runner must
+    gap         secure bits are not locked: that takes a capability that nothing in the container has
     gap         the number of files in `/workspace` and `/tmp` is not limited: Podman takes no such option
     gap         the names in this machine's `/etc/hosts` are shown: Podman copies them by itself
     program     /.cove/cove runner --data=536870912 --filter in /workspace
@@ -163,7 +177,7 @@ fn podman_on_cgroup_2_is_judged_by_its_controllers() {
 fn missing_oom_reports_are_a_gap() {
     for (engine, cgroup, gap) in [(Engine::Podman, 1, true), (Engine::Podman, 2, false), (Engine::Docker, 1, false)] {
         let found = enforcement_gaps(&policy(), &EngineFacts { cgroup, ..facts(engine) }).unwrap();
-        let has = found.iter().any(|gap| gap.contains("for lack of memory"));
+        let has = found.iter().any(|gap| gap.text.contains("for lack of memory"));
         assert_eq!(has, gap, "{engine:?} {cgroup}: {found:?}");
     }
 }

@@ -5,7 +5,7 @@
 //! these values" has to be spelled out as a set of bit patterns that covers the rest. And comparisons are on 64 bits,
 //! so each of these carries a mask of at most 32 bits, except where a rule compares both halves of an argument.
 //!
-//! Besides `IMAGE_CALLS`, three differences to the jail's own program remain. Numbers that are not in the table get
+//! Besides `SERVICE_CALLS`, three differences to the jail's own program remain. Numbers that are not in the table get
 //! EPERM, except where the engine itself answers ENOSYS for numbers above the newest one in the profile; a protocol family or protocol
 //! above 63, such as MPTCP, gets EPERM where the jail answers EAFNOSUPPORT; and so does a level of socket options,
 //! or an option of a level with refused ones, above 511, where the kernel would answer ENOPROTOOPT.
@@ -48,18 +48,23 @@ pub(super) const HOST_CALLS: &[(&str, &str)] = &[
     ("unshare", "makes a cgroup namespace once the process is in its cgroup"),
 ];
 
-/// The calls that programs of images need beyond those that are allowed in the embedded sandbox, and why.
-pub(super) const IMAGE_CALLS: &[(&str, &str)] =
+/// The calls that services of images need beyond those that are allowed in the embedded sandbox, and why.
+pub(super) const SERVICE_CALLS: &[(&str, &str)] =
     &[("sendfile", "nginx sends files with it unless its configuration says otherwise; a cgroup counts the pages")];
 
-/// Returns the profile of a container that is a sandbox, as indented JSON.
+/// Returns the profile of a single container that is a sandbox, as indented JSON.
 pub fn sandbox_profile() -> String {
-    profile_with(&[IMAGE_CALLS])
+    profile_with(&[])
+}
+
+/// Returns the profile of the containers of a Compose file, as indented JSON.
+pub fn service_profile() -> String {
+    profile_with(&[SERVICE_CALLS])
 }
 
 /// Returns the profile of a container in which Cove itself runs and makes sandboxes, as indented JSON.
 pub fn host_profile() -> String {
-    profile_with(&[IMAGE_CALLS, HOST_CALLS])
+    profile_with(&[SERVICE_CALLS, HOST_CALLS])
 }
 
 /// Returns the profile of the table with more calls.

@@ -283,7 +283,8 @@ static PRCTL: &[RuleCase] = &[
 /// Commands of fcntl(2). The kernel may get others, so those that are known to be harmless are listed. Not among them:
 /// `F_SETLEASE` and `F_SETDELEG`, which make every program outside that opens the file wait for the guest; `F_NOTIFY`,
 /// which tells the guest of what the host does in a folder; and `F_OFD_SETLK` and its kin: no limit counts their locks,
-/// and a mapping or a socket can hold them where the watchdog does not see them. Programs use `F_SETLK` instead.
+/// and a mapping or a socket can hold them where the watchdog does not see them. Programs use `F_SETLK` instead. Nor
+/// `F_SETPIPE_SZ`: a pipe of a megabyte looks like one of 64 KiB, and 64 of them are all that the kernel gives to a user.
 static FCNTL: &[RuleCase] = &[
     case("F_DUPFD to F_SETLKW", &[is_among(1, 0, 8)], "descriptors, their flags, and locks of every runtime"),
     case("F_SETOWN to F_GETSIG", &[is_among(1, 8, 4)], "signals for input, to processes inside alone"),
@@ -291,7 +292,8 @@ static FCNTL: &[RuleCase] = &[
     case("F_GETOWN_EX, F_GETOWNER_UIDS", &[is_among(1, 16, 2)], "they read what the guest has set"),
     case("F_GETLEASE", &[is(1, 1025)], "reads only"),
     case("F_DUPFD_QUERY", &[is(1, 1027)], "reads only"),
-    case("F_CREATED_QUERY to F_SETPIPE_SZ", &[is_among(1, 1028, 4)], "close-on-exec copies, and the size of pipes"),
+    case("F_CREATED_QUERY, F_CANCELLK", &[is_among(1, 1028, 2)], "reads only, and takes back the guest's own wait"),
+    case("F_DUPFD_CLOEXEC", &[is(1, 1030)], "copies of descriptors that no other program gets"),
     case(
         "F_GETPIPE_SZ to F_GET_RW_HINT",
         &[is_among(1, 1032, 4)],

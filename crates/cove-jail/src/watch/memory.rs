@@ -120,7 +120,7 @@ struct ProcessCount {
 enum MemoryVerdict {
     /// The sandbox uses at most this much.
     Within(u64),
-    /// It has more locks or descriptors than any sandbox may.
+    /// It has more of what descriptors hold than it may, whatever its memory limit is.
     TooManyDescriptors,
     /// It uses at least `total`.
     Over { total: u64, largest: Option<LargestProcess> },
@@ -153,7 +153,7 @@ impl MemoryWatchdog {
             next: Instant::now(),
             namespace: pid_namespace(watched.child.as_raw_nonzero().get()),
             sockets,
-            descriptors: DescriptorMeter::new(),
+            descriptors: DescriptorMeter::new(watched.host.kind),
             depths: ForkDepths::default(),
             max_mappings: max_mappings.and_then(|text| text.trim().parse().ok()).unwrap_or(DEFAULT_MAX_MAPPINGS),
             exact: ExactCount {

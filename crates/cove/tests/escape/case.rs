@@ -220,6 +220,11 @@ impl AttackCase {
         is_provable && !self.left_out.contains_key(way.name())
     }
 
+    /// The attempts that are known to succeed in an environment of this name.
+    pub(crate) fn gaps_named(&self, environment: &str) -> usize {
+        self.gaps.get(environment).map_or(0, BTreeMap::len)
+    }
+
     /// Everything that is wrong with a run; empty if the claim holds.
     pub(crate) fn find_violations(&self, way: CaseEnvironment, report: &CaseReport) -> Vec<String> {
         let mut wrong = Vec::new();

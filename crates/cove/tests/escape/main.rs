@@ -4,6 +4,7 @@
 
 mod canary;
 mod case;
+mod gaps;
 mod quotas;
 mod run;
 mod state;

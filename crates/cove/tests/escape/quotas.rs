@@ -132,12 +132,17 @@ impl Drop for ChangedSetting {
 struct QuotaTaker(Child);
 
 impl QuotaTaker {
-    fn start(mut command: Command, folder: &Path) -> Self {
+    fn start(command: Command, folder: &Path) -> Self {
+        Self::start_program(command, folder, TAKE_ALL, TAKERS)
+    }
+
+    /// Starts a program of which so many processes say that they took all.
+    fn start_program(mut command: Command, folder: &Path, program: &str, takers: usize) -> Self {
         let file = folder.join("take.py");
-        fs::write(&file, TAKE_ALL).expect("a file");
+        fs::write(&file, program).expect("a file");
         let mut child = command.arg(&file).stdout(Stdio::piped()).spawn().expect("it starts");
         let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
-        for _ in 0..TAKERS {
+        for _ in 0..takers {
             let line = lines.next().expect("it says that it took all").expect("it is text");
             assert_eq!(line, "took");
         }
@@ -195,18 +200,12 @@ fn a_sandbox_with_a_writable_mount_has_the_id_of_the_person() {
         return;
     }
     let folder = open_folder();
-    let env = TestProgram::new("/usr/bin/env");
-    let person = env.run(TestUser::Ordinary, &["id", "-u"]).expect_success().trim().to_owned();
-    let uid = person.parse().expect("a number");
     let (data, secret) = (folder.path().join("data"), folder.path().join("secret"));
     fs::create_dir(&data).expect("a folder");
     fs::write(&secret, "for the person alone").expect("a file");
     fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).expect("it can be closed");
-    for path in [&data, &secret] {
-        if rustix::process::geteuid().is_root() {
-            std::os::unix::fs::chown(path, Some(uid), None).expect("it can be given away");
-        }
-    }
+    let uid = give_to_person(&[&data, &secret]);
+    let person = uid.to_string();
     let program = folder.path().join("program.py");
     fs::write(
         &program,
@@ -229,6 +228,119 @@ fn a_sandbox_with_a_writable_mount_has_the_id_of_the_person() {
         let said = run(format!("{}:/secret", secret.display()));
         assert!(said.ends_with("\nfor the person alone\n") && !said.starts_with(&format!("{person}\n")), "{said}");
     }
+}
+
+/// Gives files to the ordinary user, and returns that user's id.
+fn give_to_person(paths: &[&Path]) -> u32 {
+    let env = TestProgram::new("/usr/bin/env");
+    let uid = env.run(TestUser::Ordinary, &["id", "-u"]).expect_success().trim().parse().expect("a number");
+    for path in paths {
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(path, Some(uid), None).expect("it can be given away");
+        }
+    }
+    uid
+}
+
+/// Epoll watches and pipes in several processes, in numbers that a test fills in, for a second.
+const TAKE_SHARED: &str = r#"
+import os, select, time
+for _ in range(2):
+    if os.fork() == 0:
+        kept = [os.pipe() for _ in range(PIPES // 4)]
+        for at in range(PIPES // 4):
+            # A named one takes as many pages.
+            name = f"/tmp/{os.getpid()}-{at}"
+            os.mkfifo(name)
+            kept.append(os.open(name, os.O_RDWR))
+        unread = [open(f"/tmp/{os.getpid()}-plain-{at}", "w") for at in range(100)]
+        files = [os.eventfd(0) for _ in range(50)]
+        for _ in range(WATCHES // 100):
+            kept.append(select.epoll())
+            for file in files:
+                kept[-1].register(file, select.EPOLLIN)
+        time.sleep(WAIT)
+        os._exit(0)
+print(*[os.waitpid(-1, 0)[1] for _ in range(2)])
+"#;
+
+/// As many pipes on their way through a socket as there can be, and nearly as many beside them as a sandbox may have.
+const HIDE_PIPES: &str = r#"
+import array, os, socket, time
+pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+pair[0].setblocking(False)
+hidden, size = 0, 64
+while size:
+    pipes = [os.pipe() for _ in range(size)]
+    try:
+        ends = array.array("i", [read for read, _ in pipes])
+        pair[0].sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, ends)])
+        hidden += size
+    except OSError:
+        size //= 2
+    for read, write in pipes:
+        os.close(read)
+        os.close(write)
+assert hidden >= 400, hidden
+if os.fork() == 0:
+    kept = [os.pipe() for _ in range(180)]
+    time.sleep(100)
+kept = [os.pipe() for _ in range(180)]
+time.sleep(2)
+os.write(1, b"took\n")
+time.sleep(100)
+"#;
+
+/// A sandbox with the person's id takes only a part of what the kernel gives to the person.
+#[test]
+fn a_sandbox_with_the_id_of_the_person_leaves_them_the_most() {
+    const TEST: &str = "a_sandbox_with_the_id_of_the_person_leaves_them_the_most";
+    if !TestUser::all(TEST).contains(&TestUser::Ordinary) {
+        return;
+    }
+    // A sixteenth is 2,500.
+    let Some(_fewer) = ChangedSetting::new("/proc/sys/fs/epoll/max_user_watches", "40000") else {
+        return skip(TEST, "not on this machine: only root may change the kernel's limits");
+    };
+    let folder = open_folder();
+    let data = folder.path().join("data");
+    fs::create_dir(&data).expect("a folder");
+    give_to_person(&[&data]);
+    let command = || {
+        let mut command = run_command(TestUser::Ordinary);
+        command.arg("--mount").arg(format!("{}:/data:rw", data.display()));
+        command
+    };
+    let file = folder.path().join("program.py");
+    for (pipes, watches, is_ended) in [(340, 2_000, false), (420, 0, true), (0, 6_000, true)] {
+        let wait = if is_ended { "100" } else { "1" };
+        let [pipes, watches] = [pipes, watches].map(|count: u32| count.to_string());
+        let program = TAKE_SHARED.replace("PIPES", &pipes).replace("WATCHES", &watches).replace("WAIT", wait);
+        fs::write(&file, program).expect("a file");
+        let output = command().arg(&file).output().expect("it starts");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        match is_ended {
+            true => assert!(said.contains("its part of your epoll watches and pipes"), "{pipes} {watches}: {said}"),
+            false => assert_eq!(
+                said,
+                "0 0
+",
+                "{pipes} {watches}"
+            ),
+        }
+    }
+    let _hidden = QuotaTaker::start_program(command(), folder.path(), HIDE_PIPES, 1);
+    let left = look(TestUser::Ordinary, folder.path());
+    assert!(
+        left.contains(
+            "pipe whole
+"
+        ) && left.contains(
+            "epoll watched
+"
+        ),
+        "{left}"
+    );
 }
 
 #[test]

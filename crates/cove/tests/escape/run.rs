@@ -22,6 +22,7 @@ use cove_jail::plan::FilterMode;
 use cove_protocol::Language;
 use cove_testkit::containers::{ImageBackend, TestEngine, compose_recipe, recipe};
 use cove_testkit::engines::{OwnEngine, PrivateEngine};
+use cove_testkit::figures::print_figures;
 use cove_testkit::skip::skip;
 use cove_testkit::{TestProgram, TestUser};
 use tempfile::TempDir;
@@ -166,7 +167,13 @@ pub(crate) fn check_all_in_containers(test: &str, names: &[&str], way: CaseEnvir
         return skip(test, "not on this machine: only `cargo xtask test --full` runs every case there, for minutes");
     }
     if address(test, way).is_some() {
+        let begun = Instant::now();
+        let (names, left_out): (Vec<&str>, Vec<&str>) =
+            names.iter().partition(|name| AttackCase::load(name).runs_in(way));
         let failures: Vec<String> = names.iter().flat_map(|name| find_failures(name, vec![way])).collect();
+        let (held, seconds) = (names.len() - failures.len(), begun.elapsed().as_secs());
+        let figures = format!("{held} of {} cases hold, {} left out, in {seconds} s", names.len(), left_out.len());
+        print_figures(&format!("attacks {way}: {figures}"));
         assert!(failures.is_empty(), "{} of {} do not hold\n{}", failures.len(), names.len(), failures.join("\n"));
     }
 }

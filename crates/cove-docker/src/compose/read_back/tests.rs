@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use super::super::super::gaps::{GapScope, gaps_of};
+use super::super::super::plan::tests::{facts, policy};
 use super::super::ComposeRequest;
 use super::super::check::{ComposeRules, check_resolved};
 use super::super::document::{DocumentSettings, build_document};
@@ -235,7 +237,8 @@ fn container_logs_are_a_gap() {
     for kind in [Engine::Docker, Engine::Podman] {
         let written = build_document(&place.checked(), &place.terms(kind));
         let is_logged = written["services"]["web"]["logging"]["driver"] != "none";
-        let is_named = compose_gaps(kind).iter().any(|gap| gap.contains("a megabyte of what each container says"));
+        let gaps = gaps_of(&facts(kind), &policy(), GapScope::ComposeProject);
+        let is_named = gaps.iter().any(|gap| gap.text.contains("a megabyte of what each container says"));
         assert_eq!(is_logged, is_named, "{kind:?}");
     }
 }

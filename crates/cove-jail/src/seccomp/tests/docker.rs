@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use super::{argument_lists, expected};
-use crate::seccomp::docker::{HOST_CALLS, IMAGE_CALLS};
-use crate::seccomp::{FilterAction, SyscallVerdict, host_profile, sandbox_profile, syscalls};
+use crate::seccomp::docker::{HOST_CALLS, SERVICE_CALLS};
+use crate::seccomp::{FilterAction, SyscallVerdict, host_profile, sandbox_profile, service_profile, syscalls};
 
 fn holds(argument: &Value, arguments: &[u64; 6]) -> bool {
     assert_eq!(argument["op"], "SCMP_CMP_MASKED_EQ");
@@ -51,7 +51,6 @@ fn the_sandbox_profile_agrees_with_the_table() {
             let (level, option) = (arguments[1] as u32, arguments[2] as u32);
             let known_option = level <= 511 && (option <= 511 || ![1, 6, 17, 41].contains(&level));
             let wanted = match expected(syscall.verdict, *arguments) {
-                _ if IMAGE_CALLS.iter().any(|(name, _)| *name == syscall.name) => FilterAction::Allow,
                 FilterAction::Allow if syscall.name == "setsockopt" && !known_option => FilterAction::EPERM,
                 FilterAction::DONE if syscall.name == "prlimit64" && level >= 16 => FilterAction::EPERM,
                 FilterAction::EAFNOSUPPORT if !spelled_out => FilterAction::EPERM,
@@ -83,9 +82,10 @@ fn engines_can_read_the_profile() {
     }
 }
 
-/// A container in which Cove runs may do what a sandbox may do, and what making a sandbox needs.
+/// Services may do what a sandbox may do and little more. A container in which Cove runs may do the same, and what
+/// making a sandbox needs.
 #[test]
-fn the_host_profile_adds_only_the_listed_calls() {
+fn other_profiles_add_only_the_listed_calls() {
     let entries = |profile: &str| -> Vec<Value> {
         let profile: Value = serde_json::from_str(profile).unwrap();
         profile["syscalls"].as_array().unwrap().clone()
@@ -99,18 +99,22 @@ fn the_host_profile_adds_only_the_listed_calls() {
         found.iter_mut().for_each(|entry| entry["names"] = Value::Null);
         found
     };
-    let (sandbox, host) = (entries(&sandbox_profile()), entries(&host_profile()));
-    for syscall in syscalls() {
-        let found = entries_for(&host, syscall.name);
-        match HOST_CALLS.iter().any(|(name, _)| *name == syscall.name) {
-            false => assert_eq!(found, entries_for(&sandbox, syscall.name), "{}", syscall.name),
-            true => {
-                assert_ne!(syscall.verdict, SyscallVerdict::Allow, "{} needs no entry", syscall.name);
-                assert_eq!(found.len(), 1, "{}: {found:?}", syscall.name);
-                assert!(found[0]["action"] == "SCMP_ACT_ALLOW" && found[0]["args"].is_null(), "{found:?}");
+    let [sandbox, service, host] = [sandbox_profile(), service_profile(), host_profile()].map(|text| entries(&text));
+    let adds = |wider: &[Value], narrower: &[Value], added: &[(&str, &str)]| {
+        for syscall in syscalls() {
+            let found = entries_for(wider, syscall.name);
+            match added.iter().any(|(name, _)| *name == syscall.name) {
+                false => assert_eq!(found, entries_for(narrower, syscall.name), "{}", syscall.name),
+                true => {
+                    assert_ne!(syscall.verdict, SyscallVerdict::Allow, "{} needs no entry", syscall.name);
+                    assert_eq!(found.len(), 1, "{}: {found:?}", syscall.name);
+                    assert!(found[0]["action"] == "SCMP_ACT_ALLOW" && found[0]["args"].is_null(), "{found:?}");
+                }
             }
         }
-    }
+    };
+    adds(&service, &sandbox, SERVICE_CALLS);
+    adds(&host, &service, HOST_CALLS);
     assert!(HOST_CALLS.is_sorted() && HOST_CALLS.iter().all(|(name, _)| syscalls().iter().any(|s| s.name == *name)));
 }
 

@@ -123,7 +123,7 @@ fn engine_checks(engine: &EngineDescription) -> Vec<DoctorCheck> {
         let fix = format!("keep it, its runtime and the kernel patched, or {gvisor}");
         checks.push(check("version").note(note).fix(fix));
     }
-    checks.extend(gaps.iter().map(|gap| check("gap").note(gap.clone())));
+    checks.extend(gaps.iter().map(|gap| check("gap").note(gap.text).fix(gap.fix)));
     checks
 }
 

@@ -111,12 +111,13 @@ pub(super) fn verdict_check(checks: &[DoctorCheck], machine: &MachineProbe, by: 
     }
 }
 
-/// Renders one line per check under the name of its section, and the line that fixes a failure below it.
+/// Renders one line per check under the name of its section, and below it, or below the last of several checks of one
+/// name with the same fix, the line with the fix.
 pub(super) fn render_text(checks: &[DoctorCheck], style: PrintStyle) -> String {
     let width = checks.iter().map(|check| check.check.chars().count()).max().unwrap_or(0);
     let mut text = String::new();
     let mut section = None;
-    for check in checks {
+    for (at, check) in checks.iter().enumerate() {
         if section != Some(check.section) {
             section = Some(check.section);
             let gap = if text.is_empty() { "" } else { "\n" };
@@ -130,7 +131,9 @@ pub(super) fn render_text(checks: &[DoctorCheck], style: PrintStyle) -> String {
         };
         let status = style.paint(tone, &format!("{status:4}"));
         let _ = writeln!(text, "  {status}  {:width$}  {}", check.check, escape_control(&check.detail));
-        if let Some(fix) = &check.fix {
+        // One line for all that the same thing fixes.
+        let is_repeated = checks.get(at + 1).is_some_and(|next| next.check == check.check && next.fix == check.fix);
+        if let Some(fix) = check.fix.as_ref().filter(|_| !is_repeated) {
             let _ = writeln!(text, "        {} {}", style.paint(Tone::Name, "fix:"), escape_control(fix));
         }
     }
@@ -148,6 +151,8 @@ mod tests {
             ReportSection::Protections.check("host file").ok("denied"),
             ReportSection::Limits.check("memory").ok("held"),
             ReportSection::Limits.check("level").note("watchdog").fix("be root"),
+            ReportSection::Limits.check("gap").note("no locks").fix("be elsewhere"),
+            ReportSection::Limits.check("gap").note("no files").fix("be elsewhere"),
             ReportSection::Interpreters.check("python").ok("3.11"),
         ]
     }
@@ -218,6 +223,9 @@ mod tests {
           ok    memory     held
           note  level      watchdog
                 fix: be root
+          note  gap        no locks
+          note  gap        no files
+                fix: be elsewhere
 
         interpreters
           ok    python     3.11

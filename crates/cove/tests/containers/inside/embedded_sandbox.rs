@@ -1,7 +1,7 @@
 //! The embedded sandbox in a container: with the default options of containers it is refused, each time with the
 //! options that are missing; with exactly those options it has its full strength.
 
-use cove_jail::seccomp::{host_profile, sandbox_profile};
+use cove_jail::seccomp::{host_profile, service_profile};
 use cove_testkit::mcp::{ClientEra, TestStdioClient};
 use cove_testkit::program::FinishedProgram;
 use serde_json::{Value, json};
@@ -219,7 +219,7 @@ fn seccomp_profile_allows_only_needed_calls() {
     let test = "seccomp_profile_allows_only_needed_calls";
     let Some(outer) = OuterEngine::get(OuterEngineKind::Docker, test) else { return };
     let parse = |text: String| serde_json::from_str::<Value>(&text).unwrap();
-    let (inside, process_env) = (parse(sandbox_profile()), parse(host_profile()));
+    let (inside, process_env) = (parse(service_profile()), parse(host_profile()));
     let names = |profile: &Value| -> Vec<String> {
         let plain = |entry: &&Value| entry["action"] == "SCMP_ACT_ALLOW" && entry["args"].is_null();
         let entries = profile["syscalls"].as_array().unwrap().iter().filter(plain);
