@@ -162,3 +162,24 @@ fn an_answer_keeps_no_more_than_a_form_can_reach() {
     assert!(scrubber.waiting.len() < 10 * forms.longest());
     assert!(scrubber.plain.chars.capacity() < 4 * BLOCK);
 }
+
+/// Whatever an answer has, its cuts change nothing, lengths stay, and no secret passes.
+#[test]
+fn cuts_change_nothing_whatever_an_answer_has() {
+    let parts =
+        ["%", "2", "F", "\\", "/", "u00", "&", "#x", "amp;", ";", "\n", "tok", SECRET, "x", "ü", "%2F", "&#x2F;"];
+    let mut state = 7_u64;
+    for _ in 0..300 {
+        let mut answer = String::new();
+        for _ in 0..60 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            answer.push_str(parts[(state >> 33) as usize % parts.len()]);
+        }
+        let whole = pass(SECRET, &answer, answer.len()).concat();
+        assert_eq!(whole.len(), answer.len());
+        assert!(!String::from_utf8_lossy(&whole).contains(SECRET), "{answer:?}");
+        for size in [1, 2, 3, 11] {
+            assert_eq!(pass(SECRET, &answer, size).concat(), whole, "{answer:?} in pieces of {size}");
+        }
+    }
+}

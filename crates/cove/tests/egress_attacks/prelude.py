@@ -1,4 +1,4 @@
-import base64, binascii, hashlib, html, json, os, re, select, socket, ssl, struct, threading, time, urllib.parse, zlib
+import base64, binascii, hashlib, json, os, re, select, socket, ssl, struct, threading, time, urllib.parse, zlib
 
 DOOR = int(os.environ["https_proxy"].rsplit(":", 1)[1])
 
@@ -121,8 +121,7 @@ def get(path, *fields, method="GET", body="", host="api.test"):
 
 def readings(loot):
     """Returns bytes in each form in which a program could take a secret out of them."""
-    found = [loot, urllib.parse.unquote_to_bytes(loot), html.unescape(loot.decode("latin1")).encode("latin1", "replace")]
-    found.append(re.sub(rb"\\u00([0-9A-Fa-f]{2})", lambda escape: binascii.unhexlify(escape[1]), loot))
+    found = [loot, urllib.parse.unquote_to_bytes(loot)]
     unpack = lambda piece: zlib.decompressobj(31).decompress(piece)
     decode = lambda piece: base64.b64decode(piece.translate(bytes.maketrans(b"-_", b"+/")) + b"==")
     pieces = [(form, piece) for piece in re.split(rb'[ "\r\n]+', loot) for form in (decode, binascii.unhexlify)]
