@@ -110,13 +110,13 @@ pub fn render(args: &AuditArgs, context: &CommandContext, style: PrintStyle) -> 
 /// One line of the file.
 enum RecordedLine {
     Call(AuditLine),
-    Network(EgressAuditLine),
+    Network(Box<EgressAuditLine>),
 }
 
 impl RecordedLine {
     fn parse(text: &[u8]) -> Option<Self> {
         let call = serde_json::from_slice(text).map(Self::Call);
-        call.or_else(|_| serde_json::from_slice(text).map(Self::Network)).ok()
+        call.or_else(|_| serde_json::from_slice(text).map(Box::new).map(Self::Network)).ok()
     }
 
     fn is_wanted(&self, args: &AuditArgs) -> bool {

@@ -111,7 +111,7 @@ impl InspectedSession {
         let mut services = GatewayServices::new(rules(rule), HostServices { downloads, ..host });
         services.origin_trust = OriginTrust::of_test(server.roots.clone());
         let gateway = EgressGateway { services };
-        let identity = gateway.identity(Some(&Arc::new(gateway.create())));
+        let identity = gateway.identity(Some(&Arc::new(gateway.create().unwrap())));
         let mut roots = rustls::RootCertStore::empty();
         let certificate = identity.authority.as_ref().unwrap().certificate();
         roots.add(CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap()).unwrap();
@@ -336,6 +336,8 @@ async fn requests_wait_for_their_turn() {
     assert_eq!(server.requests(), []);
 }
 
+/// The clock stops only once the request is under way: before, time passes while threads work.
+#[expect(clippy::disallowed_methods, reason = "a test may stop the clock")]
 #[tokio::test]
 async fn a_request_that_stands_still_has_a_reason_and_a_note() {
     let server = CarelessServer::start(plain).await;
