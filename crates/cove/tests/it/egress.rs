@@ -362,7 +362,7 @@ fn agents_read_at_the_start_what_they_can_reach() {
     let told = |rules: &[&str]| {
         let mut command = cove().command(TestUser::Root);
         command.args(["serve", "--backend", "jail"]).env("COVE_CONFIG", "/dev/null");
-        rules.iter().for_each(|rule| drop(command.args(["--allow-net", rule])));
+        command.args(rules.iter().flat_map(|rule| ["--allow-net", rule]));
         let client = TestStdioClient::start(command, ClientEra::Legacy);
         let told = client.handshake["instructions"].as_str().unwrap().to_owned();
         let network = told.split(" only what you need. ").nth(1).unwrap();
