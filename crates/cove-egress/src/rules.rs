@@ -391,7 +391,7 @@ impl EgressRules {
         let Some(ScopeName { name, written, .. }) = unknown else { return Ok(()) };
         let (noun, more) = match kind {
             ScopeKind::Image => ("image", ""),
-            ScopeKind::Principal => ("principal", "; the token file of a server over HTTP has others"),
+            ScopeKind::Principal => ("principal", "; `token-file` names those of a server over HTTP"),
         };
         let meant = nearest(name, known.iter().map(String::as_str));
         let meant = meant.map_or_else(String::new, |name| format!("did you mean `{name}`? "));

@@ -263,24 +263,30 @@ pub fn token_place(config: &HttpConfig, state_dir: Option<&Path>, env: &ProcessE
     }
 }
 
-/// Returns the principals that clients can have, as far as these settings say it; None if a token file says it that cannot be
-/// read. `local` is the one of standard input and output.
-pub fn known_principals(config: &HttpConfig, state_dir: Option<&Path>, env: &ProcessEnv) -> Option<Vec<String>> {
+/// Returns the principals that clients can have, as far as these settings say it; None if there is no token file, which would
+/// say it. `local` is the one of standard input and output. Fails if there is a token file that cannot be read.
+pub fn known_principals(
+    config: &HttpConfig,
+    state_dir: Option<&Path>,
+    env: &ProcessEnv,
+) -> Result<Option<Vec<String>>, Failure> {
     let file = match (config.auth, token_place(config, state_dir, env)) {
         (HttpAuth::None, _) | (_, Ok(TokenPlace::Environment(_))) => None,
         (HttpAuth::Token, Ok(TokenPlace::File(file))) => Some(file),
-        (HttpAuth::Token, Err(_)) => return Some(vec![local_principal().0]),
+        (HttpAuth::Token, Err(_)) => return Ok(None),
     };
     let mut names = match file {
-        // Where there is no file, a server makes one with the token of its owner.
+        None => vec![token::OWNER.to_owned()],
         Some(file) if file.exists() => {
-            let tokens = token::file::read_existing_tokens(&file).ok()?;
+            let tokens = token::file::read_existing_tokens(&file)?;
             tokens.principals().map(|principal| principal.0.clone()).collect()
         }
-        Some(_) | None => vec![token::OWNER.to_owned()],
+        // A server that needs tokens makes the file, with that of its owner.
+        Some(_) if config.address.is_some() => vec![token::OWNER.to_owned()],
+        Some(_) => return Ok(None),
     };
     names.push(local_principal().0);
-    Some(names)
+    Ok(Some(names))
 }
 
 fn credentials(

@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::CommandContext;
-use super::network_checks::check_scopes;
+use super::network_checks::{RuleReader, check_scopes};
 use super::runtime;
 use super::tables::{PrintStyle, Tone, render_json, render_list};
 use crate::config::{Config, SETTINGS, Setting, SettingOrigin};
@@ -13,7 +13,7 @@ use cove_egress::{EgressCredential, EgressRule, EgressRules};
 
 pub fn render(context: &CommandContext, style: PrintStyle) -> Result<String, Failure> {
     let CommandContext { config, env, json } = context;
-    runtime::single_threaded()?.block_on(check_scopes(config, env))?;
+    runtime::single_threaded()?.block_on(check_scopes(config, env, RuleReader::OtherCommand))?;
     if *json {
         let settings = SETTINGS.iter().map(|setting| SettingRow::new(setting, config));
         let rows: Vec<SettingRow> = settings.chain(SettingRow::of_egress(config)).collect();

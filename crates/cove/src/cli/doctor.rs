@@ -17,7 +17,7 @@ use std::time::Instant;
 use cove_protocol::Language;
 
 use crate::cli::image_library::image_library;
-use crate::cli::network_checks::check_network;
+use crate::cli::network_checks::{RuleReader, check_network};
 use crate::cli::tables::{PrintStyle, render_json};
 use crate::cli::{CommandContext, runtime};
 use crate::config::Config;
@@ -52,7 +52,7 @@ async fn examine(mut config: Config, env: &ProcessEnv) -> Result<Vec<DoctorCheck
     let usable = default.as_ref().map_or(&config.policy, |default| &default.policy);
     checks.extend(setup::readiness_checks(usable, &out_of_bounds));
     // What would stop a server.
-    let unusable = check_network(&config, usable, env).await.err();
+    let unusable = check_network(&config, usable, env, RuleReader::OtherCommand).await.err();
     checks.extend(unusable.map(|error| ReportSection::Configuration.check("network rules").fail_with(&error)));
     let kind = match default {
         // Examines the kind of sandbox that sessions would get.

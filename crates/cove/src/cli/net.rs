@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use super::CommandContext;
 use super::config_show::egress_rules;
-use super::network_checks::check_scopes;
+use super::network_checks::{RuleReader, check_scopes};
 use super::runtime;
 use cove_core::error::{Failure, display_value};
 use cove_core::image::built_in::DEFAULT_IMAGE;
@@ -36,7 +36,7 @@ pub enum NetCommand {
 
 /// Returns the text to print; the exit code is 1 if the host is refused.
 pub fn run(command: NetCommand, context: &CommandContext) -> Result<(String, ExitCode), Failure> {
-    runtime::single_threaded()?.block_on(check_scopes(&context.config, &context.env))?;
+    runtime::single_threaded()?.block_on(check_scopes(&context.config, &context.env, RuleReader::OtherCommand))?;
     match command {
         NetCommand::Check { host, principal, method } => {
             check(&host, method.as_deref().unwrap_or("GET"), principal, context)

@@ -19,7 +19,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::cli::image_library::{prepare_image, resolve_default_image};
 use crate::cli::lazy_broker::LazyBroker;
 use crate::cli::live_output::{LiveOutput, write_stream};
-use crate::cli::network_checks::check_network;
+use crate::cli::network_checks::{RuleReader, check_network};
 use crate::cli::run::{self, choose_backend};
 use crate::cli::tables::{print_remark, render_table};
 use crate::cli::{CommandContext, INTERRUPTED, code, runtime};
@@ -84,7 +84,7 @@ pub fn run(args: ReplArgs, context: CommandContext) -> Result<ExitCode, Failure>
 async fn talk(args: ReplArgs, context: CommandContext) -> Result<u8, Failure> {
     let CommandContext { config, env, .. } = context;
     let config = &resolve_default_image(config, &env).await?;
-    check_network(config, &config.policy, &env).await?;
+    check_network(config, &config.policy, &env, RuleReader::OtherCommand).await?;
     let backend = choose_backend(config, &env)?;
     prepare_image(&*backend, &config.policy).await?;
     let mut source = InputSource::open(&args)?;

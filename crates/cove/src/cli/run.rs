@@ -14,7 +14,7 @@ use crate::cli::image_library::{prepare_image, resolve_default_image};
 use crate::cli::kept_files::{check_writable, keep_files};
 use crate::cli::lazy_broker::LazyBroker;
 use crate::cli::live_output::{LiveOutput, write_stream};
-use crate::cli::network_checks::check_network;
+use crate::cli::network_checks::{RuleReader, check_network};
 use crate::cli::script_folder::mount_folder;
 use crate::cli::tables::print_remark;
 use crate::cli::{CommandContext, INTERRUPTED, runtime};
@@ -84,7 +84,7 @@ async fn run_cells(args: RunArgs, context: CommandContext) -> Result<u8, Failure
     let backend = choose_backend(config, &env)?;
     backend.sweep().await;
     prepare_image(&*backend, &config.policy).await?;
-    check_network(config, &config.policy, &env).await?;
+    check_network(config, &config.policy, &env, RuleReader::OtherCommand).await?;
     let calls = LazyBroker::new(config, env);
     let options = SessionOptions {
         input: Some(Box::new(tokio::io::stdin())),

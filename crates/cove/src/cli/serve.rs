@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::cli::CommandContext;
 use crate::cli::image_library::image_library;
-use crate::cli::network_checks::check_network;
+use crate::cli::network_checks::{RuleReader, check_network};
 use crate::cli::packages::add_shared_folders;
 use crate::cli::run::choose_backend;
 use crate::cli::runtime;
@@ -73,7 +73,7 @@ async fn serve(mut config: Config, env: ProcessEnv) -> Result<(), Failure> {
         }
         Err(error) => return Err(error),
     };
-    check_network(&config, standard.as_ref().unwrap_or(&config.policy), &env).await?;
+    check_network(&config, standard.as_ref().unwrap_or(&config.policy), &env, RuleReader::Server).await?;
     let over_http = config.server.http.address.is_some();
     let server = Server::new(config.server_setup(), standard.clone(), env, Arc::clone(&backend), library);
     // The sweep for leftovers of a killed server is the slowest step, so it runs in the background.
