@@ -51,7 +51,8 @@ use crate::shared_download::{SharedAnswer, is_shared_request, shared_request_fie
 use crate::strict_heads::{HeadProblem, StrictHeads};
 use crate::target_host::HostTarget;
 
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// For each half of the handshake, as long as for the first message through a tunnel: a program may be slow on a busy machine.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
 /// After so many refusals, code must open another connection, of which it has few.
 const MAX_REFUSALS: usize = 20;
 
@@ -111,9 +112,10 @@ impl InspectedConnection<'_> {
         let start = match accepted {
             Ok(Ok(start)) => start,
             Ok(Err(error)) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Err(None),
-            Ok(Err(_)) | Err(_) => {
+            Ok(Err(_)) => {
                 return Err(refuse(RefusalReason::NotTls, "the tunnel carries something other than TLS", "use TLS"));
             }
+            Err(_) => return Err(refuse(RefusalReason::NotTls, "no TLS came in time", "send a TLS hello")),
         };
         if !self.target.host.is_server_name(start.client_hello().server_name()) {
             let hint = format!("use `{}` as the server name of TLS", self.target.host);
@@ -133,7 +135,8 @@ impl InspectedConnection<'_> {
                 "the program does not offer HTTP/1.1, which inspected requests have",
                 "use HTTP/1.1; the operator can leave out what makes the rule an inspected one",
             )),
-            Ok(Err(_)) | Err(_) => Err(refuse(
+            Err(_) => Err(refuse(RefusalReason::NotTls, "TLS was not agreed upon in time", "answer the handshake")),
+            Ok(Err(_)) => Err(refuse(
                 RefusalReason::CertificateRefused,
                 "the program does not accept the certificate of the session, which Cove needs to inspect requests",
                 "programs find it in the file that `SSL_CERT_FILE` names; one that accepts certain certificates only needs \

@@ -5,6 +5,7 @@ use tokio::time::{Instant, sleep};
 
 use super::*;
 use crate::egress_meter::NoMeter;
+use crate::request_limits::RequestLimits;
 use crate::target_host::HostTarget;
 
 /// A piece of what a client sends, and how many seconds it waits before.
@@ -71,6 +72,13 @@ async fn the_first_message_through_a_tunnel_has_half_a_minute() {
     for pieces in [vec![], vec![(25, hello[..9].to_vec())], dribble] {
         let pieces = [vec![(0, request(port))], pieces].concat();
         let ended = send_slowly(rules(pinned(port)), ScriptedResolver::default(), pieces).await;
+        assert_ended(&ended, 30, "not-tls", "no TLS came in time");
+    }
+    // Where requests are inspected, no server is connected to before the handshake.
+    let inspected = || EgressRule { inspection: Some(RequestLimits::default()), ..pinned(port) };
+    for pieces in [vec![], vec![(25, hello[..9].to_vec())]] {
+        let pieces = [vec![(0, request(port))], pieces].concat();
+        let ended = send_slowly(rules(inspected()), ScriptedResolver::default(), pieces).await;
         assert_ended(&ended, 30, "not-tls", "no TLS came in time");
     }
     assert!(lock(&got).iter().all(Vec::is_empty), "no byte arrives");
