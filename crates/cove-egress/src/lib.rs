@@ -20,6 +20,7 @@ mod download_cache;
 mod egress_meter;
 mod gateway;
 mod gateway_services;
+mod host_pattern;
 mod inspected_body;
 mod inspected_connection;
 mod inspected_request;
@@ -50,6 +51,7 @@ mod strict_heads;
 mod table;
 mod target_host;
 mod websocket_frames;
+mod websocket_proof;
 
 pub use address::{AddressProblem, check_address};
 pub use audit_line::{EgressAuditLine, EgressMode, EgressRecorder, NetworkCaller};
@@ -60,6 +62,7 @@ pub use download_cache::DownloadCache;
 pub use egress_meter::{EgressMeter, RelayDirection};
 pub use gateway::EgressGateway;
 pub use gateway_services::HostServices;
+pub use host_pattern::HostPattern;
 pub use name_lookups::{NameResolver, SystemResolver};
 pub use origin_connection::check_trust;
 pub use presets::{NetworkPreset, PRESETS, PresetAccess};
@@ -69,8 +72,8 @@ pub use refusal::{EgressRefusal, RefusalReason};
 pub use request_limits::RequestLimits;
 pub use request_path::PathPattern;
 pub use rules::{
-    DownloadCacheLimit, EgressRule, EgressRules, HostPattern, MAX_RULES, RequestKind, RuleProtocol, RuleScope,
-    ScopeKind, ScopeName, TrafficLimits,
+    DownloadCacheLimit, EgressRule, EgressRules, MAX_RULES, RequestKind, RuleProtocol, RuleScope, ScopeKind, ScopeName,
+    TrafficLimits,
 };
 pub use secret_value::{CredentialValues, SecretValue};
 pub use session_identity::create_session_network;

@@ -2,10 +2,11 @@
 
 use crate::audit_line::NetworkCaller;
 use crate::credential::EgressCredential;
+use crate::host_pattern::HostPattern;
 use crate::refusal::{EgressRefusal, RefusalReason};
 use crate::request_limits::RequestLimits;
 use crate::request_path::{PathPattern, canonical_path};
-use crate::rules::{EgressRule, EgressRules, HTTP_PORT, HostPattern, MAX_LISTED, RequestKind, RuleProtocol};
+use crate::rules::{EgressRule, EgressRules, HTTP_PORT, MAX_LISTED, RequestKind, RuleProtocol};
 use crate::target_host::HostTarget;
 
 impl EgressRules {

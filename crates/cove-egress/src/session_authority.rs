@@ -15,7 +15,7 @@ use rustls::crypto::ring::{default_provider, sign};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::sign::CertifiedKey;
 
-use crate::rules::HostPattern;
+use crate::host_pattern::HostPattern;
 use crate::target_host::TargetHost;
 
 /// Clocks in sandboxes may be behind.

@@ -11,8 +11,9 @@ use cove_core::units;
 use ipnet::IpNet;
 
 use crate::address::check_named_address;
+use crate::host_pattern::HostPattern;
 use crate::rules::{
-    DownloadCacheLimit, EgressRule, EgressRules, HostPattern, MAX_RULES, RuleProtocol, RuleScope, ScopeKind, ScopeName,
+    DownloadCacheLimit, EgressRule, EgressRules, MAX_RULES, RuleProtocol, RuleScope, ScopeKind, ScopeName,
 };
 use crate::target_host::parse_port;
 

@@ -15,8 +15,8 @@ use tokio::net::TcpListener;
 use super::*;
 use crate::audit_line::EgressRecorder;
 use crate::client_hello::tests::client_hello;
+use crate::host_pattern::HostPattern;
 use crate::name_lookups::NameResolver;
-use crate::rules::HostPattern;
 
 /// Keeps the lines, or fails.
 #[derive(Default)]

@@ -4,9 +4,10 @@ use cove_core::document::DocumentNode;
 use cove_core::error::{Failure, Refusal};
 
 use super::TableReader;
+use crate::host_pattern::HostPattern;
 use crate::request_limits::RequestLimits;
 use crate::request_path::PathPattern;
-use crate::rules::{EgressRule, HostPattern, RuleProtocol};
+use crate::rules::{EgressRule, RuleProtocol};
 
 const MAX_LIMITS: usize = 100;
 

@@ -7,8 +7,9 @@ use tokio::runtime::Builder;
 
 use super::{BodyLength, DROPPED_FIELDS, MAX_FIELDS, ProxyRequest, RequestForm, read_head};
 use crate::client_hello::read_client_hello;
+use crate::host_pattern::HostPattern;
 use crate::refusal::EgressRefusal;
-use crate::rules::{EgressRule, HostPattern};
+use crate::rules::EgressRule;
 use crate::target_host::{HostTarget, TargetHost};
 
 /// Reads the bytes as a head, as the first message of TLS, as a host and as a rule. Panics if a promise is broken.
