@@ -11,13 +11,13 @@ use http::{Method, Version};
 
 use crate::audit_line::NetworkCaller;
 use crate::credential::{EgressCredential, RequestSlots, decode_loosely, remove_fields};
-use crate::inspected_upgrade::{WEBSOCKET, WebSocketProof};
 use crate::proxy_request::DROPPED_FIELDS;
 use crate::refusal::{EgressRefusal, RefusalReason};
 use crate::request_path::canonical_path;
 use crate::rules::{EgressRule, EgressRules};
 use crate::session_identity::SessionIdentity;
 use crate::target_host::HostTarget;
+use crate::websocket_proof::{WEBSOCKET, WebSocketProof};
 
 /// Fields by which some servers take a request for another method.
 const METHOD_OVERRIDES: [&str; 3] = ["x-http-method", "x-http-method-override", "x-method-override"];

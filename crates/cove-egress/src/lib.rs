@@ -45,6 +45,7 @@ mod shared_download;
 mod strict_heads;
 mod table;
 mod target_host;
+mod websocket_proof;
 
 pub use address::{AddressProblem, check_address};
 pub use audit_line::{EgressAuditLine, EgressMode, EgressRecorder, NetworkCaller};

@@ -8,7 +8,7 @@ use super::{TidyFinding, TidyMeasure};
 
 /// 44,140 after the crates were split, 3,065 fewer than before. Only a feature, or a hole that is closed, raises it, in the
 /// commit that needs it.
-const MAX_LINES: usize = 82_080;
+const MAX_LINES: usize = 82_200;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct LineCounts {
