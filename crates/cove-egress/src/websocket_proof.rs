@@ -1,4 +1,4 @@
-//! Tells a WebSocket from other protocols: the server must prove that it speaks it.
+//! Tells a WebSocket from other protocols by what its two sides must say (RFC 6455). Pure.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
