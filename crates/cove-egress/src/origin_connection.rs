@@ -21,6 +21,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::dial::connect;
 use crate::egress_meter::EgressMeter;
+use crate::proxy_request::MAX_HEAD;
 use crate::refusal::{EgressRefusal, RefusalReason};
 use crate::target_host::{HostTarget, TargetHost};
 
@@ -132,7 +133,8 @@ impl OriginConnection {
             }
             Err(_) => return Err(unreachable("it did not answer in time".to_owned())),
         };
-        let handshake = http1::handshake(TokioIo::new(stream)).await;
+        // A session has many connections, and the usual size is six times this.
+        let handshake = http1::Builder::new().max_buf_size(MAX_HEAD).handshake(TokioIo::new(stream)).await;
         let (sender, connection) = handshake.map_err(|_| unreachable("it closed the connection".to_owned()))?;
         let task = tokio::spawn(async move {
             // The request that was under way reports the error.
