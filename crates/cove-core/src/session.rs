@@ -46,7 +46,7 @@ use crate::policy::{ImageRecipe, Policy, SandboxRoot};
 use crate::units::{MIB, show_size};
 
 use calls::CellCalls;
-use running_cell::{RunningCell, StopLadder, StopStep, read_input};
+use running_cell::{RunningCell, SessionInput, StopLadder, StopStep};
 
 pub use calls::{CallHandler, NoCalls, UnknownName};
 pub use cell::{Cell, CellEnd, CellProcess, CellRequest, ProgramRun, StopReason, SurvivingState};
@@ -90,7 +90,7 @@ struct CellTurn {
     /// Languages whose interpreter has run a cell and, as far as the session knows, still has its variables. If the
     /// runner reports a fresh interpreter for one of them, the cell's end says that the variables were lost.
     live_interpreters: BTreeSet<Language>,
-    input: Option<Box<dyn AsyncRead + Send + Unpin>>,
+    input: SessionInput,
 }
 
 /// How to start a session, besides its policy.
@@ -158,7 +158,7 @@ impl Session {
                     next_cell: 1,
                     last_call: CallId(0),
                     live_interpreters: BTreeSet::new(),
-                    input: options.input,
+                    input: SessionInput::new(options.input),
                 }),
                 waiting_slots: Semaphore::new(MAX_WAITING_CELLS),
                 control: Mutex::new(sandbox.control),
@@ -339,12 +339,13 @@ impl Session {
         let mut may_stop = true;
         let mut piece = vec![0; CHUNK];
         loop {
+            let may_read = running.accepts_input(&turn.input);
             let event = tokio::select! {
                 // Messages come before the deadline: a cell that ended in time is not late because the host was.
                 biased;
                 place = self.link.reserve(), if !running.to_send.is_empty() => CellEvent::CanSend(place?),
                 message = turn.messages.next() => CellEvent::Message(message?),
-                read = read_input(&mut turn.input, &mut piece), if running.accepts_input() => CellEvent::Input(read),
+                read = turn.input.read(&mut piece), if may_read => CellEvent::Input(read),
                 () = stop.as_mut(), if may_stop => CellEvent::Stop,
                 () = running.calls.clock().pass(ladder.next_step_at), if ladder.stop_reason.is_none() => {
                     CellEvent::DeadlinePassed
@@ -366,7 +367,7 @@ impl Session {
                 CellEvent::Message((FromRunner::Forget { call }, _)) => {
                     running.calls.forget(call, turn.last_call)?;
                 }
-                CellEvent::Message((FromRunner::NeedInput {}, _)) => running.request_input(turn.input.is_some())?,
+                CellEvent::Message((FromRunner::NeedInput {}, _)) => turn.input.request()?,
                 CellEvent::Message((FromRunner::MemoryKill { cell }, _)) => {
                     if cell != running.id || std::mem::replace(&mut running.reports_memory_kill, true) {
                         return Err(LinkError::Protocol("it reported a memory kill of no cell, or twice"));
@@ -399,7 +400,6 @@ impl Session {
                     }
                 }
                 CellEvent::Input(count) => {
-                    running.wants_input = false;
                     running.send(&ToRunner::Input { end: count == 0 }, &piece[..count])?;
                 }
                 CellEvent::Stop => {

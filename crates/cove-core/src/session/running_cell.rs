@@ -22,8 +22,6 @@ pub(super) struct RunningCell {
     /// Bytes that the runner has sent of standard output and of standard error.
     pub(super) sent_bytes: [u64; 2],
     pub(super) images: usize,
-    /// Set when the runner sends `NeedInput`, cleared when the session queues the `Input` that answers it.
-    pub(super) wants_input: bool,
     /// The runner has sent `MemoryKill`.
     pub(super) reports_memory_kill: bool,
     /// Messages that wait for room on the link.
@@ -35,16 +33,7 @@ impl RunningCell {
     /// `begin` is the first message to the runner.
     pub(super) fn new(id: CellId, process: CellProcess, begin: Vec<u8>, calls: CellCalls) -> Self {
         let to_send = VecDeque::from([begin]);
-        Self {
-            id,
-            process,
-            sent_bytes: [0; 2],
-            images: 0,
-            wants_input: false,
-            reports_memory_kill: false,
-            to_send,
-            calls,
-        }
+        Self { id, process, sent_bytes: [0; 2], images: 0, reports_memory_kill: false, to_send, calls }
     }
 
     /// Queues a message. Fails if it cannot be encoded.
@@ -54,8 +43,8 @@ impl RunningCell {
     }
 
     /// True if input may be read for the runner. A runner that asks for input but reads nothing cannot fill `to_send`.
-    pub(super) fn accepts_input(&self) -> bool {
-        self.wants_input && self.to_send.is_empty()
+    pub(super) fn accepts_input(&self, input: &SessionInput) -> bool {
+        input.is_wanted && self.to_send.is_empty()
     }
 
     /// Fails unless the output belongs to this cell and continues its stream without a gap.
@@ -98,15 +87,6 @@ impl RunningCell {
             ) => Ok(()),
             (CellProcess::Program, _) => Err(LinkError::Protocol("it ended a program as only code can end")),
         }
-    }
-
-    /// Fails if the runner already waits for input, or if the session has none.
-    pub(super) fn request_input(&mut self, there_is_some: bool) -> Result<(), LinkError> {
-        if self.wants_input || !there_is_some {
-            return Err(LinkError::Protocol("it asked for input out of turn"));
-        }
-        self.wants_input = true;
-        Ok(())
     }
 }
 
@@ -169,10 +149,35 @@ impl StopLadder {
     }
 }
 
-/// Reads the next piece of input and returns its length: 0 at the end of the input, or if reading fails.
-pub(super) async fn read_input(input: &mut Option<Box<dyn AsyncRead + Send + Unpin>>, piece: &mut [u8]) -> usize {
-    match input {
-        Some(input) => Pin::new(input).read(piece).await.unwrap_or(0),
-        None => 0,
+/// The standard input of the code, which its cells share.
+pub(super) struct SessionInput {
+    source: Option<Box<dyn AsyncRead + Send + Unpin>>,
+    /// Set when the runner sends `NeedInput`, cleared when the session queues the `Input` that answers it. A cell may end
+    /// meanwhile: the runner does not ask again in the next one.
+    is_wanted: bool,
+}
+
+impl SessionInput {
+    pub(super) fn new(source: Option<Box<dyn AsyncRead + Send + Unpin>>) -> Self {
+        Self { source, is_wanted: false }
+    }
+
+    /// Fails if the runner already waits for input, or if the session has none.
+    pub(super) fn request(&mut self) -> Result<(), LinkError> {
+        if self.is_wanted || self.source.is_none() {
+            return Err(LinkError::Protocol("it asked for input out of turn"));
+        }
+        self.is_wanted = true;
+        Ok(())
+    }
+
+    /// Reads the next piece and returns its length: 0 at the end of the input, or if reading fails. Cancel-safe.
+    pub(super) async fn read(&mut self, piece: &mut [u8]) -> usize {
+        let count = match &mut self.source {
+            Some(source) => Pin::new(source).read(piece).await.unwrap_or(0),
+            None => 0,
+        };
+        self.is_wanted = false;
+        count
     }
 }

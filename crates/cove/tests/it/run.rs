@@ -1,6 +1,6 @@
 //! `cove run` as a user sees it, as root and as an ordinary user.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Stdio;
 
 use cove_testkit::program::FinishedProgram;
@@ -159,6 +159,29 @@ fn standard_input_reaches_the_code() {
         writer.join().unwrap();
         assert_eq!(out, "first line\n3000004 xend\n\n", "{who:?}");
     }
+}
+
+#[test]
+fn input_that_comes_after_a_cell_has_ended_reaches_the_next_one() {
+    let who = TestUser::all("input_that_comes_after_a_cell_has_ended_reaches_the_next_one")[0];
+    let mut child = cove()
+        .command(who)
+        .args(["run", "-c", "print('first')", "-c", "import sys; print(sys.stdin.read())"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    assert_eq!(line, "first\n");
+    // The runner has asked for input in the first cell, and does not ask again.
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(b"late").unwrap();
+    drop(stdin);
+    let mut rest = String::new();
+    output.read_to_string(&mut rest).unwrap();
+    assert_eq!((rest.as_str(), child.wait().unwrap().code()), ("late\n", Some(0)));
 }
 
 #[test]
