@@ -45,6 +45,8 @@ pub(super) struct NameDoor {
 #[derive(Default)]
 struct NameBook {
     patterns: Vec<ReachableName>,
+    /// What the sandbox calls itself. Programs such as git ask for it, and in some containers no file answers.
+    own_name: String,
     /// By number: the position of a name is the end of its address.
     names: Vec<NameEntry>,
     numbers: BTreeMap<String, usize>,
@@ -81,7 +83,8 @@ impl NameDoor {
     }
 
     fn with_sockets(sockets: DnsSockets, setup: NetworkSetup) -> Self {
-        Self { sockets, book: NameBook { patterns: setup.names, ..NameBook::default() } }
+        let own_name = rustix::system::uname().nodename().to_string_lossy().to_ascii_lowercase();
+        Self { sockets, book: NameBook { patterns: setup.names, own_name, ..NameBook::default() } }
     }
 
     pub(super) fn begin(&mut self) {
@@ -133,7 +136,11 @@ impl NameBook {
     fn answer(&mut self, question: &DnsQuestion<'_>, report: ReportName<'_>) -> io::Result<DnsAnswer> {
         let answer = match self.find(&question.name) {
             Ok(number) if question.asks_for_address() => self.listen(number),
+            Err(_) if question.name == self.own_name && question.asks_for_address() => {
+                DnsAnswer::Address(Ipv4Addr::LOCALHOST)
+            }
             Ok(_) => DnsAnswer::Empty,
+            Err(_) if question.name == self.own_name => DnsAnswer::Empty,
             Err(answer) => answer,
         };
         if question.is_about_host() && matches!(answer, DnsAnswer::UnknownName | DnsAnswer::Failure) {

@@ -165,6 +165,7 @@ impl<'a> SignInHome<'a> {
             let lines = text.lines().filter(|_| text.ends_with('\n'));
             let pages: Vec<Value> = lines.map(|line| serde_json::from_str(line).expect("pages are JSON")).collect();
             if pages.last().is_some_and(|page| page["url"].as_str().is_some_and(|url| url.contains("/callback"))) {
+                let _ = fs::remove_file(self.path("pages"));
                 return pages;
             }
             assert!(Instant::now() < end, "the browser did not come back: {pages:?}");

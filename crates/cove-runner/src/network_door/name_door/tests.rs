@@ -44,6 +44,17 @@ fn each_name_has_an_address_of_its_own_for_good() {
 }
 
 #[test]
+fn the_sandbox_s_own_name_is_there_unless_a_rule_has_it() {
+    let own = || NameBook { own_name: "box".to_owned(), ..book(&[("a.test", &[443])]) };
+    assert_eq!(ask(&mut own(), "BOX", A), (DnsAnswer::Address(Ipv4Addr::LOCALHOST), vec![]));
+    assert_eq!(ask(&mut own(), "box", AAAA), (DnsAnswer::Empty, vec![]));
+    assert_eq!(ask(&mut own(), "box.test", A).0, DnsAnswer::UnknownName);
+    let port = free_port(address(0));
+    let mut named = NameBook { own_name: "box.test".to_owned(), ..book(&[("box.test", &[port])]) };
+    assert_eq!(ask(&mut named, "box.test", A).0, DnsAnswer::Address(address(0)));
+}
+
+#[test]
 fn unknown_names_are_reported_once_and_then_counted() {
     let mut book = book(&[("a.test", &[443])]);
     let unknown = |name: &str| (DnsAnswer::UnknownName, vec![NameReport::One(name.to_owned())]);
