@@ -8,14 +8,19 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Write;
+use std::net::TcpListener;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use cove_core::policy::ImageSource;
 use cove_testkit::containers::{TestEngine, recipe};
+use cove_testkit::mcp::{ClientEra, TestStdioClient};
 use cove_testkit::measure::load;
 use cove_testkit::{TestProgram, TestUser};
+use serde_json::json;
 
 /// Code that takes as much of one resource as it can get, and then waits a little.
 struct ResourceAttack {
@@ -203,7 +208,55 @@ time.sleep(11)",
         name: "output, 1 GB",
         code: "import sys\nfor _ in range(1024): sys.stdout.buffer.write(b'x' * (1 << 20))",
     },
+    ResourceAttack { name: "page tables, 12 processes", code: include_str!("../tests/it/memory/page_tables.py") },
+    ResourceAttack { name: "memory behind 65,000 mappings", code: include_str!("../tests/it/memory/many_mappings.py") },
+    ResourceAttack { name: "copies on write", code: include_str!("../tests/it/memory/copies.py") },
+    ResourceAttack { name: "sockets, closed", code: include_str!("../tests/it/memory/sockets.py") },
+    ResourceAttack { name: "nested forks", code: include_str!("../tests/it/memory/nested_forks.py") },
+    ResourceAttack {
+        name: "TCP connections",
+        code: r"
+import socket, time
+listener = socket.create_server(('127.0.0.1', 0), backlog=512)
+held, block, end_time = [], b'x' * 65536, time.time() + 20
+while len(held) < 220 and time.time() < end_time:
+    pair = socket.create_connection(listener.getsockname()), listener.accept()[0]
+    held.append(pair)
+    for end in pair:
+        end.setblocking(False)
+        try:
+            while True: end.send(block)
+        except BlockingIOError: pass
+time.sleep(5)",
+    },
+    ResourceAttack {
+        name: "descriptors",
+        code: r"
+import os, time
+for _ in range(200):
+    if os.fork() == 0:
+        held = []
+        try:
+            while True: held.append(os.open('/tmp', os.O_RDONLY))
+        except OSError: time.sleep(20)
+time.sleep(10)",
+    },
+    ResourceAttack {
+        name: NETWORK_ATTACK,
+        code: r"
+import socket, time
+held = []
+for _ in range(200):
+    try: held.append(socket.create_connection(('bytes.test', BYTES_PORT)))
+    except OSError: pass
+time.sleep(5)",
+    },
 ];
+
+/// The attack that needs a server to connect to.
+const NETWORK_ATTACK: &str = "network streams that are not read";
+/// Cells whose output is too long for their results, in one session of a server.
+const LONG_CELLS: usize = 8;
 
 /// Where the code runs.
 #[derive(Debug, Clone, Copy)]
@@ -220,6 +273,7 @@ fn main() {
     const NAME: &str = "the benchmark `attack_costs`";
     let runs = std::env::args().skip(1).find_map(|arg| arg.parse().ok()).unwrap_or(3);
     println!("load average before: {}", load());
+    let port = start_endless_server();
     let mut sandboxes: Vec<AttackedSandbox> = TestUser::all(NAME).into_iter().map(AttackedSandbox::Embedded).collect();
     sandboxes.extend(TestEngine::Docker.address(NAME).map(|_| AttackedSandbox::Container(TestEngine::Docker)));
     for sandbox in sandboxes {
@@ -229,7 +283,7 @@ fn main() {
             "", "memory MB", "locks MB", "processes", "host MB", "host s", "seconds", "exit"
         );
         for attack in ATTACKS {
-            let costs: Vec<AttackCost> = (0..runs).map(|_| measure(sandbox, attack)).collect();
+            let costs: Vec<AttackCost> = (0..runs).map(|_| measure(sandbox, attack, port)).collect();
             let most = |part: fn(&AttackCost) -> f64| costs.iter().map(part).fold(0.0, f64::max);
             println!(
                 "{:<36} {:>9.0} {:>9.1} {:>9.0} {:>9.0} {:>9.2} {:>9.1} {:>6}",
@@ -244,10 +298,49 @@ fn main() {
             );
         }
     }
+    for user in TestUser::all(NAME) {
+        let (cell, session) = output_on_disk(user);
+        println!("\noutput on disk as {user:?}: {cell:.0} MB after one cell, {session:.0} MB after {LONG_CELLS}");
+    }
     println!("\nload average after: {}", load());
 }
 
-fn measure(sandbox: AttackedSandbox, attack: &ResourceAttack) -> AttackCost {
+/// Starts a server on loopback that sends to each client for ever, and returns its port.
+fn start_endless_server() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let port = listener.local_addr().expect("it has an address").port();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            std::thread::spawn(move || while stream.write_all(&[b'x'; 65536]).is_ok() {});
+        }
+    });
+    port
+}
+
+/// Returns how many megabytes of output a server keeps on disk: after one cell with 100 MB, and after several.
+fn output_on_disk(user: TestUser) -> (f64, f64) {
+    let program = TestProgram::new(env!("CARGO_BIN_EXE_cove"));
+    let mut command = program.command(user);
+    command.args(["serve", "--memory", LIMIT]);
+    let mut client = TestStdioClient::start(command, ClientEra::Modern);
+    let mut after = Vec::new();
+    for _ in 0..LONG_CELLS {
+        let code = "import sys\nfor _ in range(100): sys.stdout.buffer.write(b'x' * (1 << 20))";
+        client.call("execute_code", json!({"code": code, "session": "long"})).ok();
+        after.push(deleted_megabytes(client.pid()));
+    }
+    (after[0], after[LONG_CELLS - 1])
+}
+
+/// Returns what a process keeps in files that have no name.
+fn deleted_megabytes(process: u32) -> f64 {
+    let descriptors = fs::read_dir(format!("/proc/{process}/fd")).expect("it is running").flatten();
+    let is_file = |found: &fs::Metadata| found.is_file() && found.nlink() == 0;
+    let files = descriptors.filter_map(|entry| fs::metadata(entry.path()).ok()).filter(is_file);
+    files.map(|found| found.size() as f64 / f64::from(1 << 20)).sum()
+}
+
+fn measure(sandbox: AttackedSandbox, attack: &ResourceAttack, port: u16) -> AttackCost {
     let program = TestProgram::new(env!("CARGO_BIN_EXE_cove"));
     let images = image_dir();
     let user = match sandbox {
@@ -260,7 +353,16 @@ fn measure(sandbox: AttackedSandbox, attack: &ResourceAttack) -> AttackCost {
         plain.args(["--backend", engine.name(), "--image", "attacked", "--image-dir"]).arg(images.path());
         plain.env(engine.variable(), engine.address("a container").expect("it was there before"));
     }
-    plain.args(["-c", attack.code]);
+    let rules = tempfile::NamedTempFile::with_suffix(".toml").expect("a file");
+    if attack.name == NETWORK_ATTACK {
+        let rule = format!(
+            "[egress]\nallow = [{{ host = \"bytes.test\", ports = [{port}], tcp = true, at = \"127.0.0.1\" }}]\n"
+        );
+        fs::write(rules.path(), rule).expect("a file");
+        fs::set_permissions(rules.path(), PermissionsExt::from_mode(0o644)).expect("it can be opened to all");
+        plain.env("COVE_CONFIG", rules.path());
+    }
+    plain.args(["-c", &attack.code.replace("BYTES_PORT", &port.to_string())]);
     let counter = MemoryCounter::new(matches!(sandbox, AttackedSandbox::Container(_)));
     let mut command = counter.command(&plain);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

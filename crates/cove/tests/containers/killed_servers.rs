@@ -9,7 +9,7 @@ use bollard::models::ContainerCreateBody;
 use bollard::query_parameters::{CreateContainerOptionsBuilder, RemoveContainerOptionsBuilder};
 use cove_testkit::TestUser;
 use cove_testkit::containers::TestEngine;
-use cove_testkit::figures::sample_size;
+use cove_testkit::figures::{print_figures, sample_size};
 use cove_testkit::mcp::{ClientEra, TestStdioClient};
 use serde_json::json;
 
@@ -129,7 +129,7 @@ fn next_start_removes_what_a_killed_server_left() {
             files += place.files().len();
             dead.insert(process);
         }
-        eprintln!("{engine:?}: {seen} things and {files} folders were there after a kill");
+        let figures = format!("{seen} things and {files} folders were there after {rounds} kills");
         assert!(seen > 0, "{engine:?}: no server was killed while it had containers");
         // Few servers are killed while Compose reads their files, so the test creates such a folder itself.
         let folder = format!("cove-compose-{}.one", instance.expect("one was seen").replace('/', "_"));
@@ -148,6 +148,7 @@ fn next_start_removes_what_a_killed_server_left() {
             assert!(Instant::now() < until, "{engine:?}: {left} things of the dead and {files:?} are left");
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
+        print_figures(&format!("{engine:?}: {figures} of a server, and nothing after the next start"));
         for id in foreign {
             docker.inspect_container(&id, None).await.expect("a foreign container survives");
             let options = RemoveContainerOptionsBuilder::new().force(true).build();

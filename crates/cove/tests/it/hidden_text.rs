@@ -121,7 +121,25 @@ fn no_hidden_text_reaches_the_model() {
         ] {
             check(tool, "tools/call", call(tool, arguments));
         }
-        check("tools", "tools/list", Value::Null);
+        let long = call("execute_code", json!({"code": format!("for _ in range(4000): print({})", python("long"))}));
+        let cut = check("long output", "tools/call", long);
+        let id = cut.split("cove://outputs/").nth(1).expect("it has an address").split([' ', '\\', '"', '?']).next();
+        let output = format!("cove://outputs/{}", id.unwrap());
+        // From within a character too.
+        for query in ["", "?offset=5", "?offset=6", "?offset=7&length=100", "?offset=8&length=1000"] {
+            let uri = format!("{output}{query}");
+            let read = check(&uri, "resources/read", json!({"uri": uri}));
+            assert!(read.contains("u{e0041}"), "{uri}: {read}");
+        }
+        for list in ["tools/list", "prompts/list", "resources/list", "resources/templates/list"] {
+            check(list, list, Value::Null);
+        }
+        for named in
+            [json!({"type": "ref/prompt", "name": poison("p")}), json!({"type": "ref/resource", "uri": poison("u")})]
+        {
+            let argument = json!({"name": poison("argument"), "value": poison("value")});
+            check("a completion", "completion/complete", json!({"ref": named, "argument": argument}));
+        }
         check("the prompt", "prompts/get", json!({"name": "code-mode", "arguments": {"task": poison("task")}}));
         check("an unknown prompt", "prompts/get", json!({"name": poison("prompt")}));
         check("an unknown resource", "resources/read", json!({"uri": poison("cove://none")}));

@@ -195,6 +195,15 @@ fn no_program_of_a_project_runs_outside_the_sandbox() {
             command(&["doctor"]);
             command(&["explain"]);
             command(&["install", "--list"]);
+            let mut server = cove().command(who);
+            server.current_dir(&folder).env("PATH", search_path).env("PWD", &folder).envs(*variable);
+            server.args(["serve", "--tools", "all", "--warm", "1"]);
+            let mut client = TestStdioClient::start(server, ClientEra::Modern);
+            for (language, code) in [("python", "print(42)"), ("node", "console.log(42)"), ("sh", "echo 42")] {
+                let answer = client.call("execute_code", json!({"code": code, "language": language}));
+                assert!(answer.ok().starts_with("42\n"), "{what}, {who:?}, {language}: {answer:?}");
+            }
+            drop(client);
             let ran = fs::read_to_string(project.mark()).unwrap_or_default();
             assert_eq!(ran, "", "{what}, {who:?}");
         }

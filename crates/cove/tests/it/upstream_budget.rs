@@ -14,11 +14,15 @@ use crate::process;
 /// How much a hostile server may add to Cove's memory, in kilobytes.
 const MOST: u64 = 307_200;
 
+/// What the servers were asked.
+const LOG: &str = "requests";
+
 /// The hostile server over every transport and in both eras. Each definition lives as long as its front.
 fn servers(home: &BrokerHome, torrent: &str) -> Vec<(&'static str, Value, Option<FixtureFront>)> {
     let mut servers = Vec::new();
+    let log = home.path(LOG).to_string_lossy().into_owned();
     for era in ["modern", "legacy"] {
-        let flags = ["--torrent", torrent, "--era", era];
+        let flags = ["--torrent", torrent, "--era", era, "--log", &log];
         servers.push((era, home.fixture(&flags), None));
         for form in [FrontForm::Json, FrontForm::Events, FrontForm::LegacySse] {
             if form == FrontForm::LegacySse && era == "modern" {
@@ -46,6 +50,14 @@ fn attack(torrent: &str, code: &str, timeout: f64) -> Vec<String> {
         printed.push(answer.text());
         // What goes on after the cell must not add up either.
         std::thread::sleep(Duration::from_secs(1));
+        if torrent == "pages" {
+            // A page takes the server 0.4 s, so by now it has answered the last request of the cell.
+            let requests = || fs::read_to_string(home.path(LOG)).unwrap().matches("\"tools/list\"").count();
+            let asked = requests();
+            assert!(asked > 1, "{what}: {asked} requests");
+            std::thread::sleep(Duration::from_secs(2));
+            assert_eq!(requests(), asked, "{what}: the list goes on without its cell");
+        }
         let added = process::status_value(client.pid(), "VmHWM") - before;
         eprintln!("{what}: {added} kB: {}", answer.text());
         assert!(added < MOST, "{what}: {added} kB");
