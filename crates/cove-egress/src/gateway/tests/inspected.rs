@@ -336,8 +336,6 @@ async fn requests_wait_for_their_turn() {
     assert_eq!(server.requests(), []);
 }
 
-/// The clock stops only once the request is under way: before, time passes while threads work.
-#[expect(clippy::disallowed_methods, reason = "a test may stop the clock")]
 #[tokio::test]
 #[expect(clippy::disallowed_methods, reason = "the connections must be open before the clock stops")]
 async fn a_request_that_stands_still_has_a_reason_and_a_note() {
