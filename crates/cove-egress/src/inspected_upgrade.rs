@@ -60,7 +60,7 @@ impl<S> ScrubbedStream<S> {
         Self { inner, forms, frames, scrubber, clean: Vec::new() }
     }
 
-    /// Takes what the server sent. Fails if that is no WebSocket: then nobody knows where a message ends.
+    /// Takes what the server sent. Fails if that is no WebSocket: then Cove cannot tell where a message ends.
     fn take(&mut self, forms: &AnswerForms, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let piece = self.frames.take(&mut bytes).map_err(|_| io::ErrorKind::InvalidData)?;

@@ -165,7 +165,7 @@ fn a_body_is_digested_once_for_all_that_wait_and_not_for_one_that_has_gone() {
     test.keep("/a", BODY);
     let (sender, receiver) = oneshot::channel::<()>();
     drop(receiver);
-    assert!(digest_body(find().body, &sender).is_err(), "nobody waits for it");
+    assert!(digest_body(find().body, &sender).is_err(), "no task waits for it");
 }
 
 #[test]

@@ -355,7 +355,7 @@ fn a_session_uploads_no_more_than_it_may() {
         fs::write(servers.config(), rules.replace("[egress]", "[egress]\nmax_upload = \"64k\"")).unwrap();
         for (kind, answer) in [("plain", "plain answer"), ("secure", "secure answer"), ("bytes", "plain answer")] {
             let code = format!("{code}print([upload('{kind}', size) for size in (30000, 40000, 10)])");
-            // Each session begins anew.
+            // Each session begins with its whole limit.
             let finished = servers.run(who, &[], &code);
             assert_eq!(finished.stdout, format!("['{answer}', 'broken off', 'broken off']\n"), "{who:?} {finished:#?}");
             assert!(finished.stderr.contains("(limit: max_upload)"), "{who:?} {finished:#?}");
