@@ -1,12 +1,16 @@
-//! Requests to the network as code makes them: through Cove's rules, through a bare proxy on the loopback, and direct.
-//! The same client measures each way, against the same TLS server, in turns.
+//! Requests to the network as code makes them: through Cove's rules, tunnelled and inspected, through a bare proxy on the
+//! loopback, and direct. The same client measures each way, against the same TLS server, in turns.
+//!
+//! The server and the bare proxy are processes of their own with one thread each, as they are outside a benchmark: a proxy
+//! that shared the server's thread would pass on a request without waking anyone.
 //!
 //! `cargo xtask bench egress [ROUNDS [MEGABYTES]]`
 
 use std::convert::Infallible;
 use std::fs;
+use std::io::{BufRead as _, BufReader as BlockingReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,32 +23,43 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
 const CLIENT: &str = include_str!("client.py");
+/// The name in the server's certificate, which no resolver is asked for.
+const HOST: &str = "elsewhere.example";
 const REQUESTS: usize = 200;
 const CONNECTIONS: usize = 20;
-const ROUND_MEGABYTES: usize = 128;
 /// How often the host's memory is read during the long download.
 const MEMORY_INTERVAL: Duration = Duration::from_millis(50);
 
 fn main() {
-    let mut numbers = std::env::args().skip(1).filter_map(|argument| argument.parse::<usize>().ok());
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(peer) = arguments.first().and_then(|name| NetworkPeer::from_name(name)) {
+        return peer.serve();
+    }
+    let mut numbers = arguments.iter().filter_map(|argument| argument.parse::<usize>().ok());
     let (rounds, megabytes) = (numbers.next().unwrap_or(10), numbers.next().unwrap_or(1024));
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
-    let bench = runtime.block_on(EgressBench::start());
+    let bench = EgressBench::start();
     println!("load average before: {}", load());
     let mut ways = NetworkWay::ALL.map(|way| (way.name(), MeasuredWay::default()));
     for round in 0..=rounds {
         for step in 0..ways.len() {
             let number = (round + step) % ways.len();
-            let times = bench.measure(NetworkWay::ALL[number], ROUND_MEGABYTES);
+            let times = bench.measure(NetworkWay::ALL[number], megabytes);
             // The first round warms up.
             if round > 0 {
-                ways[number].1.add(&times, ROUND_MEGABYTES);
+                ways[number].1.add(&times, megabytes);
             }
         }
     }
     print_table(&ways);
-    let flat = [16, megabytes].map(|size| bench.memory_of_download(size));
-    println!("\nmost memory of the host's process: {} kB with 16 MB, {} kB with {megabytes} MB", flat[0], flat[1]);
+    for way in NetworkWay::OF_COVE {
+        let most = [16, megabytes].map(|size| bench.memory_of_download(way, size));
+        println!(
+            "\n{}: most memory of the host's process: {} kB with 16 MB, {} kB with {megabytes} MB",
+            way.name(),
+            most[0],
+            most[1]
+        );
+    }
     println!("load average after: {}", load());
 }
 
@@ -53,17 +68,20 @@ fn main() {
 enum NetworkWay {
     Direct,
     BareProxy,
-    Cove,
+    Tunnel,
+    Inspected,
 }
 
 impl NetworkWay {
-    const ALL: [Self; 3] = [Self::Direct, Self::BareProxy, Self::Cove];
+    const ALL: [Self; 4] = [Self::Direct, Self::BareProxy, Self::Tunnel, Self::Inspected];
+    const OF_COVE: [Self; 2] = [Self::Tunnel, Self::Inspected];
 
     fn name(self) -> &'static str {
         match self {
             Self::Direct => "direct",
             Self::BareProxy => "bare proxy on the loopback",
-            Self::Cove => "sandbox, rules, tunnel",
+            Self::Tunnel => "sandbox, rules, tunnel",
+            Self::Inspected => "sandbox, rules, inspected",
         }
     }
 }
@@ -107,74 +125,120 @@ fn print_table(ways: &[(&str, MeasuredWay)]) {
             println!("{name:<30} {:>10.0} {:>12.2} {:>14.2}", percentile(of(way), 0.5), to(0), to(1));
         }
     }
-    let added = |of: MeasuredColumn| {
-        let over_direct = |way: usize| -> Vec<f64> {
-            of(&ways[way].1).iter().zip(of(&ways[0].1)).map(|(own, direct)| own - direct).collect()
+    println!("\ntime added to a direct one, in multiples of what the bare proxy adds");
+    for way in 2..ways.len() {
+        let added = |of: MeasuredColumn| {
+            let over_direct = |way: usize| -> Vec<f64> {
+                of(&ways[way].1).iter().zip(of(&ways[0].1)).map(|(own, direct)| own - direct).collect()
+            };
+            percentile(&over_direct(way), 0.5) / percentile(&over_direct(1), 0.5)
         };
-        percentile(&over_direct(2), 0.5) / percentile(&over_direct(1), 0.5)
-    };
-    println!(
-        "\ntime added to a direct one, in multiples of what the bare proxy adds: request {:.1}, new connection {:.1}",
-        added(|way| &way.request_micros),
-        added(|way| &way.connection_micros)
-    );
+        let (request, connection) = (added(|way| &way.request_micros), added(|way| &way.connection_micros));
+        println!("{:<30} request {request:.1}, new connection {connection:.1}", ways[way].0);
+    }
 }
 
-/// The servers that are measured against.
+/// A process that requests go to.
+#[derive(Debug, Clone, Copy)]
+enum NetworkPeer {
+    Server,
+    Proxy,
+}
+
+impl NetworkPeer {
+    const ALL: [Self; 2] = [Self::Server, Self::Proxy];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Server => "serve-requests",
+            Self::Proxy => "serve-tunnels",
+        }
+    }
+
+    fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|peer| peer.name() == name)
+    }
+
+    /// Serves until it is killed, and first prints its port.
+    fn serve(self) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("the loopback has a free port");
+            println!("{}", listener.local_addr().expect("it listens").port());
+            match self {
+                Self::Server => serve_tls(listener).await,
+                Self::Proxy => serve_proxy(listener).await,
+            }
+        });
+    }
+}
+
+struct RunningPeer {
+    process: Child,
+    port: u16,
+}
+
+impl RunningPeer {
+    fn start(peer: NetworkPeer) -> Self {
+        let program = std::env::current_exe().expect("this program has a path");
+        let process = Command::new(program).arg(peer.name()).stdout(Stdio::piped()).spawn();
+        let mut process = process.expect("this program starts");
+        let mut line = String::new();
+        let output = process.stdout.take().expect("it is a pipe");
+        BlockingReader::new(output).read_line(&mut line).expect("it prints its port");
+        Self { process, port: line.trim().parse().expect("it prints its port") }
+    }
+}
+
+impl Drop for RunningPeer {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
 struct EgressBench {
-    server_port: u16,
-    proxy_port: u16,
+    server: RunningPeer,
+    proxy: RunningPeer,
     folder: tempfile::TempDir,
 }
 
 impl EgressBench {
-    async fn start() -> Self {
-        let (server, proxy) = (listen().await, listen().await);
-        let port = |listener: &TcpListener| listener.local_addr().expect("it listens").port();
-        let folder = tempfile::tempdir().expect("a folder can be made");
-        let bench = Self { server_port: port(&server), proxy_port: port(&proxy), folder };
-        let rules = format!(
-            "[egress]\nmax_download = \"64g\"\nallow = [{{ host = \"server.test\", ports = [{}], at = \"127.0.0.1\" }}]\n",
-            bench.server_port
-        );
-        fs::write(bench.config(), rules).expect("the folder is there");
-        tokio::spawn(serve_tls(server));
-        tokio::spawn(serve_proxy(proxy));
+    fn start() -> Self {
+        let [server, proxy] = NetworkPeer::ALL.map(RunningPeer::start);
+        let bench = Self { server, proxy, folder: tempfile::tempdir().expect("a folder can be made") };
+        for way in NetworkWay::OF_COVE {
+            let inspect = way == NetworkWay::Inspected;
+            let rules = format!(
+                "[egress]\nmax_download = \"64g\"\nallow = [{{ host = \"{HOST}\", ports = [{}], at = \"127.0.0.1\", \
+                 inspect = {inspect} }}]\n",
+                bench.server.port
+            );
+            fs::write(bench.config(way), rules).expect("the folder is there");
+        }
         bench
     }
 
-    fn config(&self) -> PathBuf {
-        self.folder.path().join("cove.toml")
+    fn config(&self, way: NetworkWay) -> PathBuf {
+        self.folder.path().join(format!("{way:?}.toml"))
     }
 
     fn command(&self, way: NetworkWay, counts: [usize; 3]) -> Command {
+        let is_cove = NetworkWay::OF_COVE.contains(&way);
         let proxy_port = match way {
             NetworkWay::Direct => 0,
-            NetworkWay::BareProxy => self.proxy_port,
-            NetworkWay::Cove => cove_protocol::limits::PROXY_PORT,
+            NetworkWay::BareProxy => self.proxy.port,
+            NetworkWay::Tunnel | NetworkWay::Inspected => cove_protocol::limits::PROXY_PORT,
         };
         let client = self.folder.path().join("client.py");
         fs::write(&client, CLIENT).expect("the folder is there");
-        let mut command = match way {
-            NetworkWay::Cove => {
-                let mut command = Command::new(env!("CARGO_BIN_EXE_cove"));
-                command.args([
-                    "run",
-                    "--backend",
-                    "jail",
-                    "--python",
-                    PYTHON,
-                    "--timeout",
-                    "10m",
-                    "--max-timeout",
-                    "10m",
-                ]);
-                command.env("COVE_CONFIG", self.config()).env("COVE_STATE_DIR", self.folder.path().join("state"));
-                command
-            }
-            _ => Command::new(PYTHON),
-        };
-        command.arg(&client).args(["server.test", &self.server_port.to_string(), &proxy_port.to_string()]);
+        let mut command = Command::new(if is_cove { env!("CARGO_BIN_EXE_cove") } else { PYTHON });
+        if is_cove {
+            command.args(["run", "--backend", "jail", "--python", PYTHON, "--timeout", "10m", "--max-timeout", "10m"]);
+            command.env("COVE_CONFIG", self.config(way)).env("COVE_STATE_DIR", self.folder.path().join("state"));
+            command.env("SSL_CERT_FILE", test_certificates().join("authority.pem"));
+        }
+        command.arg(&client).args([HOST, &self.server.port.to_string(), &proxy_port.to_string()]);
         command.args(counts.map(|count| count.to_string()));
         command
     }
@@ -187,8 +251,8 @@ impl EgressBench {
     }
 
     /// Returns the most memory that the host's process had resident during a download, in kilobytes.
-    fn memory_of_download(&self, megabytes: usize) -> u64 {
-        let mut command = self.command(NetworkWay::Cove, [1, 1, megabytes]);
+    fn memory_of_download(&self, way: NetworkWay, megabytes: usize) -> u64 {
+        let mut command = self.command(way, [1, 1, megabytes]);
         let mut child = command.stdout(Stdio::null()).spawn().expect("the client starts");
         let mut most = 0;
         loop {
@@ -209,14 +273,14 @@ fn peak_of(pid: u32) -> u64 {
     line.trim().trim_end_matches("kB").trim().parse().unwrap_or(0)
 }
 
-async fn listen() -> TcpListener {
-    TcpListener::bind(("127.0.0.1", 0)).await.expect("the loopback has a free port")
+fn test_certificates() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/tls")
 }
 
 /// Answers `GET /small` and `GET /megabytes/N` over TLS, as often as a client asks.
 async fn serve_tls(listener: TcpListener) {
-    let file = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/tls").join(name);
-    let chain = vec![CertificateDer::from_pem_file(file("ecdsa.pem")).expect("the certificate is there")];
+    let file = |name: &str| test_certificates().join(name);
+    let chain = vec![CertificateDer::from_pem_file(file("other-name.pem")).expect("the certificate is there")];
     let key = PrivateKeyDer::from_pem_file(file("ecdsa.key")).expect("the key is there");
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
