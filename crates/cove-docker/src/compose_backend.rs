@@ -122,6 +122,10 @@ impl WatchTarget for SharedProject {
         Box::pin(async { self.lock().await.runner_end().await })
     }
 
+    fn end_report(&self) -> BoxFuture<'_, Option<String>> {
+        Box::pin(async { self.lock().await.main_end_report().await })
+    }
+
     fn remove(&self) -> BoxFuture<'_, bool> {
         Box::pin(async { self.lock().await.shut_down().await })
     }

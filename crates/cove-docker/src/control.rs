@@ -13,7 +13,7 @@ use bollard::Docker as Client;
 use bollard::errors::Error as ClientError;
 use bollard::models::{ContainerInspectResponse, ContainerState, ContainerStateStatusEnum as Status};
 use bollard::query_parameters::RemoveContainerOptionsBuilder;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::engine::Engine;
@@ -174,6 +174,8 @@ pub(super) struct EngineControl<W> {
     kill: CancellationToken,
     /// Written once by the watch task, after it has tried to remove the target; read by `wait` and `has_leftovers`.
     ended: watch::Receiver<Option<WatchResult>>,
+    /// Written once by the watch task, before it removes the target; read by `start_failure`.
+    end_report: oneshot::Receiver<Option<String>>,
 }
 
 /// What the watch task reports when it is done.
@@ -189,6 +191,8 @@ pub(super) trait WatchTarget: Send + Sync {
     fn end(&self) -> BoxFuture<'_, Option<SandboxEnd>>;
     /// Returns who killed a process in it for lack of memory, or `None` if that has not happened.
     fn memory_killer(&self) -> BoxFuture<'_, Option<MemoryKiller>>;
+    /// Returns how what should have kept it running ended, and its last words, if that is why the runner cannot start in it.
+    fn end_report(&self) -> BoxFuture<'_, Option<String>>;
     /// Removes it in any state. Returns true if it is gone; otherwise removal is retried in the background.
     fn remove(&self) -> BoxFuture<'_, bool>;
 }
@@ -197,16 +201,21 @@ impl<W: WatchTarget + Clone + 'static> EngineControl<W> {
     /// Spawns the watch task. The task does not query the engine before the stream ends: for a waiting client Podman
     /// polls without a pause, and Docker keeps a connection open.
     pub(super) fn new(target: W, stream: StreamWatch) -> Self {
-        let stream_ended = stream.ended.clone();
+        let (stream_ended, stderr_tail) = (stream.ended.clone(), stream.stderr_tail.clone());
         let kill = CancellationToken::new();
         let (tell, ended) = watch::channel(None);
+        let (tell_report, end_report) = oneshot::channel();
         let (watched, killed) = (target.clone(), kill.clone());
         tokio::spawn(async move {
             let ending = wait_for_end(&watched, &stream_ended, &killed).await;
+            // Without words of the runner, or of the engine in its place, it did start.
+            if !stderr_tail.text().is_empty() {
+                let _ = tell_report.send(watched.end_report().await);
+            }
             let is_gone = watched.remove().await;
             tell.send(Some(WatchResult { end: ending, is_removed: is_gone }))
         });
-        Self { target, stream, kill, ended }
+        Self { target, stream, kill, ended, end_report }
     }
 }
 
@@ -255,7 +264,12 @@ impl<W: WatchTarget> SandboxControl for EngineControl<W> {
             // The stream exists, so the container did start. Only the runner itself can still have failed.
             let said = self.stream.stderr_tail.text();
             let error = Failure::operator("could not start the runner in the container");
-            (!said.is_empty()).then(|| error.because(said))
+            if said.is_empty() {
+                return None;
+            }
+            // The engine only says that it cannot run anything in a container that has ended.
+            let report = (&mut self.end_report).await.ok().flatten();
+            Some(error.because(report.unwrap_or(said)))
         })
     }
 
@@ -328,6 +342,11 @@ impl WatchTarget for ContainerHandle {
             let state = inspect_with_retries(&self.client, &self.id).await.ok()?.state?;
             state.oom_killed.unwrap_or(false).then_some(MemoryKiller::Kernel)
         })
+    }
+
+    /// The runner is what keeps it running.
+    fn end_report(&self) -> BoxFuture<'_, Option<String>> {
+        Box::pin(std::future::ready(None))
     }
 
     fn remove(&self) -> BoxFuture<'_, bool> {
@@ -432,9 +451,24 @@ mod tests {
             Box::pin(async { None })
         }
 
+        fn end_report(&self) -> BoxFuture<'_, Option<String>> {
+            Box::pin(async { Some("its last words".to_owned()) })
+        }
+
         fn remove(&self) -> BoxFuture<'_, bool> {
             Box::pin(std::future::pending())
         }
+    }
+
+    /// What runs in a container may end between the start of the container and that of the runner.
+    #[tokio::test]
+    async fn the_last_words_of_a_container_are_why_its_runner_cannot_start() {
+        let stream = StreamWatch { stderr_tail: StderrTail::default(), ended: CancellationToken::new() };
+        stream.stderr_tail.add(b"cannot exec in a container that is not running");
+        let mut control = EngineControl::new(StubbornTarget, stream.clone());
+        stream.ended.cancel();
+        let failure = control.start_failure().await.unwrap().to_string();
+        assert!(failure.contains("its last words"), "{failure}");
     }
 
     /// A caller that asks in between must not take it for alive.

@@ -28,7 +28,7 @@ pub(super) type ContainerInput = Pin<Box<dyn AsyncWrite + Send>>;
 pub(super) struct StderrTail(Arc<Mutex<Vec<u8>>>);
 
 impl StderrTail {
-    fn add(&self, bytes: &[u8]) {
+    pub(super) fn add(&self, bytes: &[u8]) {
         let mut kept = lock(&self.0);
         kept.extend_from_slice(bytes);
         let surplus = kept.len().saturating_sub(MAX_STDERR_TAIL);

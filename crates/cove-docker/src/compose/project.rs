@@ -307,7 +307,7 @@ impl ComposeProject {
     }
 
     /// Returns the exit code and the last log lines of the main container, or `None` if it has not ended.
-    async fn main_end_report(&self) -> Option<String> {
+    pub async fn main_end_report(&self) -> Option<String> {
         let ContainerHandle { client, id, .. } = &self.main;
         let state = inspect_with_retries(client, id).await.ok()?.state?;
         if state.running == Some(true) || state.exit_code == Some(0) && state.started_at.is_none() {
