@@ -268,8 +268,10 @@ impl<W: WatchTarget> SandboxControl for EngineControl<W> {
                 return None;
             }
             // The engine only says that it cannot run anything in a container that has ended.
-            let report = (&mut self.end_report).await.ok().flatten();
-            Some(error.because(report.unwrap_or(said)))
+            Some(match (&mut self.end_report).await {
+                Ok(Some(report)) => error.because(report).with_hint("see that its main container goes on running"),
+                _ => error.because(said),
+            })
         })
     }
 
@@ -467,8 +469,8 @@ mod tests {
         stream.stderr_tail.add(b"cannot exec in a container that is not running");
         let mut control = EngineControl::new(StubbornTarget, stream.clone());
         stream.ended.cancel();
-        let failure = control.start_failure().await.unwrap().to_string();
-        assert!(failure.contains("its last words"), "{failure}");
+        let report = control.start_failure().await.unwrap().report().to_string();
+        assert!(report.contains("caused by: its last words"), "{report}");
     }
 
     /// A caller that asks in between must not take it for alive.
