@@ -45,8 +45,11 @@ struct AttackCost {
     exit_code: i32,
 }
 
+/// The one to compare the others with.
+const NO_ATTACK: &str = "nothing, for comparison";
+
 const ATTACKS: &[ResourceAttack] = &[
-    ResourceAttack { name: "nothing, for comparison", code: "import time; time.sleep(2)" },
+    ResourceAttack { name: NO_ATTACK, code: "import time; time.sleep(2)" },
     ResourceAttack {
         name: "memory, one process",
         code: "held = []\nwhile True: held.append(bytearray(b'x' * (8 << 20)))",
@@ -284,6 +287,7 @@ fn main() {
         );
         for attack in ATTACKS {
             let costs: Vec<AttackCost> = (0..runs).map(|_| measure(sandbox, attack, port)).collect();
+            assert!(attack.name != NO_ATTACK || costs[0].exit_code == 0, "without an attack, the code runs to its end");
             let most = |part: fn(&AttackCost) -> f64| costs.iter().map(part).fold(0.0, f64::max);
             println!(
                 "{:<36} {:>9.0} {:>9.1} {:>9.0} {:>9.0} {:>9.2} {:>9.1} {:>6}",
@@ -353,6 +357,10 @@ fn measure(sandbox: AttackedSandbox, attack: &ResourceAttack, port: u16) -> Atta
         plain.args(["--backend", engine.name(), "--image", "attacked", "--image-dir"]).arg(images.path());
         plain.env(engine.variable(), engine.address("a container").expect("it was there before"));
     }
+    // One for each: an ordinary user cannot use what root's Cove has made.
+    let home = tempfile::tempdir_in("/tmp").expect("a folder");
+    fs::set_permissions(home.path(), PermissionsExt::from_mode(0o1777)).expect("it can be opened to all");
+    plain.env("HOME", home.path()).env("COVE_STATE_DIR", home.path().join("state"));
     let rules = tempfile::NamedTempFile::with_suffix(".toml").expect("a file");
     if attack.name == NETWORK_ATTACK {
         let rule = format!(
